@@ -1,1 +1,1 @@
-"""A running pipeline seen from outside: metrics, health, and a page for people, over HTTP."""
+"""Serve metrics, health and a status page over HTTP."""

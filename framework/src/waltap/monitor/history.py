@@ -1,4 +1,4 @@
-"""What the page draws: samples of the last hour."""
+"""Sample the status for the charts of the page."""
 
 import threading
 from collections import deque
@@ -11,24 +11,28 @@ from waltap.pipeline.status import PipelineStatus
 __all__ = ["StatusHistory", "StatusSample"]
 
 EVERY_S = 5.0
+# samples of one hour
 KEPT = 720
-"""An hour."""
 
 
 class StatusSample(msgspec.Struct, frozen=True, rename="camel"):
-    """One sample: ms since 1970 UTC, events a second, lag in bytes and ms, WAL that the slot keeps, and
-    how far the last stage behind the sink is behind it, in bytes (None: unknown)."""
+    """One sample of the status; None is an unknown value."""
 
+    # ms since 1970 UTC
     at_ms: int
+    # events per second
     rate: float
+    # the largest lag of all partitions
     lag_bytes: int | None
     lag_ms: int | None
+    # WAL that the slot retains
     kept_bytes: int | None
+    # how far the slowest stage after the sink is behind the sink
     onward_bytes: int | None
 
 
 class StatusHistory:
-    """Asks for the status every five seconds, in a thread of its own, while its block lasts."""
+    """Sample the status every five seconds in a thread."""
 
     def __init__(self, status: Callable[[], PipelineStatus]) -> None:
         self._status = status
@@ -38,17 +42,18 @@ class StatusHistory:
         self._before: tuple[int, int] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._end.set()
         if self._thread.is_alive():
             self._thread.join(1)
 
     def points(self, since_ms: int = 0) -> list[StatusSample]:
-        """Return the samples behind ``since_ms``, the oldest first."""
+        """Return the samples after ``since_ms``, the oldest first."""
+        # a copy, because the thread adds samples while a request reads them
         return [point for point in self._points.copy() if point.at_ms > since_ms]
 
     def _run(self) -> None:
@@ -58,6 +63,7 @@ class StatusHistory:
 
     def _sample(self) -> None:
         status = self._status()
+        # the first sample has no predecessor: its rate is 0
         at, events = self._before or (status.at_ms, status.events)
         seconds = (status.at_ms - at) / 1000
         rate = (status.events - events) / seconds if seconds > 0 else 0.0

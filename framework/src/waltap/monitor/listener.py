@@ -1,4 +1,4 @@
-"""The sockets of the status page: few connections, little time for each request."""
+"""Accept the connections of the status page within limits."""
 
 import logging
 import socket
@@ -20,9 +20,9 @@ __all__ = ["JSON", "Answer", "MonitorListener"]
 log = logging.getLogger(__name__)
 
 MOST: Final = 64
-"""Connections at a time; the one whose request or answer takes longest to pass gives way to another."""
+"""Connections at a time; a new connection replaces the one that is slowest."""
 REQUEST_S: Final = 30.0
-"""Time for a request, from the end of the one before it: whoever sends byte by byte is cut off."""
+"""Time for a request since the end of the previous one; slower clients are disconnected."""
 JSON: Final = "application/json"
 
 Answer = tuple[int, str, bytes]
@@ -30,7 +30,10 @@ Answer = tuple[int, str, bytes]
 
 
 class MonitorListener(ThreadingHTTPServer):
-    """Has ``answer`` give what each request gets, with ``headers`` besides. Raises: OSError."""
+    """Answer each request by ``answer``, and add ``headers``.
+
+    Raises: OSError.
+    """
 
     daemon_threads = True
     request_queue_size = MOST
@@ -42,7 +45,9 @@ class MonitorListener(ThreadingHTTPServer):
         headers: Mapping[str, str],
     ) -> None:
         self.answer, self.headers = answer, headers
+        # connection → since when its request or answer is in transfer
         self._reading: dict[socket.socket, float] = {}
+        # connections whose answer is being computed: they are not slow clients
         self._answered: set[socket.socket] = set()
         self._open = 0
         self._lock = threading.Lock()
@@ -51,15 +56,15 @@ class MonitorListener(ThreadingHTTPServer):
         super().__init__(place, RequestHandler)
 
     def reads(self, connection: socket.socket) -> None:
-        """A request on ``connection`` is waited for from now on."""
+        """Record that the wait for a request starts."""
         self._reading[connection] = time.monotonic()
 
     def answers(self, connection: socket.socket, *, begin: bool) -> None:
-        """A request on ``connection`` has come whole, and its answer is made now; or was."""
+        """Record the start or the end of computing an answer."""
         (self._answered.add if begin else self._answered.discard)(connection)
 
     def service_actions(self) -> None:
-        """Cut off who takes too long; called twice a second."""
+        """Disconnect slow clients; called twice a second."""
         limit = time.monotonic() - REQUEST_S
         for connection, since in list(self._reading.items()):
             if since < limit:
@@ -71,8 +76,10 @@ class MonitorListener(ThreadingHTTPServer):
             connection.shutdown(socket.SHUT_RDWR)
 
     def _give_way(self) -> bool:
-        """Cut off the connection whose request and answer have taken longest to pass; False where there is
-        none."""
+        """Disconnect the slowest client.
+
+        Returns whether there was one.
+        """
         waiting = [
             (since, connection)
             for connection, since in list(self._reading.items())
@@ -84,9 +91,10 @@ class MonitorListener(ThreadingHTTPServer):
         return True
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a thread for a connection: slow and idle ones give way, so that a probe is answered."""
+        """Start a thread for a connection, or refuse it."""
         with self._lock:
-            # who was cut off needs a moment to end
+            # Slow and idle connections are closed for a new one, so that a health probe gets its
+            # answer. The thread of a closed connection needs a moment to end: hence 2 * MOST.
             refused = self._open >= MOST and (self._open >= 2 * MOST or not self._give_way())
             self._open += not refused
         if refused:
@@ -105,28 +113,29 @@ class MonitorListener(ThreadingHTTPServer):
                 self._open -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asked has gone, in most cases: nobody has to know."""
+        """Log a failed request for debugging only."""
+        # in most cases the client has closed its connection
         log.debug("a request for the status page failed: %s", sys.exc_info()[1])
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handle the requests of one connection."""
 
     protocol_version = "HTTP/1.1"
     timeout = REQUEST_S
     server: MonitorListener
 
     def handle_one_request(self) -> None:
-        """Wait for a request, and answer it."""
+        """Wait for a request and answer it."""
         self.server.reads(self.connection)
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a GET request."""
         self._answer()
 
     def do_POST(self) -> None:
-        """Answer."""
+        """Answer a POST request."""
         self._answer()
 
     def _answer(self) -> None:
@@ -139,17 +148,20 @@ class RequestHandler(BaseHTTPRequestHandler):
             )
             length = body_length(asked)
         except RequestRefused as error:
+            # the bytes that follow could be part of the refused request
             self.close_connection = True
             self._send((error.status, JSON, msgspec.json.encode({"error": error.reason})))
             return
         body = self.rfile.read(length) if length else b""
         if len(body) < length:
+            # the client closed its side before the end of the body
             self.close_connection = True
             return
         self.server.answers(self.connection, begin=True)
         answer = self.server.answer(replace(asked, body=body))
         self.server.answers(self.connection, begin=False)
-        self._send(answer)  # who does not read it gives way as who does not ask does
+        # a client that does not read its answer is as slow as one that sends no request
+        self._send(answer)
 
     def _send(self, answer: Answer) -> None:
         status, kind, body = answer
@@ -165,8 +177,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Return the name of this server; its version is nobody's business."""
+        """Return the name of this server without a version."""
         return "waltap"
 
     def log_message(self, *_arguments: object) -> None:
-        """Requests are not logged: they may have a token in their address."""
+        """Do nothing: the address of a request may have a token."""

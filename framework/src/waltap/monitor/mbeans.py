@@ -1,4 +1,7 @@
-"""What Debezium 3.6 tells by its MBeans of a connector for PostgreSQL, and how it is told here."""
+"""Map Debezium's MBean attributes to metrics of waltap.
+
+The attributes are those of Debezium 3.6 for PostgreSQL.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,6 +10,7 @@ __all__ = ["SNAPSHOT", "STREAMING"]
 
 _NOTIFIED: Final = "notifications of snapshots: the values are keys of rows, which no metric has"
 
+# attributes of both contexts
 _EVENTS: Final[Mapping[str, str]] = {
     "LastEvent": "`last_event` of `/api/status`: operation, table, transaction, LSN",
     "MilliSecondsSinceLastEvent": "`time() - waltap_last_event_time_seconds`",
@@ -43,7 +47,7 @@ SNAPSHOT: Final[Mapping[str, str]] = {
     "TableChunkCounts": "`waltap_snapshot_table_rows_estimate`: progress is told in rows",
     "TableChunksCompletedCounts": "`waltap_snapshot_table_rows`: progress is told in rows",
 }
-"""Attribute of ``type=connector-metrics,context=snapshot`` → what to look at."""
+"""Attribute of ``type=connector-metrics,context=snapshot`` → its counterpart here."""
 
 STREAMING: Final[Mapping[str, str]] = {
     **_EVENTS,
@@ -68,4 +72,4 @@ STREAMING: Final[Mapping[str, str]] = {
     "NumberOfDeleteEventsSeen": '`waltap_table_events_total{op="d"}`',
     "NumberOfTruncateEventsSeen": '`waltap_table_events_total{op="t"}`',
 }
-"""Attribute of ``type=connector-metrics,context=streaming`` → what to look at."""
+"""Attribute of ``type=connector-metrics,context=streaming`` → its counterpart here."""

@@ -1,4 +1,4 @@
-"""What a metric is: declared once."""
+"""Define the declaration of a metric."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,28 +15,32 @@ Sample = tuple[dict[str, str], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedMetric:
-    """A metric that observers keep. ``name`` has no suffix ``_total``; ``buckets`` are a histogram's."""
+    """A metric that observers count."""
 
+    # without the suffix ``_total``, which Prometheus adds to counters
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     summary: str
     labels: tuple[str, ...] = ()
+    # upper bounds of a histogram
     buckets: tuple[float, ...] = ()
 
     @property
     def shown(self) -> str:
-        """Return its name as Prometheus has it."""
+        """Return the name that Prometheus shows."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusMetric(ObservedMetric):
-    """A metric that is read off a status; ``samples`` gives its values, without those nobody knows."""
+    """A metric whose values come from the status."""
 
+    # yields the known values
     samples: Callable[[PipelineStatus], Iterator[Sample]]
 
     def read(self, status: PipelineStatus) -> Iterator[Sample]:
-        """Give its values; names of tables in labels are printable."""
+        """Yield the values with printable labels."""
+        # a table's name can have any character
         for labels, value in self.samples(status):
             yield {name: printable(label) for name, label in labels.items()}, value
 
@@ -44,7 +48,10 @@ class StatusMetric(ObservedMetric):
 def one(
     value: Callable[[PipelineStatus], float | None],
 ) -> Callable[[PipelineStatus], Iterator[Sample]]:
-    """Return what gives one value without labels, or none."""
+    """Return a reader of one value without labels.
+
+    The reader yields nothing for None.
+    """
 
     def samples(status: PipelineStatus) -> Iterator[Sample]:
         found = value(status)

@@ -1,4 +1,4 @@
-"""The metrics of a run: each is declared once, with the name that Debezium's MBeans have for it."""
+"""Declare the metrics of a run."""
 
 from collections.abc import Callable, Iterator
 
@@ -61,6 +61,7 @@ def _states(status: PipelineStatus) -> Iterator[Sample]:
 
 def _filtered(status: PipelineStatus) -> Iterator[Sample]:
     sums: dict[str, int] = {}
+    # a transform can come more than once, but a metric needs distinct labels
     for name, events in status.filtered:
         sums[name] = sums.get(name, 0) + events
     for name, events in sums.items():
@@ -324,7 +325,7 @@ METRICS: tuple[StatusMetric, ...] = (
     *SNAPSHOT,
     *ONWARD,
 )
-"""What is read off a status."""
+"""Metrics that are read from the status."""
 
 FAILURES = ObservedMetric(
     name="waltap_failures",
@@ -362,4 +363,4 @@ EVENT_LAG = ObservedMetric(
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 86_400),
 )
 OBSERVED = (FAILURES, SCHEMA_CHANGES, BATCH_SECONDS, BATCH_EVENTS, FLUSH_SECONDS, EVENT_LAG)
-"""What only observers know; `Exposition` is one."""
+"""Metrics that only observers such as `MetricsExposition` can count."""

@@ -1,7 +1,7 @@
-"""Requests, taken apart with distrust. Sans-IO.
+"""Parse HTTP requests strictly. Sans-IO.
 
-Whoever stands before us (a proxy, a browser) must see the same requests in a stream of bytes as we do;
-what could be read in two ways is refused, and the connection ends.
+A proxy or browser in front of this server must see the same requests in a stream of bytes. So an
+ambiguous request is refused, and its connection ends.
 """
 
 import re
@@ -20,7 +20,7 @@ _ONCE: Final = ("host", "content-length", "content-type", "origin", "authorizati
 
 
 class RequestRefused(Exception):
-    """A request that is answered with ``status``, and nothing more is read of its connection."""
+    """A request gets the answer ``status``, and its connection ends."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,11 +29,13 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorRequest:
-    """``headers`` have lower-case names, ``query`` the last value of each name."""
+    """A parsed request."""
 
     method: str
     path: str
+    # the last value of each name
     query: Mapping[str, str]
+    # with lower-case names
     headers: Mapping[str, str]
     body: bytes = b""
 
@@ -41,9 +43,9 @@ class MonitorRequest:
 def taken_apart(
     method: str, target: str, headers: Sequence[tuple[str, str]], *, malformed: bool = False
 ) -> MonitorRequest:
-    """Return a request without its body; ``malformed``: lines of its headers were left out.
+    """Return a request without its body.
 
-    Raises: Unfit.
+    ``malformed``: the HTTP library dropped lines of its headers. Raises: RequestRefused.
     """
     if malformed:
         raise RequestRefused(400, "the headers are malformed")
@@ -52,6 +54,7 @@ def taken_apart(
         if not _TOKEN.fullmatch(name) or "\r" in value or "\n" in value:
             raise RequestRefused(400, "a header is malformed")
         lower = name.lower()
+        # with two values a proxy could use the other one
         if lower in found and lower in _ONCE:
             raise RequestRefused(400, f"there is more than one {lower} header")
         found[lower] = value.strip(" \t")
@@ -62,13 +65,15 @@ def taken_apart(
     except ValueError as cause:
         raise RequestRefused(400, "the request's address is none") from cause
     if parts.netloc:
+        # ``//host/path`` names another host than the Host header
         raise RequestRefused(400, "the request's address is not a path")
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     return MonitorRequest(method=method, path=parts.path, query=query, headers=found)
 
 
 def body_length(request: MonitorRequest) -> int:
-    """Return how many bytes follow the headers. Raises: Unfit."""
+    """Return the length of the body. Raises: RequestRefused."""
+    # with Content-Length beside it a Transfer-Encoding makes the end of the body ambiguous
     if "transfer-encoding" in request.headers:
         raise RequestRefused(501, "a body needs Content-Length, and no Transfer-Encoding")
     text = request.headers.get("content-length")

@@ -1,4 +1,4 @@
-"""The HTTP server of a run: a page for people, metrics, health, status and signals."""
+"""Serve page, metrics, health, status and signals of a run."""
 
 import base64
 import hashlib
@@ -63,24 +63,24 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# Who may ask over HTTP.
+# Access rules of the HTTP server.
 #
-# A page that anybody has open in a browser may send requests to this machine; so the Host header
-# must be one that we were given, and the Origin our own. Every user of this machine reaches its
-# ports, too: what changes something needs a token everywhere, what only reads needs one beyond
-# this machine.
+# Any page in a user's browser can send requests to this machine. So the Host header must name the
+# address of this server, and the Origin must be its own page. Every user of this machine can reach
+# its ports, too. A request that changes something needs a token everywhere; a request that only
+# reads needs one from another machine.
 
+# Sec-Fetch-Site of requests that the server's own page, or the user in the address bar, makes
 OWN = frozenset({"same-origin", "none"})
-"""What a browser says of requests that our page, or its user, makes."""
+# methods that change nothing
 READS = frozenset({"GET", "HEAD"})
-"""Methods that change nothing."""
+# least characters of a token
 LEAST: Final = 8
-"""Characters of a token."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether ``host`` is this machine alone."""
+    """Return whether only this machine can reach ``host``."""
     if host in LOOPBACK_NAMES:
         return True
     try:
@@ -90,9 +90,9 @@ def is_loopback(host: str) -> bool:
 
 
 def kept_token(path: Path) -> str:
-    """Return the token in the file ``path``, which only its owner reads; a new one where there is none.
+    """Return the token in a file, or write a new one.
 
-    Raises: OSError.
+    Only the file's owner may read it. Raises: OSError.
     """
     with suppress(FileNotFoundError):
         kept = path.read_text("ascii", "replace").strip()
@@ -104,9 +104,12 @@ def kept_token(path: Path) -> str:
 
 
 class RequestAccess:
-    """Judges requests. ``host`` is where we listen. A request that changes something must have what
-    ``token`` returns,
-    and so must every other but those for health, unless ``open_reads``. ``place`` is where it is kept."""
+    """Decide whether a request may be answered.
+
+    ``host`` is the server's address. A request that changes something needs the token that ``token``
+    returns. Reads need it too, except health checks, unless ``open_reads``. ``place`` is the token's
+    file, for the error message.
+    """
 
     def __init__(
         self, host: str, token: Callable[[], str], *, open_reads: bool, place: str = ""
@@ -117,8 +120,10 @@ class RequestAccess:
     def refusal(
         self, method: str, headers: Mapping[str, str], token: str | None, *, open_to_all: bool
     ) -> tuple[int, str] | None:
-        """Return (status, reason) where a request may not be answered; None where it may. ``token`` is
-        that of the address, ``headers`` have lower-case names."""
+        """Return (status, reason) of a refusal, None for a permitted request.
+
+        ``token`` comes from the address; ``headers`` have lower-case names.
+        """
         asked = _name(headers.get("host", ""))
         if self._local and not is_loopback(asked):
             return 421, "the Host header names another machine"
@@ -142,7 +147,7 @@ class RequestAccess:
 
 
 def _name(host: str) -> str:
-    """Return the name of a Host header, without its port."""
+    """Return the name in a Host header without its port."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -150,21 +155,24 @@ def _name(host: str) -> str:
 
 
 def _place(origin: str) -> str | None:
-    """Return name and port of an Origin header, None where it is no address."""
+    """Return name and port of an Origin header.
+
+    None: the header is not an address.
+    """
     try:
         return urlsplit(origin).netloc
     except ValueError:
         return None
 
 
-# Metrics in Prometheus' form, of one engine.
+# Metrics of one engine in Prometheus' format.
 
 
 class MetricsExposition:
-    """An observer that counts per batch, and a collector that asks ``status`` when it is scraped."""
+    """Count batches as an observer, and read the status per scrape."""
 
     def __init__(self, pipeline: str, status: Callable[[], PipelineStatus]) -> None:
-        """Raises: LibraryMissing."""
+        """Register the metrics. Raises: LibraryMissing."""
         try:
             from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
         except ImportError as cause:
@@ -185,16 +193,16 @@ class MetricsExposition:
         self._failures, self._changes = made(FAILURES), made(SCHEMA_CHANGES)
         self._write, self._size = made(BATCH_SECONDS), made(BATCH_EVENTS)
         self._flush, self._late = made(FLUSH_SECONDS), made(EVENT_LAG)
-        registry.register(self)  # a collector is what has `collect`
+        registry.register(self)  # any object with `collect` is a collector
 
     def text(self) -> bytes:
-        """Return the metrics as they are now, in the text form."""
+        """Return the current metrics in the text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry)
 
     def collect(self) -> "Iterator[Family]":
-        """Give the metrics of the status (called by the registry)."""
+        """Yield the metrics of the status for the registry."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         status = self._status()
@@ -209,16 +217,17 @@ class MetricsExposition:
 
     @hookimpl
     def on_batch(self, batch: Batch, seconds: float) -> None:
-        """Count what a batch held."""
+        """Count the events and the time of a batch."""
         self._write.observe(seconds)
         self._size.observe(batch.events)
         last = batch.parts[-1] if batch.parts else None
         if isinstance(last, TransactionPart) and last.commit_ts:
+            # not below 0: the clock of the server can be ahead of this machine's
             self._late.observe(max(0.0, time() - last.commit_ts / 1_000_000))
 
     @hookimpl
     def on_flush(self, durable: Positions, seconds: float) -> None:
-        """Keep how long a flush took."""
+        """Count the time of a flush."""
         self._flush.observe(seconds)
 
     @hookimpl
@@ -229,13 +238,16 @@ class MetricsExposition:
 
     @hookimpl
     def on_schema_change(self, old: object) -> None:
-        """Count a relation that changed."""
+        """Count a changed relation."""
         if old is not None:
             self._changes.inc()
 
 
+# how long a request waits for the answer to its signal
 WAIT_S = 10.0
+# states in which /healthz answers 200; a stopped run is healthy, too
 WELL = frozenset({"checking", "standby", "snapshot", "streaming", "reconnecting", "stopping"})
+# states in which /readyz answers 200
 READY = frozenset({"streaming", "snapshot", "standby"})
 INLINE = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
 
@@ -250,7 +262,10 @@ class SignalAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Return (host, port) of ``HOST:PORT`` or ``:PORT``. Raises: ConfigurationError."""
+    """Return host and port of ``HOST:PORT`` or ``:PORT``.
+
+    Raises: ConfigurationError.
+    """
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         problem = PropertyProblem("waltap.http", "is no address", value=text, allowed="HOST:PORT")
@@ -259,10 +274,10 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 class MonitorServer:
-    """Answers while its block lasts; in threads of its own, which only read."""
+    """Serve HTTP requests in threads while the block lasts."""
 
     def __init__(self, engine: "Engine", address: str, token: str | None) -> None:
-        """Raises: ConfigurationError, LibraryMissing."""
+        """Check the address. Raises: ConfigurationError, LibraryMissing."""
         self._engine = engine
         self._host, self._port = address_of(address)
         if token is None and not is_loopback(self._host):
@@ -283,7 +298,7 @@ class MonitorServer:
 
     @property
     def port(self) -> int:
-        """Return the port, also where 0 was asked for."""
+        """Return the port, also if the system chose it."""
         assert self._listener is not None
         return int(self._listener.server_address[1])
 
@@ -312,16 +327,16 @@ class MonitorServer:
             self._listener.server_close()
 
     def _own_access(self) -> RequestAccess:
-        """Return an access with the token of the state folder: whoever may read that, may change things.
+        """Return an access with the token of the state folder.
 
-        Raises: StateFolderUnusable.
+        A user that may read the folder may change the pipeline. Raises: StateFolderUnusable.
         """
         path = self._engine.profile.engine.state_dir / self._engine.profile.name / HTTP_KEY
         try:
             kept_token(path)
         except OSError as error:
             raise unusable(path.parent, error) from error
-        # the process that runs the pipeline and one that waits as a standby may both have made one
+        # read again for each request: a standby process may have replaced the file
         return RequestAccess(
             self._host, partial(kept_token, path), open_reads=True, place=str(path)
         )
@@ -354,6 +369,7 @@ class MonitorServer:
 
     def _ready(self, _request: MonitorRequest) -> Answer:
         if self._engine.status().stalled:
+            # the engine's state stays streaming while the sink blocks
             state = {"state": self._engine.state, "problem": "the sink does not answer"}
             return 503, JSON, msgspec.json.encode(state)
         return self._state(READY)
@@ -382,6 +398,7 @@ class MonitorServer:
         try:
             given = future.result(WAIT_S)
         except TimeoutError:
+            # the engine reads signals between batches, so not during an initial snapshot
             return 202, JSON, msgspec.json.encode({"state": self._engine.state})
         status = 200 if given.taken else 422
         return status, JSON, msgspec.json.encode({"taken": given.taken, "reason": given.reason})
@@ -397,7 +414,8 @@ class MonitorServer:
 
 
 def _headers(page: bytes) -> dict[str, str]:
-    """Return what every answer has: a browser runs the page's own script, and nothing else."""
+    """Return the headers of every answer."""
+    # a browser must run the page's own script and no other
     allowed = {b"script": "", b"style": ""}
     for kind, text in INLINE.findall(page):
         digest = base64.b64encode(hashlib.sha256(text).digest()).decode()

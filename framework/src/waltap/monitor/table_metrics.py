@@ -1,5 +1,4 @@
-"""Metrics of tables: what came of them, how far a snapshot is, and where those are who read on from the
-sink."""
+"""Declare metrics of tables, snapshots and stages after the sink."""
 
 from collections.abc import Iterable, Iterator
 from heapq import nlargest
@@ -16,7 +15,8 @@ SNAPSHOT_STATES = ("running", "paused", "completed", "aborted", "skipped")
 
 
 def _busiest(status: PipelineStatus) -> Iterable[TableStatus]:
-    """Return the tables that have metrics of their own: those with the most events."""
+    """Return the tables with the most events."""
+    # waltap.metrics.tables bounds how many tables have metrics
     return nlargest(status.metric_tables, status.tables, key=attrgetter("events"))
 
 
@@ -77,7 +77,7 @@ TABLES: tuple[StatusMetric, ...] = (
         ),
     ),
 )
-"""Of the stream and of snapshots."""
+"""Metrics of the stream and of snapshots."""
 
 
 def _run(status: PipelineStatus) -> SnapshotStatus | None:
@@ -87,6 +87,7 @@ def _run(status: PipelineStatus) -> SnapshotStatus | None:
 def _states(status: PipelineStatus) -> Iterator[Sample]:
     run = _run(status)
     state = "" if run is None else run.state
+    # as Debezium's SnapshotSkipped: the run streams and has read no snapshot
     if run is None and status.state == "streaming":
         state = "skipped"
     for each in SNAPSHOT_STATES:
@@ -95,6 +96,7 @@ def _states(status: PipelineStatus) -> Iterator[Sample]:
 
 def _total(status: PipelineStatus) -> int:
     run = _run(status)
+    # an initial snapshot reads all captured tables, also those that it has not begun
     captured = len(status.captured_tables) if run is not None and run.kind == "initial" else 0
     waiting = 0 if status.incremental is None else status.incremental.queued
     return max(captured, len(status.snapshot) + waiting)
@@ -105,8 +107,10 @@ def _read(status: PipelineStatus) -> int:
 
 
 def _at_hand(status: PipelineStatus) -> Iterable[SnapshotTableProgress]:
-    """Return the tables of a snapshot that have metrics of their own: those that are read, then the
-    largest."""
+    """Return the snapshot tables that have metrics.
+
+    Unfinished tables come first, then the largest.
+    """
     return nlargest(
         status.metric_tables, status.snapshot, key=lambda table: (not table.complete, table.rows)
     )
@@ -177,7 +181,7 @@ SNAPSHOT: tuple[StatusMetric, ...] = (
         labels=("table",),
     ),
 )
-"""Of the snapshot that runs, or of the last one."""
+"""Metrics of the running snapshot, or of the last one."""
 
 
 def _onward_lsn(status: PipelineStatus) -> Iterator[Sample]:
@@ -200,8 +204,10 @@ def _onward_seconds(status: PipelineStatus) -> Iterator[Sample]:
 
 
 def _onward_shown(status: PipelineStatus) -> Iterator[tuple[str, OnwardTable]]:
-    """Return stages with those of their tables that have metrics of their own: all that stand still, then
-    those with the most rows to come."""
+    """Yield the stages with those tables that have metrics.
+
+    These are all suspended tables, then the tables with the most waiting rows.
+    """
     for stage in status.onward:
         failed = [table for table in stage.tables if table.failed]
         others = [table for table in stage.tables if not table.failed]
@@ -269,4 +275,4 @@ ONWARD: tuple[StatusMetric, ...] = (
         labels=("stage", "table"),
     ),
 )
-"""Of those who read on from the sink."""
+"""Metrics of the stages after the sink."""
