@@ -27,8 +27,10 @@ def string_array(values: Sequence[str | None]) -> "pa.Array":
 
     if len(values) > FEW:
         return pa.array(values, pa.string())
+    # Nulls have no bytes; the bitmap marks them.
     texts = ["" if value is None else value for value in values]
     whole = texts[0] if len(texts) == 1 else "".join(texts)
+    # An ASCII character is one byte, so the sizes are known without encoding.
     if len(whole) >= LONG and whole.isascii():
         sizes, data = list(map(len, texts)), _shown(whole)
     else:

@@ -91,6 +91,7 @@ class RelationCodec:
             given = rows.columns
             arrays = [self._array(c, c.block, given[c.index]) for c in self._columns]
         else:
+            # Without rows there is nothing to transpose, so each column is empty.
             columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width
             arrays = [self._array(c, c.array, columns[c.index]) for c in self._columns]
         # `from_arrays` would lose the number of rows of a batch without columns.

@@ -1,4 +1,4 @@
-"""Files of destinations, on local disks and in object stores: the one way to them."""
+"""Read and write destination files on disks and in object stores."""
 
 from waltap.files.errors import (
     AccessRefused,

@@ -1,12 +1,14 @@
-"""What a filesystem may refuse, told apart by what its library says.
+"""Errors of filesystems, recognised by the library's text.
 
+```
 SinkError
 ├── FilesUnavailable        WT-5101   files cannot be read or written
 │   ├── FilesAway           WT-5121   the object store does not answer
-│   ├── BucketMissing       WT-5122   its bucket or container is not there
-│   ├── AccessRefused       WT-5123   it refuses the credentials, or what they may do
-│   └── LocationUnknown     WT-5124   the location or its settings cannot be used
+│   ├── BucketMissing       WT-5122   its bucket or container is missing
+│   ├── AccessRefused       WT-5123   it refuses the credentials or their rights
+│   └── LocationUnknown     WT-5124   the location or its settings are unusable
 └── FilesInUse              WT-5103   another process writes there
+```
 """
 
 import re
@@ -26,7 +28,7 @@ __all__ = [
 
 
 class FilesUnavailable(SinkError):
-    """A file of a destination cannot be listed, read, written or made durable."""
+    """A destination's file cannot be listed, read, written or synchronised."""
 
     code = "WT-5101"
     retry = RetryVerdict.RECONNECT
@@ -37,7 +39,7 @@ class FilesUnavailable(SinkError):
 
 
 class FilesAway(FilesUnavailable):
-    """The object store does not answer, or not in time."""
+    """The object store does not answer in time."""
 
     code = "WT-5121"
     remedy = (
@@ -48,7 +50,7 @@ class FilesAway(FilesUnavailable):
 
 
 class BucketMissing(FilesUnavailable):
-    """The bucket (or container) does not exist; nothing makes one unasked."""
+    """The bucket or container does not exist; waltap never creates one."""
 
     code = "WT-5122"
     retry = RetryVerdict.NEVER
@@ -59,7 +61,7 @@ class BucketMissing(FilesUnavailable):
 
 
 class AccessRefused(FilesUnavailable):
-    """The object store refuses the credentials: wrong, expired, or without the right to do this."""
+    """The object store refuses the credentials or their rights."""
 
     code = "WT-5123"
     retry = RetryVerdict.NEVER
@@ -71,7 +73,7 @@ class AccessRefused(FilesUnavailable):
 
 
 class LocationUnknown(FilesUnavailable):
-    """A location is none that is known, or what is said of its store does not fit together."""
+    """A location is of no known kind, or its settings conflict."""
 
     code = "WT-5124"
     retry = RetryVerdict.NEVER
@@ -82,12 +84,13 @@ class LocationUnknown(FilesUnavailable):
 
 
 class FilesInUse(SinkError):
-    """Another process holds the lock of this folder."""
+    """Another process holds this folder's lock."""
 
     code = "WT-5103"
     remedy = "Stop the other process (see {path}), or give this pipeline a folder of its own."
 
 
+# Texts of Amazon's, Google's and Microsoft's libraries. pyarrow gives no error codes.
 _BUCKET: Final = re.compile(
     r"NO_SUCH_BUCKET|Bucket '[^']*' not found|The specified bucket does not exist|ContainerNotFound"
     r"|specified container does not exist"
@@ -105,7 +108,8 @@ _AWAY: Final = re.compile(
 
 
 def kind_of(cause: Exception, *, remote: bool) -> type[FilesUnavailable]:
-    """Return the error that ``cause`` is; a library of an object store tells it by words alone."""
+    """Return the error class of ``cause``."""
+    # A local disk has no bucket and no credentials, so its texts are not searched.
     if not remote:
         return FilesUnavailable
     text = str(cause)

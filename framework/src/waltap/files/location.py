@@ -1,4 +1,4 @@
-"""Locations: a path or a URI, and the filesystem of pyarrow that is behind it."""
+"""Open the pyarrow filesystem of a path or URI."""
 
 import urllib.parse
 from pathlib import Path
@@ -19,17 +19,19 @@ OTHERS: Final = ("file", "hdfs", "viewfs", "mock")
 
 
 class FileLocation(NamedTuple):
-    """A filesystem, the path of the location in it, and the location as it may be shown and extended.
-    ``host``: what tells places of one ``base`` apart: an object store's endpoint, account or server."""
+    """Describe an opened location."""
 
     filesystem: "fs.FileSystem"
+    # The location's path in the filesystem.
     base: str
+    # The location without its query, which messages may show and callers may extend.
     shown: str
+    # An object store's endpoint, account or server. Two places of one ``base`` differ in it.
     host: str = ""
 
 
 def opened(location: str, storage: StorageProperties) -> FileLocation:
-    """Return where ``location`` is.
+    """Open the filesystem of ``location``.
 
     Raises: LocationUnknown; OSError and ValueError of pyarrow, which looks up the region of a bucket.
     """
@@ -53,6 +55,7 @@ def opened(location: str, storage: StorageProperties) -> FileLocation:
         raise LocationUnknown(f"{shown} is of a kind that is not known: {scheme}", path=shown)
     if scheme in (*S3, *GCS) and not parts.netloc:
         raise LocationUnknown(f"{shown} names no bucket", path=shown)
+    # The lock of the place is named by the endpoint, so the endpoint must be known here.
     given = urllib.parse.parse_qs(parts.query).get("endpoint_override", [""])[0]
     endpoint = given or storage.storage_endpoint or ""
     if scheme in S3:
@@ -62,6 +65,7 @@ def opened(location: str, storage: StorageProperties) -> FileLocation:
         host = parts.netloc
     elif scheme in AZURE:
         host = f"{host} {storage.storage_access_key or parts.netloc}"
+    # pyarrow reads the options of a query itself; waltap's own properties do not apply then.
     if parts.query or scheme in OTHERS:
         found, base = fs.FileSystem.from_uri(location)
         return FileLocation(found, base, shown, host)
@@ -99,18 +103,22 @@ def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":
 
 
 def _endpoint_of_environment() -> str | None:
-    """Return what Amazon's own tools go by, and pyarrow does not."""
+    """Return the endpoint in the environment.
+
+    Amazon's own tools read these variables, pyarrow does not.
+    """
     import os
 
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
 def _region(bucket: str, endpoint: str | None) -> str | None:
-    """Return the region of ``bucket``; Amazon's own store tells it, others have none to speak of."""
+    """Return the region of ``bucket``, None where no lookup is needed."""
     import os
 
     from pyarrow import fs
 
+    # Only Amazon's own store can answer the lookup, and its SDK reads the variables itself.
     if endpoint or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
         return None
     found: str = fs.resolve_s3_region(bucket)

@@ -1,4 +1,4 @@
-"""How an object store is reached; every component that writes or reads files there has these."""
+"""Properties of an object store, shared by all components with files."""
 
 from waltap.config.property import Properties, declare
 
@@ -6,8 +6,10 @@ __all__ = ["StorageProperties"]
 
 
 class StorageProperties(Properties):
-    """Where an object store is and who we are there. Without them the environment says it, as for other
-    programs: AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ~/.aws, roles; GOOGLE_APPLICATION_CREDENTIALS.
+    """Address of an object store, and the credentials for it.
+
+    The environment supplies missing ones, as for other programs: AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL,
+    ~/.aws, roles, GOOGLE_APPLICATION_CREDENTIALS.
     """
 
     storage_endpoint: str | None = declare(

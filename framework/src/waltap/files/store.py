@@ -1,7 +1,7 @@
-"""Files below one folder, on any filesystem that pyarrow knows.
+"""Store files below one folder on any pyarrow filesystem.
 
-Durability: on a local disk a file counts once it, and the name of it, were synchronised. Object
-stores make an object visible, whole, when its upload ends; there is nothing to synchronise.
+On a local disk a file is durable once its content and its name are synchronised. An object store shows
+a complete object when the upload ends, so it needs no synchronisation.
 """
 
 import contextlib
@@ -39,64 +39,72 @@ __all__ = [
 
 # Locks for places whose storage keeps none, among the processes of one user on one machine.
 #
-# An engine that was killed leaves its Spark process, which applies what there is and ends then.
-# The next engine starts another at once: it has to wait, wherever the files are.
+# A killed engine leaves its Spark process, which applies the remaining changes and ends. The next
+# engine starts another one at once, which must wait for the first, wherever the files are.
 
 
 def machine_lock(place: str) -> Path | None:
-    """Return the file that who writes ``place`` holds, in a folder that is there; None where this user may
-    keep no such file, or cannot lock it: then nobody is seen."""
+    """Return the lock file for writers of ``place``.
+
+    Its folder exists. The result is None if this user cannot keep or lock such a file; then other
+    writers stay unknown.
+    """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     name = hashlib.sha256(place.encode()).hexdigest()[:32]
     try:
-        # a relative one counts as none, by the specification of these folders
+        # The XDG specification says to ignore a relative path.
         base = state if state.is_absolute() else Path.home() / ".local/state"
         folder = base / "waltap/locks"
         private_folder(folder)
-        with tempfile.TemporaryFile(dir=folder) as file:  # a home on a network may know no locks
+        with tempfile.TemporaryFile(dir=folder) as file:  # a home on a network may lack locks
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
         return None
     return folder / name
 
 
 Read = TypeVar("Read")
 
+# Filesystems that rename atomically. Elsewhere an upload itself is atomic.
 RENAMING: Final = frozenset({"local", "hdfs", "viewfs", "mock"})
-"""Filesystems that rename atomically; elsewhere an upload itself is atomic."""
 
+# Object stores have no folders.
 OBJECTS: Final = frozenset({"s3", "gcs", "abfs"})
-"""Object stores: they have no folders."""
 
+# From this size on a file is synchronised at once and does not wait for others.
 LARGE_BYTES: Final = 8 << 20
-"""A file that is made durable as soon as it is complete."""
 
+# Amazon's SDK gives up with this text if a refusal is longer than the requested bytes, since
+# pyarrow gives it a buffer for those bytes alone.
 MISREAD: Final = "Failed to flush response stream"
-"""What Amazon's SDK says, and tries no more, where a refusal is longer than the bytes that were asked for:
-pyarrow gives it a buffer for those alone."""
 
+# First and longest wait before such a read is repeated, in seconds.
 AGAIN_S: Final = 0.1
 LONGEST_AGAIN_S: Final = 5.0
 
+# From this number on files are synchronised by several threads.
 MANY_FILES: Final = 16
 SYNC_THREADS: Final = 8
 
 
 def safe_name(text: str) -> str:
-    """Return ``text`` as a file name: what is not a letter, digit, _ or - is percent-encoded."""
+    """Return ``text`` as a file name, percent-encoded.
+
+    Letters, digits, _ and - stay.
+    """
     return urllib.parse.quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
 
 
 def _anyone() -> None:
-    """Let whoever asks write."""
+    """Permit every write."""
 
 
 class FileStore:
-    """Files below one folder. Paths are relative to it and use ``/``.
+    """Read and write files below one folder.
 
-    ``location`` is a plain path or a URI of a filesystem (``s3://bucket/folder``,
-    ``file:///…``, ``hdfs://…``, ``gs://…``, ``abfs://…``), ``storage`` how an object store is reached.
-    Every method raises FilesUnavailable when the filesystem refuses.
+    Paths are relative to the folder and use ``/``. ``location`` is a path, or a URI such as
+    ``s3://bucket/folder``, ``file:///…``, ``hdfs://…``, ``gs://…`` and ``abfs://…``. ``storage`` has the
+    object store's address and credentials. Every method raises FilesUnavailable for a refusal.
     """
 
     def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
@@ -119,32 +127,33 @@ class FileStore:
         self._private = False
         self._files: set[str] = set()
         self._settling = Lock()
+        # Folders whose entries, like the content of ``_files``, may not be durable yet.
         self._unsynced: set[str] = set()
-        """Folders whose names of files are not known to be durable, as ``_files`` are not."""
         self._lock: LockFile | None = None
         self.takes_over = False
+        # See `SinkContext`. It is called before a file is begun, appears or is removed.
         self.may_write: Callable[[], None] = _anyone
-        """See `SinkContext`: asked before a file is begun, appears or goes."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Go to another process (tasks of Spark read by it): a lock of threads stays where it is."""
+        """Return the state for another process, without the thread lock."""
+        # Spark's tasks read files by a copy of this store.
         return {name: value for name, value in self.__dict__.items() if name != "_settling"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _settling=Lock())
 
     def reached_alike(self, location: str) -> "FileStore":
-        """Return the files below ``location``, whose object store is reached as this one is."""
+        """Return the store of ``location`` with the settings of this one."""
         if self._query and "://" in location and "?" not in location:
             location = f"{location}?{self._query}"
         return FileStore(location, self.storage)
 
     def path(self, relative: str) -> str:
-        """Return the path that the filesystem knows ``relative`` by."""
+        """Return the filesystem's path of ``relative``."""
         return f"{self._base}/{relative}" if relative else self._base
 
     def uri(self, relative: str) -> str:
-        """Return where ``relative`` is, in the form the location was given in."""
+        """Return the path or URI of ``relative``, in the location's form."""
         if self.local:
             return self.path(relative)
         return f"{self.location.rstrip('/')}/{relative}"
@@ -152,11 +161,17 @@ class FileStore:
     # --- reading ----------------------------------------------------------------------------------
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files in ``folder``, sorted; [] when it does not exist."""
+        """Return the sorted names of the files in ``folder``.
+
+        A missing folder has none.
+        """
         return [name for name, is_folder in self._entries(folder) if not is_folder]
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders in ``folder``, sorted; [] when it does not exist."""
+        """Return the sorted names of the folders in ``folder``.
+
+        A missing folder has none.
+        """
         return [name for name, is_folder in self._entries(folder) if is_folder]
 
     def _entries(self, folder: str) -> list[tuple[str, bool]]:
@@ -175,7 +190,8 @@ class FileStore:
         )
 
     def _local_entries(self, folder: str) -> list[tuple[str, bool]]:
-        """Do without a stat for every file: a log is looked at several times a second."""
+        """Return the entries of a local folder."""
+        # A change log is listed several times a second, so this saves a stat for each file.
         try:
             with os.scandir(self.path(folder)) as found:
                 return sorted(
@@ -196,8 +212,10 @@ class FileStore:
         return self._read(path, whole)
 
     def size(self, path: str) -> int:
-        """Return the bytes of a file. Raises: FilesUnavailable, caused by FileNotFoundError where there is
-        none."""
+        """Return the size of a file in bytes.
+
+        Raises: FilesUnavailable, caused by FileNotFoundError if the file is missing.
+        """
         from pyarrow import fs
 
         try:
@@ -209,7 +227,7 @@ class FileStore:
         return int(found.size)
 
     def has(self, path: str) -> bool:
-        """Tell whether there is a file of that name."""
+        """Return whether the file exists."""
         try:
             self.size(path)
         except FilesUnavailable as error:
@@ -219,7 +237,7 @@ class FileStore:
         return True
 
     def read_parquet(self, path: str) -> "pa.Table":
-        """Return the rows of one segment, in file order."""
+        """Return the rows of one segment in file order."""
 
         def rows() -> "pa.Table":
             with self._segment(path) as file:
@@ -228,8 +246,11 @@ class FileStore:
         return self._read(path, rows)
 
     def parquet_columns(self, path: str, names: "Sequence[str]", most: int) -> "pa.Table | None":
-        """Return columns of one segment, its rows in file order; None where their values take more than
-        ``most`` bytes, or the file does not say how many."""
+        """Return columns of one segment, its rows in file order.
+
+        The result is None if the values take more than ``most`` bytes, or if the file does not record
+        their size.
+        """
 
         def columns() -> "pa.Table | None":
             with self._segment(path) as file:
@@ -240,7 +261,10 @@ class FileStore:
         return self._read(path, columns)
 
     def parquet_schema(self, path: str) -> "pa.Schema":
-        """Return the schema of one segment, of which only the end is read."""
+        """Return the schema of one segment.
+
+        Only the end of the file is read.
+        """
 
         def schema() -> "pa.Schema":
             with self._segment(path) as file:
@@ -249,7 +273,10 @@ class FileStore:
         return self._read(path, schema)
 
     def parquet_rows(self, path: str) -> int:
-        """Return how many rows one segment has, of which only the end is read."""
+        """Return the number of rows of one segment.
+
+        Only the end of the file is read.
+        """
 
         def rows() -> int:
             with self._segment(path) as file:
@@ -258,7 +285,8 @@ class FileStore:
         return self._read(path, rows)
 
     def parquet_batches(self, path: str, rows: int) -> "Iterator[pa.RecordBatch]":
-        """Return the rows of one segment in file order, so many at a time."""
+        """Yield the rows of one segment in file order, ``rows`` at a time."""
+        # After a failed read the batches that the caller has are skipped.
         given = tries = 0
         while True:
             try:
@@ -281,7 +309,7 @@ class FileStore:
             yield parquet.ParquetFile(stream, page_checksum_verification=True)
 
     def _read(self, path: str, read: Callable[[], Read]) -> Read:
-        """Return what ``read`` does, which is called again where the SDK lost what the store said."""
+        """Return the result of ``read``, which is repeated for `MISREAD`."""
         tries = 0
         while True:
             try:
@@ -291,7 +319,10 @@ class FileStore:
                 self._refused(path, cause, tries)
 
     def _refused(self, path: str, cause: OSError, tries: int) -> None:
-        """Wait before a read that is tried again. Raises: FilesUnavailable where it is not."""
+        """Wait before a read is repeated.
+
+        Raises: FilesUnavailable if it is not repeated.
+        """
         if MISREAD not in str(cause) or tries >= self._attempts:
             raise self._failure(f"cannot give {path}", cause) from cause
         time.sleep(min(AGAIN_S * 2**tries, LONGEST_AGAIN_S))
@@ -299,12 +330,16 @@ class FileStore:
     # --- writing ----------------------------------------------------------------------------------
 
     def create(self, path: str) -> Any:
-        """Open ``path`` for writing, in place of what is there; close it, then `sync` it."""
+        """Open ``path`` for writing and replace an existing file.
+
+        The caller closes the file, then calls `sync`.
+        """
         self.may_write()
         try:
             self._make_folder(path.rpartition("/")[0])
             if self.takes_over and self.local:
-                # who lost the lease may have it open: what it writes there goes nowhere
+                # The instance that lost the lease may have the file open. Its writes must not reach
+                # the new file.
                 Path(self.path(path)).unlink(missing_ok=True)
             return self._opened(self.path(path))
         except OSError as cause:
@@ -312,15 +347,18 @@ class FileStore:
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[None]:
-        """Turn what the filesystem refuses while ``path`` is written into a `FilesUnavailable`."""
+        """Raise `FilesUnavailable` for a failed write to ``path``."""
         try:
             yield
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
 
     def sync(self, path: str, size: int = 0) -> None:
-        """Have a closed file of ``size`` bytes, and the name of it, made durable before anything is
-        published, or by `settle`. Small files wait for each other: see `_settle`."""
+        """Make a closed file of ``size`` bytes durable before the next `publish`.
+
+        `settle` makes it durable, too.
+        """
+        # Small files wait for each other, see `_settle`.
         if not self.local:
             return
         if size < LARGE_BYTES:
@@ -333,25 +371,23 @@ class FileStore:
         self._unsynced.add(path.rpartition("/")[0])
 
     def forget_unsynced(self) -> None:
-        """Give up what was handed to `sync` and never published."""
+        """Forget files that were given to `sync` and never published."""
         self._files.clear()
         self._unsynced.clear()
         self._folders.clear()
 
     def settle(self) -> None:
-        """Make durable now what was given to `sync`."""
+        """Make the files given to `sync` durable now."""
         try:
             self._settle()
         except OSError as cause:
             raise self._failure("cannot make what was written durable", cause) from cause
 
     def _settle(self) -> None:
-        """Make everything durable that waits for it.
-
-        Each fsync alone waits for a write of the file system's journal; those that come together share
-        one: 2,000 files of 2,000 folders took 56 s one by one, and take one second.
-        """
-        with self._settling:  # what others give meanwhile stays
+        """Synchronise all waiting files and folders."""
+        # An fsync waits for a write of the filesystem's journal. Concurrent ones share that write:
+        # 2,000 files of 2,000 folders took 56 s one by one, and take one second together.
+        with self._settling:  # files that other threads add meanwhile stay in the sets
             files, folders = set(self._files), set(self._unsynced)
             waiting = [*sorted(files), *sorted(folders)]
             if len(waiting) < MANY_FILES:
@@ -367,8 +403,10 @@ class FileStore:
             self._unsynced -= folders
 
     def publish(self, path: str, data: bytes) -> None:
-        """Make a small file appear whole and durably, or not at all; before it, whatever `sync` was
-        given is durable."""
+        """Write a small file atomically and durably.
+
+        Files given to `sync` are durable before it appears.
+        """
         folder, _, name = path.rpartition("/")
         target = self.path(path)
         written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
@@ -379,6 +417,7 @@ class FileStore:
                 stream.write(data)
             if self.local:
                 sync(written)
+            # The lease may have been lost since the file was begun.
             self.may_write()
             if self._renames:
                 self._fs.move(written, target)
@@ -388,8 +427,10 @@ class FileStore:
             raise self._failure(f"refuses {path}", cause) from cause
 
     def put(self, path: str, data: bytes) -> None:
-        """Make a file appear whole, or not at all; its name is durable after `settle`, or a `publish`.
-        May be called by several threads at a time."""
+        """Write a file atomically.
+
+        Its name is durable after `settle` or `publish`. Several threads may call this at a time.
+        """
         self.may_write()
         folder, _, name = path.rpartition("/")
         target = self.path(path)
@@ -407,7 +448,7 @@ class FileStore:
             raise self._failure(f"refuses {path}", cause) from cause
 
     def delete(self, path: str) -> None:
-        """Remove a file; one that is not there is removed already."""
+        """Remove a file, if it exists."""
         self.may_write()
         self._files.discard(path)
         try:
@@ -418,7 +459,7 @@ class FileStore:
             raise self._failure(f"cannot remove {path}", cause) from cause
 
     def delete_folder(self, path: str) -> None:
-        """Remove a folder and all that is in it; one that is not there is removed already."""
+        """Remove a folder and its content, if it exists."""
         self.may_write()
         try:
             self._fs.delete_dir(self.path(path))
@@ -426,14 +467,16 @@ class FileStore:
             return
         except OSError as cause:
             raise self._failure(f"cannot remove {path}", cause) from cause
+        # A removed path cannot be synchronised, and must be created again before a write.
         inside = f"{path}/"
         self._folders = {known for known in self._folders if not f"{known}/".startswith(inside)}
         self._unsynced = {known for known in self._unsynced if not f"{known}/".startswith(inside)}
         self._files = {known for known in self._files if not known.startswith(inside)}
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it, durably; in an object store, what stands for it."""
+        """Create a folder and its parents durably."""
         try:
+            # pyarrow makes a placeholder for the folder in an object store.
             if self._objects:
                 self._fs.create_dir(self.path(path), recursive=True)
             self._make_folder(path)
@@ -448,15 +491,17 @@ class FileStore:
             self._private = lies_in_private(Path(self.path("")))
         if self._private:
             private_folder(Path(self.path(path)))
-        elif not self._objects:  # an object store has names alone: nothing to make
+        elif not self._objects:  # an object store needs no folder for its names
             self._fs.create_dir(self.path(path), recursive=True)
         if self.local:
+            # Every parent has a new entry that must become durable.
             steps = path.split("/") if path else []
             self._unsynced.update("/".join(steps[:count]) for count in range(len(steps) + 1))
         self._folders.add(path)
 
     def _opened(self, path: str) -> Any:
-        """Return a stream that writes the file ``path`` anew: private in a private folder."""
+        """Open the file ``path`` to write it from the start."""
+        # A file in a private folder is created with private permissions, before it has content.
         if self._private:
             os.close(private(path, os.O_WRONLY | os.O_CREAT))
         return self._fs.open_output_stream(path, compression=None)
@@ -464,8 +509,9 @@ class FileStore:
     # --- one writer -------------------------------------------------------------------------------
 
     def check(self, name: str) -> None:
-        """Look whether `lock` would succeed, and whether files could be written to a local disk;
-        elsewhere, whether the bucket is there and lets itself be listed. Leaves nothing there.
+        """Check that `lock` would succeed and that files can be written.
+
+        In an object store the bucket must exist and be listed. The check leaves nothing behind.
 
         Raises: FilesInUse, FilesUnavailable.
         """
@@ -484,7 +530,11 @@ class FileStore:
         return Path(self.path(name)) if self.local else machine_lock(f"{self._named} {name}")
 
     def _check_bucket(self) -> None:
-        """Raises: BucketMissing, AccessRefused, FilesAway."""
+        """Check that the bucket exists.
+
+        Raises: BucketMissing, AccessRefused, FilesAway.
+        """
+        # A listed object proves the bucket; an empty list may also mean a missing one.
         if self._entries("") or not self._objects:
             return
         from pyarrow import fs
@@ -502,9 +552,10 @@ class FileStore:
         return FilesInUse(text, path=self.path(""))
 
     def lock(self, name: str) -> None:
-        """Hold the lock file ``name`` until `unlock` or the end of the process. Where the folder is on no
-        local disk, processes of this user on this machine are seen, and no others: none where no file of
-        this user can be locked.
+        """Hold the lock file ``name`` until `unlock` or the end of the process.
+
+        For a folder on another machine the lock excludes only this user's processes on this machine. It
+        excludes none if this user cannot lock a file.
 
         Raises: FilesInUse, with the holder's process id.
         """
@@ -522,6 +573,7 @@ class FileStore:
                 lock.take_over()
                 pid = None
         except OSError as cause:
+            # A lock of this machine is a help, not a condition.
             if not self.local:
                 return
             raise self._failure(f"refuses {name}", cause) from cause
@@ -530,12 +582,14 @@ class FileStore:
         self._lock = lock
 
     def locked(self) -> bool:
-        """Tell whether the lock that is held is still that of this folder, see `LockFile.stands`. One
-        of the machine says nothing of the folder."""
+        """Return whether the held lock is still the folder's, see `LockFile.stands`.
+
+        A lock of this machine says nothing about the folder.
+        """
         return self._lock is None or not self.local or self._lock.stands()
 
     def unlock(self) -> None:
-        """Let go of the lock; may be called twice."""
+        """Release the lock. May be called twice."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -546,10 +600,11 @@ class FileStore:
 
 
 def _unpacked(metadata: "parquet.FileMetaData", names: "Sequence[str]") -> float:
-    """Return the bytes of the values of those columns; infinity where dictionaries hide them."""
+    """Return the size of the columns' values in bytes."""
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     each = (group.column(number) for group in groups for number in range(group.num_columns))
     own = [one for one in each if one.path_in_schema in names]
+    # Dictionary encoding hides the size of the values, so it counts as infinite.
     if any("DICTIONARY" in encoding for one in own for encoding in one.encodings):
         return math.inf
     return float(sum(one.total_uncompressed_size for one in own))

@@ -1,4 +1,7 @@
-"""What several users of HTTP share: signatures, and the waits that servers ask for. Sans-IO."""
+"""Share signatures and retry rules among users of HTTP.
+
+Sans-IO, except `waltap.http.exchange`.
+"""
 
 from waltap.http.retry_after import TRIES_AGAIN, retry_after
 from waltap.http.webhook_signature import WebhookSignature

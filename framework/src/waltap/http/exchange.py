@@ -1,7 +1,8 @@
-"""One deadline over a whole HTTP exchange, and an end of it when the run is to stop.
+"""Set one deadline for a whole HTTP exchange.
 
-httpx bounds each read by itself, so a server that sends its answer byte by byte holds a client for as
-long as it likes. Connections of a `bounded` client ask the `exchange` of their thread before each step.
+httpx limits each read by itself, so a server that sends its answer byte by byte could hold a client
+forever. A connection of a `bounded` client checks the limits of its thread's `exchange` before each
+step. A stopping run ends the exchange early.
 """
 
 import select
@@ -16,17 +17,17 @@ import httpx
 
 __all__ = ["bounded", "exchange"]
 
+# Seconds between two checks whether the run stops.
 LOOK_S: Final = 0.2
-"""So often a step looks whether the run is to stop."""
+# Bytes of a body that are sent between two checks.
 PIECE: Final = 1 << 16
-"""Bytes of a body that are sent between two looks."""
+# Seconds that an exchange may last after the run stops. Most servers answer in that time, and a
+# clean end then delivers the events that the sink has collected.
 GRACE_S: Final = 3.0
-"""So long an exchange may go on when the run is to stop: most servers answer in it, and a clean end writes
-what was gathered."""
 
 
 class _ExchangeLimits(threading.local):
-    """The limits of the exchange that a thread is in."""
+    """Hold the limits of a thread's current exchange."""
 
     until: float = float("inf")
     stopping: Callable[[], bool] = staticmethod(lambda: False)
@@ -37,11 +38,12 @@ _limits = _ExchangeLimits()
 
 @contextmanager
 def exchange(seconds: float, stopping: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Have what this thread asks of a `bounded` client end within ``seconds``, and `GRACE_S` after
-    ``stopping`` tells so.
+    """Limit the requests of this thread to ``seconds``.
 
-    It then ends with an `httpx.TimeoutException`.
+    The limit holds for a `bounded` client. Once ``stopping`` returns true, `GRACE_S` remain. A request
+    beyond the limit raises `httpx.TimeoutException`.
     """
+    # Exchanges may be nested, so the outer limits return at the end.
     before = _limits.until, _limits.stopping
     _limits.until, _limits.stopping = time.monotonic() + seconds, stopping
     try:
@@ -51,7 +53,7 @@ def exchange(seconds: float, stopping: Callable[[], bool] = lambda: False) -> It
 
 
 def bounded(client: httpx.Client) -> httpx.Client:
-    """Return ``client``, whose connections keep to the `exchange` of their thread."""
+    """Make the connections of ``client`` obey the `exchange` of their thread."""
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - of httpx
         if transport is not None:
             pool: Any = transport._pool  # type: ignore[attr-defined] # noqa: SLF001 - httpx has no option for it
@@ -61,7 +63,7 @@ def bounded(client: httpx.Client) -> httpx.Client:
 
 
 class _DeadlineBackend(httpcore.NetworkBackend):
-    """Opens connections that keep to the limits."""
+    """Open connections that obey the limits."""
 
     def __init__(self) -> None:
         self._inner = httpcore.SyncBackend()
@@ -81,7 +83,7 @@ class _DeadlineBackend(httpcore.NetworkBackend):
 
 
 class _DeadlineStream(httpcore.NetworkStream):
-    """A connection, each step of which ends with the limits."""
+    """Check the limits before each step of a connection."""
 
     def __init__(self, inner: httpcore.NetworkStream) -> None:
         self._inner = inner
@@ -100,7 +102,7 @@ class _DeadlineStream(httpcore.NetworkStream):
         until = time.monotonic() + _left(httpcore.WriteTimeout, timeout)
         socket = self._inner.get_extra_info("socket")
         for start in range(0, len(buffer), PIECE):
-            # a piece that has begun cannot be taken back, so wait until the connection takes bytes
+            # A started piece cannot be withdrawn, so wait until the connection accepts bytes.
             while not select.select((), (socket,), (), LOOK_S)[1]:
                 _left(httpcore.WriteTimeout, until - time.monotonic())
             left = _left(httpcore.WriteTimeout, until - time.monotonic())
@@ -120,10 +122,14 @@ class _DeadlineStream(httpcore.NetworkStream):
 
 
 def _left(kind: type[Exception], timeout: float | None) -> float:
-    """Return the seconds that a step may take. Raises: ``kind`` where there are none."""
+    """Return the seconds that a step may take.
+
+    Raises: ``kind`` if no time is left.
+    """
     now = time.monotonic()
     if _limits.stopping():
         _limits.until = min(_limits.until, now + GRACE_S)
+        # `bool()` is false, so later steps of the exchange do not ask again.
         _limits.stopping = bool
     left = _limits.until - now
     if left <= 0 or (timeout is not None and timeout <= 0):

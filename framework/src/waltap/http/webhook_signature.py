@@ -1,4 +1,4 @@
-"""Signatures of requests, as https://www.standardwebhooks.com defines them."""
+"""Sign requests as https://www.standardwebhooks.com defines it."""
 
 import base64
 import binascii
@@ -12,14 +12,19 @@ PREFIXED: Final = "whsec_"
 
 
 class WebhookSignature:
-    """Signs requests with one secret: any text, or ``whsec_`` with base64 behind it."""
+    """Sign requests with one secret.
+
+    The secret is any text, or ``whsec_`` and base64.
+    """
 
     def __init__(self, secret: str) -> None:
         self._key = _key_of(secret)
 
     def headers(self, identifier: str, seconds: int, body: bytes) -> dict[str, str]:
-        """Return the headers of a request that is sent ``seconds`` after 1970 UTC. A request that is sent
-        again keeps its ``identifier``."""
+        """Return the headers of a signed request.
+
+        ``seconds`` is the time since 1970 UTC. A repeated request keeps its ``identifier``.
+        """
         signed = f"{identifier}.{seconds}.".encode() + body
         digest = hmac.new(self._key, signed, hashlib.sha256).digest()
         return {
@@ -34,5 +39,6 @@ def _key_of(secret: str) -> bytes:
         try:
             return base64.b64decode(secret[len(PREFIXED) :], validate=True)
         except binascii.Error:
+            # The secret only looks like an encoded one; its text is the key.
             pass
     return secret.encode()

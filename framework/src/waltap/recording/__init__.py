@@ -1,1 +1,1 @@
-"""Recordings: a stream of a server in a file, with all that its decoder asked, to be run again."""
+"""Record a server's stream and its decoder's questions for later runs."""

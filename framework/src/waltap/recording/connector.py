@@ -1,4 +1,4 @@
-"""The connector ``recording``: a recorded stream in the place of a server."""
+"""The connector ``recording``: a recorded stream instead of a server."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -35,7 +35,10 @@ __all__ = ["RecordingConnector", "RecordingHead"]
 
 
 class RecordingHead:
-    """What stands in a recording before its frames, and where it ends. Raises: RecordingDamaged."""
+    """Read a recording's header, number of frames and end.
+
+    Raises: RecordingDamaged.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.end, self.frames = path, 0, 0
@@ -52,7 +55,10 @@ class RecordingHead:
 
 
 class RecordingConnector(Connector):
-    """Gives the messages that the recorded decoder makes of the recorded frames. It has no snapshot."""
+    """Stream the messages that the decoder makes of recorded frames.
+
+    A recording has no snapshot.
+    """
 
     def __init__(self, properties: RecordingProperties, context: ConnectorContext) -> None:
         """Raises: RecordingDamaged."""
@@ -65,7 +71,7 @@ class RecordingConnector(Connector):
         self.catalogue: Catalogue = _RecordedCatalogue(self._answers)
 
     def check(self, offset: Offset | None) -> list[PreflightCheck]:
-        """Say what was recorded, and whether the decoder of the profile is the one."""
+        """Check that the profile has the recorded decoder."""
         header = self._header
         found = f"{self._path}: {header.decoder}, {self.server.version or self.server.version_num}"
         if self._context.decoder.name != header.decoder:
@@ -77,7 +83,8 @@ class RecordingConnector(Connector):
         return [PreflightCheck(name="recording", verdict="ok", found=found)]
 
     def prepare(self, offset: Offset | None) -> StartPosition:
-        """Go on from ``offset`` where it is of this recording, else from the start."""
+        """Resume from ``offset`` if it belongs to this recording."""
+        # The recording's identifier is stored as the slot. Another offset belongs to another stream.
         if offset is not None and offset.sole.slot == self._header.identifier:
             return StartPosition(snapshot=False, stream=True, offset=offset)
         partition = PartitionOffset(
@@ -91,27 +98,31 @@ class RecordingConnector(Connector):
         return StartPosition(snapshot=False, stream=True, offset=Offset.of(partition))
 
     def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
-        """Return nothing: what was recorded is a stream."""
+        """Return no rows: only the stream was recorded."""
         return iter(())
 
     def stream(self, position: Position) -> ChangeStream:
-        """Begin at the first frame; what lies before ``position`` is left out by the engine."""
+        """Stream from the first frame."""
+        # The decoder needs all its answers in order. The engine drops messages before ``position``.
         decoder = self._context.decoder.factory(self._answers.context())
         return _RecordedStream(self._path, decoder, self._answers)
 
     def describe(self, relation: Relation) -> Relation:
-        """Return what the decoder, or the engine, was told of ``relation`` when it was recorded."""
+        """Return the recorded description of ``relation``."""
         return self._answers.described(relation)
 
     def undo(self) -> None:
-        """Nothing was made."""
+        """Do nothing: the connector creates no object."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the connector holds no resource."""
 
 
 class _RecordedStream(ChangeStream):
-    """Feeds the decoder as it was fed. At the end it is a server without anything new."""
+    """Feed the recorded frames to the decoder.
+
+    After the last frame the stream is idle, like a server without changes.
+    """
 
     confirms = False
 
@@ -126,6 +137,7 @@ class _RecordedStream(ChangeStream):
         answers: list[RecordedAnswer] = []
         for entry in self._entries:
             if isinstance(entry, RecordedFrames):
+                # Answers follow the frames they belong to, so read up to the next frames.
                 if frames is not None:
                     self._next = entry
                     break
@@ -138,20 +150,20 @@ class _RecordedStream(ChangeStream):
         return [] if frames is None else self._decoder.feed(frames.frames)
 
     def confirm(self, end_lsn: int) -> None:
-        """Nobody hears."""
+        """Do nothing: no server needs the position."""
 
     def idle_lsn(self) -> int:
         return self._idle
 
     def ask(self) -> None:
-        """Nobody answers."""
+        """Do nothing: no server answers."""
 
     def close(self) -> None:
         self._entries.close()  # type: ignore[attr-defined]
 
 
 class _RecordedAnswers:
-    """Tells the decoder what it was told, in the order in which it asked."""
+    """Answer the decoder's questions in the recorded order."""
 
     def __init__(self, path: Path, header: RecordingHeader) -> None:
         self._path, self._header = path, header
@@ -161,11 +173,11 @@ class _RecordedAnswers:
         self._described: dict[int, Relation] = {}
 
     def begin(self, answers: Iterable[RecordedAnswer]) -> None:
-        """Have ``answers`` for what is fed next."""
+        """Add the ``answers`` for the next frames."""
         self._waiting.extend(answers)
 
     def context(self) -> DecoderContext:
-        """Return what the decoder is made with."""
+        """Return the decoder's recorded context."""
         header = self._header
         answering: dict[str, Any] = {
             name: self.answering(name)
@@ -184,7 +196,10 @@ class _RecordedAnswers:
         )
 
     def answering(self, question: str) -> Callable[..., Any]:
-        """Return what answers ``question``. It raises RecordingUnfit where something else was asked."""
+        """Return a function that answers ``question``.
+
+        It raises RecordingUnfit for a question that was not recorded next.
+        """
 
         def answer(*arguments: Any, **named: Any) -> Any:
             key = key_of([plain(each) for each in (*arguments, *named.values())])
@@ -199,6 +214,7 @@ class _RecordedAnswers:
                 )
             noted = self._waiting.popleft()
             if noted.unsettled is not None:
+                # The decoder holds this dictionary, so it is changed in place.
                 self._unsettled.clear()
                 self._unsettled.update(noted.unsettled)
             return self._value(noted)
@@ -206,7 +222,8 @@ class _RecordedAnswers:
         return answer
 
     def _value(self, noted: RecordedAnswer) -> Any:
-        """Return the answer; equal relations are one object, as they were."""
+        """Return the decoded answer."""
+        # Equal relations must be one object, as they were when recorded.
         if noted.value in self._relations:
             return self._relations[noted.value]
         value = msgspec.msgpack.decode(noted.value, type=KINDS[noted.question])
@@ -216,8 +233,9 @@ class _RecordedAnswers:
         return value
 
     def described(self, relation: Relation) -> Relation:
-        """Return the last description of ``relation``, itself where there is none."""
+        """Return the last description of ``relation``, or itself."""
         known = self._described.get(relation.oid)
+        # A description with other columns belongs to another version of the table.
         if known is None or len(known.columns) != len(relation.columns):
             return relation
         return known

@@ -1,4 +1,4 @@
-"""What may be wrong with a recording."""
+"""Errors of recordings."""
 
 from waltap.errors import SourceError
 
@@ -6,7 +6,7 @@ __all__ = ["RecordingDamaged", "RecordingUnfit"]
 
 
 class RecordingDamaged(SourceError):
-    """A file is no recording, or not a whole one."""
+    """A file is no recording, or an incomplete one."""
 
     code = "WT-2041"
     remedy = (
@@ -16,8 +16,10 @@ class RecordingDamaged(SourceError):
 
 
 class RecordingUnfit(SourceError):
-    """The decoder asks for something that the recording does not hold: it is another version than the one
-    that recorded, or has other properties."""
+    """The decoder asks a question that the recording does not answer.
+
+    The decoder has another version or other properties than the recorded one.
+    """
 
     code = "WT-2042"
     remedy = "Replay {path} with waltap {version}, which recorded it."

@@ -1,7 +1,7 @@
-"""The file of a recording: gzip of entries, each a size, a checksum and MessagePack. The first is the
-`RecordingHeader`.
+"""Read and write the file of a recording.
 
-The checksum is each entry's own: gzip's stands at the end, which a file that was cut off does not have.
+The file is gzip of entries. An entry has a size, a checksum and MessagePack. The first entry is the
+`RecordingHeader`.
 """
 
 import gzip
@@ -29,16 +29,18 @@ __all__ = [
     "entries",
 ]
 
+# Length and CRC-32 of an entry. gzip has its checksum at the end, which a file that was cut off
+# lacks, so each entry has its own.
 _HEAD: Final = Struct("<II")
-"""Length of the entry, and CRC-32 of it."""
 LARGEST: Final = 1 << 31
+# Version of the entries. It grows with a change that older waltaps cannot read.
 LAYOUT: Final = 1
+# The fastest level: recording must not slow the stream down.
 LEVEL: Final = 1
-"""Recording must not slow the stream down."""
 
 
 class RecordedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """`ServerInfo`, as it is kept."""
+    """Hold the recorded fields of `ServerInfo`."""
 
     version_num: int
     version: str
@@ -50,49 +52,49 @@ class RecordedServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, info: ServerInfo) -> "RecordedServer":
-        """Return what is kept of ``info``."""
+        """Return the recorded fields of ``info``."""
         return cls(**{name: getattr(info, name) for name in cls.__struct_fields__})
 
     def info(self) -> ServerInfo:
-        """Return it as decoders know it."""
+        """Return the `ServerInfo` for decoders."""
         return ServerInfo(**msgspec.structs.asdict(self))
 
 
 class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
-    """What was recorded: by which waltap, which decoder with which options, of which server.
-
-    ``asks``: which of the questions that a decoder may be without it had somebody to ask. ``layout``: of
-    the entries, another number with each change that older waltaps could not read.
-    """
+    """Describe the recorded waltap version, decoder and server."""
 
     identifier: str
+    # waltap's version.
     version: str
     decoder: str
     options: dict[str, object]
     publications: tuple[str, ...]
     server: RecordedServer
+    # The fields of `questions.OPTIONAL` that the decoder's context had.
     asks: tuple[str, ...]
     layout: int = LAYOUT
 
 
 class RecordedFrames(msgspec.Struct, frozen=True, tag="frames"):
-    """What the decoder was fed at once."""
+    """Hold the frames of one call of `Decoder.feed`."""
 
     frames: list[Frame]
 
 
 class RecordedAnswer(msgspec.Struct, frozen=True, tag="answer"):
-    """What the decoder asked, and was told, both as MessagePack. ``unsettled`` is
-    `DecoderContext.unsettled` after it, None where it has not changed."""
+    """Hold a decoder's question and its answer."""
 
     question: str
+    # The arguments as MessagePack.
     key: bytes
+    # The answer as MessagePack.
     value: bytes
+    # `DecoderContext.unsettled` after the answer, None if it has not changed.
     unsettled: dict[int, int] | None = None
 
 
 class RecordingMark(msgspec.Struct, frozen=True, tag="mark"):
-    """Everything up to here was decoded: the end LSN of the last transaction that has ended."""
+    """Mark the end LSN of the last transaction that has ended."""
 
     lsn: int
 
@@ -105,7 +107,10 @@ _decoder = msgspec.msgpack.Decoder(
 
 
 class RecordingWriter:
-    """Writes one recording; a file that is there is replaced. Raises: OSError."""
+    """Write one recording.
+
+    An existing file is replaced. Raises: OSError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._raw = open(path, "wb", opener=private)  # noqa: SIM115 - `close` does it
@@ -114,14 +119,14 @@ class RecordingWriter:
         self.frames = 0
 
     def put(self, entry: Entry) -> None:
-        """Add one."""
+        """Add one entry."""
         data = self._encode(entry)
         self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
         if type(entry) is RecordedFrames:
             self.frames += len(entry.frames)
 
     def close(self) -> None:
-        """End the file; may be called twice."""
+        """End the file. May be called twice."""
         self._file.close()
         self._raw.close()
 
@@ -138,7 +143,9 @@ class RecordingWriter:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """Yield what a recording holds. One that was cut off, as by a kill, ends with its last whole entry.
+    """Yield the entries of a recording.
+
+    A file that was cut off ends with its last complete entry, for example after a kill.
 
     Raises: RecordingDamaged, RecordingUnfit.
     """
@@ -147,10 +154,12 @@ def entries(path: Path) -> Iterator[Entry]:
         with gzip.open(path, "rb") as file:
             while len(head := file.read(_HEAD.size)) == _HEAD.size:
                 length, checksum = _HEAD.unpack(head)
+                # A damaged length must not exhaust the memory.
                 data = file.read(length) if length < LARGEST else b""
                 if len(data) < length:
                     break
                 if zlib.crc32(data) != checksum:
+                    # A wrong first entry means another kind of file, see the end.
                     if first:
                         break
                     raise RecordingDamaged(
@@ -168,6 +177,7 @@ def entries(path: Path) -> Iterator[Entry]:
                 first = False
                 yield entry
     except EOFError:
+        # The file was cut off.
         pass
     except (OSError, zlib.error, *UNREADABLE) as cause:
         raise RecordingDamaged(f"{path} cannot be read: {cause}") from cause

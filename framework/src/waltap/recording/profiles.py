@@ -1,4 +1,4 @@
-"""Profiles whose stream is recorded, and profiles that run a recording."""
+"""Make profiles that record a stream, or run a recording."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +22,17 @@ def recording(profile: Profile, writer: RecordingWriter, identifier: str) -> Pro
 
 
 def replaying(profile: Profile, made: RecordingHead, host: Host, state_dir: Path) -> Profile:
-    """Return ``profile`` with a recording for its server. Raises: SpecMissing of the decoder."""
+    """Return ``profile`` with a recording instead of its server.
+
+    Raises: SpecMissing if the recorded decoder is not installed.
+    """
     decoder: DecoderSpec = host.find(DecoderSpec, made.header.decoder)
     properties = RecordingProperties.model_validate({"recording.path": str(made.path)})
     return replace(
         profile,
         connector=Component(host.find(ConnectorSpec, "recording"), properties),
+        # The recording holds the decoder's options, so the profile's properties are not needed.
         decoder=Component(decoder),
+        # A recording has no leader to wait for, and must not touch the pipeline's own state.
         engine=profile.engine.model_copy(update={"state_dir": state_dir, "standby": False}),
     )

@@ -1,4 +1,4 @@
-"""What the connector of recordings can be told."""
+"""Properties of the connector ``recording``."""
 
 from waltap.config.property import Properties, declare
 
@@ -6,7 +6,7 @@ __all__ = ["RecordingProperties"]
 
 
 class RecordingProperties(Properties):
-    """Which recording is run."""
+    """The recording to run."""
 
     path: str = declare(
         "recording.path",

@@ -1,4 +1,4 @@
-"""What a decoder may ask while it is fed, by the names that recordings have for it."""
+"""Name the questions that a decoder may ask."""
 
 from typing import Any, Final
 
@@ -8,6 +8,8 @@ from waltap.decode.relation import DataType, Relation
 
 __all__ = ["KINDS", "OPTIONAL", "key_of", "plain"]
 
+# Question → type of its answer. ``due`` and ``of`` belong to `NameResolution`; the last three
+# belong to `Catalogue`. Recordings contain these names, so they must not change.
 KINDS: Final[dict[str, Any]] = {
     "describe": Relation,
     "relation_at": Relation | None,
@@ -19,20 +21,20 @@ KINDS: Final[dict[str, Any]] = {
     "data_type": DataType | None,
     "is_materialized_view": bool,
 }
-"""Question → type of its answer. ``due`` and ``of`` are those of `Standings`, the last three those of
-`Catalogue`."""
 
+# Fields of `DecoderContext` that may be None.
 OPTIONAL: Final = ("captures", "describe", "relation_at", "standings", "gone")
-"""What a `DecoderContext` may be without."""
 
+# Answers to ``of`` may have any type, and only their equality matters, so ``repr`` is enough.
 _encode = msgspec.msgpack.Encoder(enc_hook=repr, order="deterministic").encode
 
 
 def key_of(question: object) -> bytes:
-    """Return the text that stands for arguments, or for an answer of which only equality counts."""
+    """Return the encoded arguments, or an encoded answer."""
     return _encode(question)
 
 
 def plain(argument: object) -> object:
-    """Return an argument in one form, whichever collection it came in."""
+    """Return an argument; a set or dictionary becomes a sorted list."""
+    # The order of a set differs between processes, and keys are compared as bytes.
     return sorted(argument) if isinstance(argument, set | frozenset | dict) else argument

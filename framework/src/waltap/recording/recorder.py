@@ -1,4 +1,4 @@
-"""Recording: a decoder's spec whose decoders write down what they are fed, ask and are told."""
+"""Record the frames of a decoder, its questions and their answers."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -27,11 +27,15 @@ from waltap.version import VERSION
 
 __all__ = ["recorded"]
 
+# Messages that end a transaction.
 _ENDS = (Commit, CommitPrepared, StreamCommit)
 
 
 def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> DecoderSpec:
-    """Return ``spec`` with decoders that record into ``writer``. ``identifier`` is the recording's own."""
+    """Return ``spec`` with decoders that record into ``writer``.
+
+    ``identifier`` identifies the recording.
+    """
 
     def factory(context: DecoderContext) -> Decoder:
         writer.put(
@@ -52,7 +56,7 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
 
 
 class _RecordingDecoder(Decoder):
-    """Keeps what it is fed, and hands it on."""
+    """Record frames before the decoder reads them."""
 
     def __init__(self, decoder: Decoder, writer: RecordingWriter) -> None:
         self._decoder, self._writer = decoder, writer
@@ -67,6 +71,8 @@ class _RecordingDecoder(Decoder):
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         self._writer.put(RecordedFrames([(lsn, bytes(data)) for lsn, data in frames]))
         messages = self._decoder.feed(frames)
+        # The mark has the last position that is complete. A message outside a transaction is
+        # complete by itself.
         for message in reversed(messages):
             if isinstance(message, _ENDS):
                 self._writer.put(RecordingMark(message.end_lsn))
@@ -78,13 +84,13 @@ class _RecordingDecoder(Decoder):
 
 
 class _AnswerRecorder:
-    """Writes down answers."""
+    """Record the answers to a decoder's questions."""
 
     def __init__(self, writer: RecordingWriter, unsettled: dict[int, int]) -> None:
         self._writer, self._unsettled, self._known = writer, unsettled, dict(unsettled)
 
     def around(self, context: DecoderContext) -> DecoderContext:
-        """Return ``context`` with everything that answers wrapped."""
+        """Return ``context`` whose answers are recorded."""
         noted: dict[str, Any] = {
             name: self.noting(name, getattr(context, name))
             for name in ("describe", "relation_at", "gone", "captures")
@@ -95,12 +101,14 @@ class _AnswerRecorder:
         return replace(context, catalogue=_NotedCatalogue(self, context.catalogue), **noted)
 
     def noting(self, question: str, ask: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``ask``, which notes its answers."""
+        """Return ``ask`` as a function that records its answers."""
 
         def asked(*arguments: Any, **named: Any) -> Any:
             answer = ask(*arguments, **named)
             key = key_of([plain(each) for each in (*arguments, *named.values())])
+            # An answer to ``of`` is an opaque object, so it is encoded to bytes first.
             value = key_of(key_of(answer) if question == "of" else answer)
+            # The engine's answer may change this shared dictionary as a side effect.
             unsettled = None
             if self._unsettled != self._known:
                 unsettled = self._known = dict(self._unsettled)

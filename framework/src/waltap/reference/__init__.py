@@ -1,4 +1,4 @@
-"""Reference pages, made from what the code declares: properties, errors, hooks, commands."""
+"""Generate reference pages from declarations in the code."""
 
 from waltap.reference.pages import ReferencePage, pages
 

@@ -1,4 +1,4 @@
-"""The page of every command with its arguments and options, from the application itself."""
+"""Generate the page of all commands from the application."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ __all__ = ["commands_page"]
 
 
 def commands_page(host: "Host") -> str:
-    """Return the page: our own commands, then those of plugins."""
+    """Return the page of waltap's commands, then the plugins'."""
     from typer.main import get_command
 
     from waltap.cli.application import COMMANDS, application
@@ -29,6 +29,7 @@ def commands_page(host: "Host") -> str:
     ]
     for name in COMMANDS:
         lines += _command(f"waltap {name}", root.get_command(context, name))
+    # A plugin may register a command that the application has too; it is listed once, above.
     for name in sorted(set(host.commands) - set(COMMANDS)):
         lines += _command(f"waltap {name}", root.plugin_command(name))
     return "\n".join(lines).rstrip() + "\n"
@@ -39,6 +40,7 @@ def _command(name: str, command: Any) -> list[str]:
     options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
     usage = " ".join([name, *(_argument(p) for p in arguments)])
     children = getattr(command, "commands", {})
+    # A group has no action of its own: the user names one of its commands.
     if children:
         usage += " COMMAND"
     lines = [f"## `{usage}`", "", _text(command.help), ""]
@@ -55,6 +57,7 @@ def _command(name: str, command: Any) -> list[str]:
 
 def _argument(parameter: Any) -> str:
     metavar = str(parameter.metavar or parameter.name.upper())
+    # Some metavars are declared with brackets already.
     return metavar if parameter.required else f"[{metavar.strip('[]')}]"
 
 
@@ -64,5 +67,6 @@ def _option(parameter: Any) -> str:
 
 
 def _text(text: str | None) -> str:
+    # Line breaks of a help text depend on the width of the code, not of the page.
     paragraphs = (text or "").strip().split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -1,4 +1,4 @@
-"""The page of Debezium's properties: what becomes of each."""
+"""Generate the page about the treatment of Debezium's properties."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -39,6 +39,7 @@ Accepted with any value: they tune or name parts that waltap does not have or ne
 
 def debezium_page(host: "Host") -> str:
     """Return the page."""
+    # A declared property is honoured, so an entry of the known names does not count for it.
     declared = {d.name for _, _, model in components(host) for d in declarations(model)}
     others = {name: entry for name, entry in KNOWN_NAMES.items() if name not in declared}
     lines = ["# Debezium's properties", "", GENERATED, "", INTRODUCTION]
@@ -72,20 +73,24 @@ def debezium_page(host: "Host") -> str:
 
 
 def _accepted(entry: KnownProperty) -> str:
-    """Return the values of a property that change nothing."""
+    """Return the accepted values of a property: they change nothing."""
     values = (entry.default, *entry.harmless) if entry.default else entry.harmless
     return ", ".join(f"`{value}`" for value in values) or "none"
 
 
 def _by_reason(names: dict[str, str]) -> Iterable[tuple[str, str]]:
-    """Yield the names that share a reason, with it."""
+    """Yield each reason's names, and the reason."""
     for why in dict.fromkeys(names.values()):
         yield ", ".join(f"`{name}`" for name in sorted(names) if names[name] == why), why
 
 
 def _readable(pattern: str) -> Iterator[str]:
-    """Yield the names of a family as a reader would write them."""
+    """Yield the names that a family's pattern matches.
+
+    ``NAME`` stands for a free part.
+    """
     plain = pattern.replace("\\.", ".").replace("(..+)?", ".NAME").replace("..+", ".NAME")
+    # ``a.(b|c).d`` becomes ``a.b.d`` and ``a.c.d``.
     match = re.fullmatch(r"([^()]*)\(([^()]+)\)([^()]*)", plain)
     before, words, behind = match.groups() if match else ("", plain, "")
     for word in words.split("|"):

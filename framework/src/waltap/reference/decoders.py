@@ -1,4 +1,4 @@
-"""The page of decoders: what each declares that it can carry, and what else is to be known."""
+"""Generate the page of decoders: capabilities, options and remarks."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["decoders_page"]
 
+# Capability → its meaning to a user.
 MEANINGS = {
     "old_key": "The old key comes with an update of the key and with a delete.",
     "old_row": "Under REPLICA IDENTITY FULL the whole old row comes with updates and deletes.",
@@ -26,7 +27,6 @@ MEANINGS = {
     "filters": "The server applies publications: their tables, operations, row filters, columns.",
     "commit_timestamps": "The time of commit comes with each transaction.",
 }
-"""Capability → what it means to a user."""
 
 
 def decoders_page(host: "Host") -> str:
@@ -72,4 +72,5 @@ def _section(spec: DecoderSpec) -> list[str]:
 
 
 def _text(value: object) -> str:
+    # Properties write booleans in lower case.
     return str(value).lower() if isinstance(value, bool) else str(value)

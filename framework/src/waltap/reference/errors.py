@@ -1,4 +1,4 @@
-"""The page of every error: code, what it says, whether it is tried again, what fixes it."""
+"""Generate the page of all errors: codes, causes, retries, remedies."""
 
 import importlib
 import inspect
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["error_classes", "errors_page"]
 
+# First digit of a code → heading of its errors.
 FAMILIES = {
     "1": "Configuration and plugins",
     "2": "Source",
@@ -32,18 +33,22 @@ RETRIES = {
 
 
 def error_classes(host: "Host") -> list[type[WaltapError]]:
-    """Return every error class of the framework and of the installed plugins, by code.
+    """Return the error classes of the framework and installed plugins.
 
-    All their modules are imported; a module whose optional library is missing has no say.
+    They are sorted by code.
     """
+    # A plugin may be installed, and yet be kept out by WALTAP_PLUGINS.
     loaded = [plugin for plugin in host.plugins() if plugin.health is not PluginHealth.NOT_LOADED]
     packages = {"waltap", *(plugin.module.partition(".")[0] for plugin in loaded)}
+    # Classes are known once their modules are imported, so all modules are imported.
     for package in sorted(packages):
         for module in _modules(package):
             try:
                 importlib.import_module(module)
             except ImportError:
+                # The module needs an optional library that is not installed.
                 continue
+    # Tests and other programs may define subclasses, too; they do not belong on the page.
     found = {c for c in _subclasses(WaltapError) if c.__module__.partition(".")[0] in packages}
     return sorted(found, key=lambda c: (c.code, c.__name__))
 
@@ -62,7 +67,7 @@ def errors_page(host: "Host") -> str:
         if error.code[3] != family:
             family = error.code[3]
             lines += [f"## {FAMILIES.get(family, family)}", ""]
-        lines += [f"### {error.code}", ""]  # the code alone: pages link to it
+        lines += [f"### {error.code}", ""]  # other pages link to the code
         about = _flat(inspect.cleandoc(error.__doc__ or "").split("\n\n")[0])
         lines += [f"`{error.__name__}`: {about}", ""]
         lines += [f"- tried again: {RETRIES[error.retry]}", f"- remedy: {_flat(error.remedy)}", ""]
@@ -77,6 +82,7 @@ def _modules(package: str) -> Iterator[str]:
     root = importlib.import_module(package)
     yield package
     for module in pkgutil.walk_packages(getattr(root, "__path__", ()), f"{package}."):
+        # An import of ``__main__`` would run a command, and pytest may be missing.
         if not module.name.endswith(("__main__", "pytest_plugin")):
             yield module.name
 

@@ -1,4 +1,4 @@
-"""The page of every hook, with its arguments, for plugin authors."""
+"""Generate the page of hooks for plugin authors."""
 
 import inspect
 import re
@@ -12,6 +12,7 @@ from waltap.specs import KINDS, SpecKind
 
 __all__ = ["hooks_page"]
 
+# Prefix of a hook's name → heading of its phase.
 PHASES = (
     ("register_", "Register: once, at start-up"),
     ("choose_", "Choose: rarely; the first answer that is not None wins"),
@@ -53,9 +54,10 @@ def _signature(hook: Callable[..., Any]) -> str:
 
 
 def _type(annotation: object) -> str:
-    """Return a type as a reader writes it, without the modules it comes from."""
+    """Return a type without the names of its modules."""
     if annotation is None:
         return "None"
+    # ``list[int]`` counts as a type, but its name lacks the arguments.
     plain = isinstance(annotation, type) and not get_args(annotation)
     text = annotation.__name__ if plain else str(annotation)  # type: ignore[attr-defined]
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", text.strip("'\"")).replace("'", "")
@@ -77,5 +79,5 @@ def _spec(kind: SpecKind) -> list[str]:
 
 
 def _paragraphs(text: str) -> str:
-    """Return a docstring's paragraphs, its double backquotes as Markdown has them."""
+    """Return a docstring's paragraphs as Markdown."""
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("``", "`")

@@ -1,4 +1,4 @@
-"""A JSON Schema of the TOML profile, for editors that complete and check while one types."""
+"""Generate a JSON Schema of the TOML profile for editors."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ SCALARS = {"type": ["string", "number", "boolean"]}
 
 
 def profile_schema(host: "Host") -> dict[str, Any]:
-    """Return the schema. Property names are dotted in a profile, so nested tables are described."""
+    """Return the schema of a profile."""
+    # A dotted name is a nested table in TOML. The four sections share one namespace, so each
+    # section accepts the properties of all.
     flat: dict[str, Any] = {}
     for _, section, model in components(host):
         if section in {"[source]", "[engine]", "[format]", "[offsets]"}:
@@ -60,7 +62,7 @@ def profile_schema(host: "Host") -> dict[str, Any]:
 
 
 def _outlet(shared: dict[str, Any], host: "Host") -> dict[str, Any]:
-    """Return the schema of one of several sinks: the sink's, and what only outlets have."""
+    """Return the schema of one entry of ``[[sinks]]``."""
     outlet = _choice({name: spec.properties for name, spec in sorted(host.sinks.items())})
     outlet["properties"] |= _nested({d.name: d for d in declarations(OutletProperties)})
     outlet["properties"]["format"] = {
@@ -86,13 +88,17 @@ def _section(
 def _choice(
     models: dict[str, type[Properties] | None], others: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return an object whose ``type`` decides its other properties, but for ``others``."""
+    """Return the schema of an object whose ``type`` decides its properties.
+
+    ``others`` are allowed for every type.
+    """
     branches = []
     for name, model in models.items():
         flat = {d.name: d for d in declarations(model)} if model is not None else {}
         branches.append(
             {
                 "if": {"properties": {"type": {"const": name}}},
+                # ``type`` itself belongs to the properties of every branch.
                 "then": {"properties": {"type": True, **_nested(flat)}},
             }
         )
@@ -105,9 +111,10 @@ def _choice(
 
 
 def _nested(flat: dict[str, PropertyDeclaration]) -> dict[str, Any]:
-    """Return the schema of dotted names, as the nested tables that TOML makes of them."""
+    """Return the schema of dotted names as nested TOML tables."""
     tree: dict[str, Any] = {}
     for name, declaration in flat.items():
+        # A family has no fixed names to complete.
         if declaration.family is not None:
             continue
         tree[name] = _value(declaration)  # also as one quoted key
@@ -117,6 +124,7 @@ def _nested(flat: dict[str, PropertyDeclaration]) -> dict[str, Any]:
             node = level.setdefault(table, {"type": "object", "properties": {}})
             node.setdefault("properties", {})
             level = node["properties"]
+        # A name may be a value and a table: ``a`` and ``a.b`` are both properties.
         level[last] = _value(declaration) | (
             {"properties": level[last]["properties"]} if "properties" in level.get(last, {}) else {}
         )
@@ -124,6 +132,7 @@ def _nested(flat: dict[str, PropertyDeclaration]) -> dict[str, Any]:
 
 
 def _value(declaration: PropertyDeclaration) -> dict[str, Any]:
+    # Numbers and booleans may be strings, too: ``${env:NAME}`` stands for any value.
     schema: dict[str, Any] = {"description": declaration.summary}
     if declaration.choices:
         schema["enum"] = list(declaration.choices)
@@ -135,6 +144,7 @@ def _value(declaration: PropertyDeclaration) -> dict[str, Any]:
         schema |= {"type": ["array", "string"], "items": SCALARS}
     default = declaration.profile_default
     default = declaration.default if default is None else default
+    # Some properties have the pipeline's name as their default, which the schema cannot know.
     if isinstance(default, bool | int | str) and not declaration.pipeline_name:
         schema["default"] = default
     return schema

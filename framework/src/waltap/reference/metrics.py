@@ -1,4 +1,4 @@
-"""The page of every metric, with the names that Debezium's MBeans have for them."""
+"""Generate the page of metrics and of Debezium's MBeans."""
 
 from waltap.monitor.mbeans import SNAPSHOT, STREAMING
 from waltap.monitor.metrics import METRICS, OBSERVED

@@ -1,4 +1,4 @@
-"""All reference pages, by file name."""
+"""List the reference pages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +12,16 @@ __all__ = ["ReferencePage", "pages"]
 
 @dataclass(frozen=True, slots=True)
 class ReferencePage:
-    """One page: its path under ``docs/`` and what makes its text."""
+    """Describe one reference page."""
 
+    # The path below ``docs/``.
     path: str
+    # Generates the page.
     text: Callable[[], str]
 
 
 def pages(host: "Host") -> list[ReferencePage]:
-    """Return the pages; ``host`` decides which plugins have a say."""
+    """Return the pages for the plugins of ``host``."""
     from waltap.mapping.type_reference import types_page
     from waltap.reference.commands import commands_page
     from waltap.reference.debezium import debezium_page

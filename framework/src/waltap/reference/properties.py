@@ -1,4 +1,4 @@
-"""The page of every property, by the component that declares it."""
+"""Generate the page of properties, grouped by component."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ their topics; *rows* are what sinks get that take the changes themselves: the ch
 targets, lakes and files in columns. What a sink or a format declares itself reaches that alone.
 """
 
+# `PropertyDeclaration.reach` → sentence about it. No sentence stands for both kinds.
 REACH = {
     ("records",): " Reaches records, not rows.",
     ("rows",): " Reaches rows, not records.",
@@ -42,7 +43,7 @@ REACH = {
 
 
 def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
-    """Return (heading, where it is set, model) of everything that declares properties."""
+    """Yield (heading, section, model) of each component with properties."""
     yield "Pipeline", "[source]", SelectionProperties
     yield "Capture and events", "[source]", CaptureProperties
     yield "Engine", "[engine]", EngineProperties
@@ -74,6 +75,7 @@ def properties_page(host: "Host") -> str:
     shown: dict[type[Properties], str] = {}
     for heading, section, model in components(host):
         lines += [f"## {heading}", ""]
+        # Several components may declare one model; the first one lists its properties.
         if model in shown:
             lines += [f"The same as {shown[model]}.", ""]
             continue
@@ -100,6 +102,7 @@ def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
     others = [n for n in declaration.names[1:] if n not in declaration.deprecated]
     if others:
         meaning += f" Also called {', '.join(f'`{name}`' for name in others)}."
+    # The present name may be deprecated itself; it is no old name then.
     if declaration.deprecated.keys() - {declaration.name}:
         meaning += f" Old name: {', '.join(f'`{name}`' for name in declaration.deprecated)}."
     examples = declaration.info.examples
@@ -111,6 +114,7 @@ def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
 def _default(declaration: PropertyDeclaration) -> str:
     if declaration.required:
         return "required"
+    # A family is a group of properties, so it has no single default.
     if declaration.family is not None:
         return ""
     text = _code(declaration.default)

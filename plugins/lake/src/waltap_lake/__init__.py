@@ -1,1 +1,1 @@
-"""Tables of Delta Lake and Apache Iceberg, without Spark and without Java."""
+"""Write tables of Delta Lake and Apache Iceberg without Spark."""

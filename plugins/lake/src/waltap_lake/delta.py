@@ -1,4 +1,7 @@
-"""Delta Lake by deltalake (delta-rs): a position is three application transactions of the commit."""
+"""Write Delta Lake tables with deltalake (delta-rs).
+
+A commit has its position as three application transactions, one for each number of the position.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaLake"]
 
+# Words of object stores that refuse the user. delta-rs gives no error codes.
 REFUSALS: Final = (
     "accessdenied",
     "forbidden",
@@ -29,14 +33,15 @@ REFUSALS: Final = (
     "signaturedoesnotmatch",
     "unauthorized",
 )
+# Key of the pipeline's name in the metadata of a commit.
 PIPELINE: Final = "waltap.pipeline"
-"""What names the pipeline in the metadata of a commit."""
 
+# Words of delta-rs about columns that do not fit.
 SCHEMA: Final = ("cast", "schema", "invalid data type", "cannot merge")
 
 
 class DeltaLake(LakeConnection):
-    """Tables below one folder: ``path/space/name``."""
+    """Open tables below one folder, as ``path/space/name``."""
 
     def __init__(self, properties: DeltaLakeProperties, pipeline: str) -> None:
         self.place, self.pipeline = properties.path, pipeline
@@ -54,7 +59,8 @@ class DeltaLake(LakeConnection):
             if reason is not None:
                 raise self.failure(reason) from reason
             return
-        # `is_deltatable` keeps the interpreter's lock while the store does not answer.
+        # `is_deltatable` would hold the interpreter's lock while the store does not answer: no probe
+        # and no stop would get through.
         self.loaded(self._name())
 
     def open(self) -> LakeOffset | None:
@@ -68,6 +74,7 @@ class DeltaLake(LakeConnection):
                 pa.schema([("pipeline", pa.string())]),
                 mode="ignore",
                 storage_options=self.options,
+                # Only the newest mark counts, and each flush adds a commit.
                 configuration={"delta.logRetentionDuration": "interval 1 days"},
             )
             text = self._positions.metadata().configuration.get(f"waltap.{self.pipeline}")
@@ -79,6 +86,8 @@ class DeltaLake(LakeConnection):
             self._positions.alter.set_table_properties(
                 {f"waltap.{self.pipeline}": mark.encode()},
                 raise_if_not_exists=False,
+                # delta-rs refuses the commit if another instance has committed this application
+                # transaction since the last read, see LakeFenced.
                 commit_properties=self.commit([(f"waltap/{self.pipeline}", mark.generation)]),
             )
 
@@ -96,7 +105,10 @@ class DeltaLake(LakeConnection):
         return None if found is None else _DeltaTable(self, name, found)
 
     def loaded(self, name: LakeTableName) -> "DeltaTable | None":
-        """Return a table as its log has it now. Raises: SinkError."""
+        """Return a table as its log has it now, None if it is missing.
+
+        Raises: SinkError.
+        """
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -123,7 +135,7 @@ class DeltaLake(LakeConnection):
         return LakeTableName(space, name)
 
     def commit(self, versions: list[tuple[str, int]]) -> "CommitProperties":
-        """Return what a commit carries: versions of application transactions."""
+        """Return a commit's versions of application transactions."""
         from deltalake import CommitProperties, Transaction
 
         return CommitProperties(
@@ -137,11 +149,12 @@ class DeltaLake(LakeConnection):
             yield
         except SinkError:
             raise
-        except Exception as error:  # delta-rs raises plain ones, too
+        except Exception as error:  # delta-rs also raises plain exceptions
             raise self.failure(error, table) from error
 
     def failure(self, error: Exception, table: LakeTableName | None = None) -> SinkError:
-        """Return what ``error`` of delta-rs means; its words are all that it gives."""
+        """Return the SinkError for an ``error`` of delta-rs."""
+        # A backtrace and colours may follow the message.
         text = str(error).split("\n   0:")[0].replace("\x1b[31m", "").replace("\x1b[0m", "")
         low, what = text.lower(), f"{table}: {text}" if table else text
         if "concurrent transaction" in low or "metadata changed" in low:
@@ -160,8 +173,9 @@ class _DeltaTable(LakeTable):
         self._lake, self._name, self._table = lake, name, table
         self._position: Position | None = None
         with lake.failing(name):
+            # The log's entry of the commit that was read or made last. A table that was created again
+            # may reach the same version, but has another entry there.
             self._newest = self._commit_of(self._table.version(), self._table.history(1))
-        """What the log says of the commit that was read or made last: another table has another one."""
 
     def _ids(self, epoch: int) -> list[str]:
         prefix = f"waltap/{self._lake.pipeline}/{epoch}"
@@ -188,8 +202,8 @@ class _DeltaTable(LakeTable):
                 or commits[-1]["version"] != self._table.version()
                 or self._other(commits)
             ):
-                # the log does not end where this table did, or had another commit there: it is
-                # another one, or there is none. The identity that was read is not read again.
+                # The log ends elsewhere or has another commit: the table was replaced or removed.
+                # An open DeltaTable does not read its identity again, so open it again.
                 fresh = self._lake.loaded(self._name)
                 if fresh is None:
                     return GONE
@@ -210,7 +224,7 @@ class _DeltaTable(LakeTable):
         return self._table.history(max(1, self._table.version() - known.number + 1))[::-1]
 
     def _other(self, commits: Sequence[dict[str, Any]]) -> bool:
-        """Tell whether ``commits`` lack the one that was read or made last."""
+        """Return whether ``commits`` lack the one that was read or made last."""
         newest = self._newest
         return newest is None or self._commit_of(newest["version"], commits) != newest
 
@@ -224,6 +238,7 @@ class _DeltaTable(LakeTable):
         parts = (position.end_lsn, position.commit_lsn, position.index)
         commit = self._lake.commit(list(zip(self._ids(epoch), parts, strict=True)))
         with self._lake.failing(self._name):
+            # The update by `lost` also reads commits of another instance of this pipeline.
             if self._committed(epoch) != self._position:
                 raise LakeFenced(f"{self._name} was written to", pipeline=self._lake.pipeline)
             self._same_types(rows.schema)
@@ -234,7 +249,11 @@ class _DeltaTable(LakeTable):
         self._position = position
 
     def _same_types(self, schema: "pa.Schema") -> None:
-        """Raises: LakeTableUnfit. delta-rs would cast to the type that the table has, where values fit."""
+        """Check that the table's columns have the types of ``schema``.
+
+        Raises: LakeTableUnfit.
+        """
+        # delta-rs would cast silently to the table's type while the values fit.
         import pyarrow as pa
 
         there = {field.name: field.type for field in pa.schema(self._table.schema().to_arrow())}
@@ -252,8 +271,12 @@ class _DeltaTable(LakeTable):
 
 
 def taken_back(commits: Sequence[Mapping[str, Any]], known: int, pipeline: str) -> bool:
-    """Tell whether the last of ``commits`` lacks what version ``known`` has, or a later commit of
-    ``pipeline``. RESTORE puts rows back, and leaves the log's application transactions as they are."""
+    """Return whether the table lost version ``known`` or a later own commit.
+
+    ``commits`` are the log's entries in order. Own commits name ``pipeline``.
+    """
+    # RESTORE takes rows back, but the log keeps the application transactions. So the positions
+    # alone would not show the loss.
     times = {commit["version"]: commit.get("timestamp") or 0 for commit in commits}
     has, has_now, own = {known: True}, True, known
     for commit in commits:
@@ -262,7 +285,7 @@ def taken_back(commits: Sequence[Mapping[str, Any]], known: int, pipeline: str) 
             continue
         if operation == "RESTORE":
             target = restored_to(commit.get("operationParameters") or {}, times)
-            # a version that the log has no more, and is later, had no RESTORE that is known
+            # A later version that the log has lost counts as one without a RESTORE.
             has_now = target is not None and target >= own and has.get(target, True)
         elif "REPLACE TABLE" in operation:
             has_now = False
@@ -273,8 +296,10 @@ def taken_back(commits: Sequence[Mapping[str, Any]], known: int, pipeline: str) 
 
 
 def restored_to(parameters: Mapping[str, Any], times: Mapping[int, int]) -> int | None:
-    """Return the version that a RESTORE went to; None where that is not known: a local time, as Spark
-    writes it, or one before all ``times`` of versions."""
+    """Return the target version of a RESTORE, None if it is unknown.
+
+    Unknown are a time before all ``times`` of versions, and a local time as Spark writes it.
+    """
     version, moment = (str(parameters.get(name, "")) for name in ("version", "datetime"))
     if version.isdigit():
         return int(version)
@@ -284,7 +309,8 @@ def restored_to(parameters: Mapping[str, Any], times: Mapping[int, int]) -> int 
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Tell whether two Arrow types are one for Delta: names of what lists and maps hold do not count."""
+    """Return whether two Arrow types are the same type in Delta."""
+    # Names of the fields within lists and maps do not matter.
     fields = [[kind.field(n) for n in range(kind.num_fields)] for kind in (one, other)]
     if fields[0] or fields[1]:
         return one.id == other.id and len(fields[0]) == len(fields[1]) and all(
@@ -294,7 +320,10 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def from_library() -> None:
-    """Raises: LibraryMissing."""
+    """Check that deltalake is installed.
+
+    Raises: LibraryMissing.
+    """
     try:
         import deltalake  # noqa: F401
     except ImportError as cause:

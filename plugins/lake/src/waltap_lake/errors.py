@@ -1,12 +1,14 @@
-"""What can go wrong with a lake.
+"""Errors of lakes.
 
+```
 SinkError
-├── LakeUnavailable     WT-5551   store or catalogue does not answer, or a write of it failed
-├── LakeRefused         WT-5552   it does not let us in, or not do it
-├── LakeTableUnfit      WT-5553   a table does not take the columns that the source has
+├── LakeUnavailable     WT-5551   store or catalogue does not answer, or a write failed
+├── LakeRefused         WT-5552   store or catalogue refuses the user or the action
+├── LakeTableUnfit      WT-5553   a table cannot accept the source's columns
 ├── LakeFenced          WT-5554   another instance writes there
-├── LakeGone            WT-5555   files of a table that this pipeline has written to are not there
+├── LakeGone            WT-5555   files of a written table are missing
 └── LakeTransactionGap  WT-5556   a transaction arrived without its beginning
+```
 """
 
 from waltap.errors import RetryVerdict, SinkError
@@ -22,7 +24,7 @@ __all__ = [
 
 
 class LakeUnavailable(SinkError):
-    """The store of the tables, or the catalogue, does not answer, or could not write."""
+    """The store or the catalogue does not answer, or a write failed."""
 
     code = "WT-5551"
     retry = RetryVerdict.RECONNECT
@@ -33,7 +35,7 @@ class LakeUnavailable(SinkError):
 
 
 class LakeRefused(SinkError):
-    """The store, or the catalogue, refuses who we are or what we do."""
+    """The store or the catalogue refuses the user or the action."""
 
     code = "WT-5552"
     remedy = (
@@ -43,7 +45,7 @@ class LakeRefused(SinkError):
 
 
 class LakeTableUnfit(SinkError):
-    """A table of the lake has a column of another type than the source has now, or does not take one."""
+    """A table cannot accept a new column, or a column's new type."""
 
     code = "WT-5553"
     remedy = (
@@ -54,7 +56,7 @@ class LakeTableUnfit(SinkError):
 
 
 class LakeFenced(SinkError):
-    """Another instance of this pipeline has written to the tables since this one began."""
+    """Another instance of this pipeline has written to the tables."""
 
     code = "WT-5554"
     remedy = (
@@ -64,7 +66,7 @@ class LakeFenced(SinkError):
 
 
 class LakeGone(SinkError):
-    """Files of a table that this pipeline has written to are not there any more."""
+    """Files of a table that this pipeline wrote are missing."""
 
     code = "WT-5555"
     loses = True
@@ -76,7 +78,7 @@ class LakeGone(SinkError):
 
 
 class LakeTransactionGap(SinkError):
-    """A transaction, or a snapshot, goes on whose beginning never came."""
+    """A transaction or a snapshot arrived without its beginning."""
 
     code = "WT-5556"
     retry = RetryVerdict.RECONNECT

@@ -1,4 +1,7 @@
-"""Apache Iceberg by pyiceberg: a position is a property of the table, set in the commit of its rows."""
+"""Write Apache Iceberg tables with pyiceberg.
+
+The position is a property of the table. The commit of rows sets it.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -23,9 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["IcebergLake"]
 
+# Properties of a new table. Iceberg then keeps the metadata of a hundred commits, not of all.
 KEPT: Final = {"write.metadata.delete-after-commit.enabled": "true"}
-"""Properties of a table that is made: of a hundred commits the metadata is kept."""
 
+# Words of catalogues and file systems that refuse the user.
 REFUSALS: Final = (
     "access denied",
     "accessdenied",
@@ -38,7 +42,7 @@ REFUSALS: Final = (
 
 
 class IcebergLake(LakeConnection):
-    """Tables of one catalogue."""
+    """Open tables of one catalogue."""
 
     def __init__(self, properties: IcebergLakeProperties, pipeline: str) -> None:
         self.pipeline, self._properties = pipeline, properties
@@ -68,7 +72,8 @@ class IcebergLake(LakeConnection):
         return None if text is None else LakeOffset.decode(text)
 
     def keep(self, mark: LakeOffset) -> None:
-        """Look first: pyiceberg would set a property on top of whatever is there."""
+        """Commit ``mark`` if the stored one is known."""
+        # pyiceberg would overwrite the mark of another instance, so read it before.
         assert self._positions is not None, "open comes first"
         name, before = f"waltap.{self.pipeline}", self._positions
         known = before.properties.get(name)
@@ -87,7 +92,10 @@ class IcebergLake(LakeConnection):
         return None if found is None else _IcebergTable(self, name, found)
 
     def loaded(self, name: LakeTableName) -> "Table | None":
-        """Return a table as the catalogue has it now. Raises: SinkError."""
+        """Return a table as the catalogue has it now, None if it is missing.
+
+        Raises: SinkError.
+        """
         from pyiceberg.exceptions import NoSuchTableError
 
         assert self._catalog is not None, "open comes first"
@@ -113,14 +121,14 @@ class IcebergLake(LakeConnection):
             from pyiceberg.catalog import load_catalog
         except ImportError as cause:
             raise LibraryMissing("the sink iceberg needs pyiceberg", extra="iceberg") from cause
-        # it warns of each attempt that lost a race, and goes on; what fails in the end is raised
+        # pyiceberg warns of each attempt that lost a race, and retries. The last failure is raised.
         logging.getLogger("pyiceberg").setLevel(logging.ERROR)
         with self.failing():
             self._catalog = load_catalog(self._properties.catalog, **self._settings)
         return self._catalog
 
     def made(self, name: LakeTableName, schema: "pa.Schema") -> "Table":
-        """Return a table, with its namespace; what is missing is made."""
+        """Return a table. A missing namespace or table is created."""
         assert self._catalog is not None, "open comes first"
         with self.failing(name):
             self._catalog.create_namespace_if_not_exists(name.space)
@@ -134,7 +142,7 @@ class IcebergLake(LakeConnection):
             yield
         except SinkError:
             raise
-        except Exception as error:  # of the catalogue's client, the file system, pyarrow
+        except Exception as error:  # by the catalogue's client, the file system or pyarrow
             raise self._failure(error, table) from error
 
     def _failure(self, error: Exception, table: LakeTableName | None) -> SinkError:
@@ -183,7 +191,7 @@ class _IcebergTable(LakeTable):
         if self.version().identity != known.identity:
             return ANEW
         wanted, number = known.snapshot, known.number
-        for snapshot in fresh.metadata.snapshots:  # a crash may have come between commit and mark
+        for snapshot in fresh.metadata.snapshots:  # the mark may lack a commit after a crash
             own = snapshot.summary is not None and snapshot.summary.get(self._property)
             if own and (snapshot.sequence_number or 0) > number:
                 wanted, number = snapshot.snapshot_id, snapshot.sequence_number or 0
@@ -194,6 +202,7 @@ class _IcebergTable(LakeTable):
     def append(self, rows: "pa.Table", epoch: int, position: Position) -> None:
         text = msgspec.json.encode((epoch, position)).decode()
         with self._lake.failing(self._name):
+            # `lost` has read the table again, with commits of another instance.
             if self._table.properties.get(self._property) != self._known:
                 raise LakeFenced(f"{self._name} was written to", pipeline=self._lake.pipeline)
             with self._table.transaction() as transaction:
@@ -207,15 +216,17 @@ class _IcebergTable(LakeTable):
         import warnings
 
         with self._lake.failing(self._name), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it says when there was nothing to delete
+            warnings.simplefilter("ignore")  # pyiceberg warns if there is nothing to delete
             self._table.refresh()
             self._table.delete(condition)
 
 
 def descends(metadata: "TableMetadata", wanted: int, number: int) -> bool:
-    """Tell whether the current snapshot is ``wanted`` or comes behind it. Where the chain of parents ends
-    at one that has expired, it does if what is left of the chain is later than the sequence number
-    ``number``."""
+    """Return whether the current snapshot is ``wanted`` or descends from it.
+
+    The chain of parents may end at an expired snapshot. Then the rest of the chain must be later than
+    the sequence number ``number``.
+    """
     there = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     snapshot = metadata.current_snapshot()
     while snapshot is not None:
@@ -223,7 +234,7 @@ def descends(metadata: "TableMetadata", wanted: int, number: int) -> bool:
         if wanted in {snapshot.snapshot_id, parent}:
             return True
         if parent not in there:
-            # pyiceberg takes the parent's id away when the parent expires, others leave it
+            # pyiceberg removes the id of an expired parent, other writers keep it.
             expired = parent is not None or wanted not in there
             later = metadata.format_version == 1 or (snapshot.sequence_number or 0) > number
             return expired and later

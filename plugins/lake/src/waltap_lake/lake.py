@@ -1,4 +1,7 @@
-"""What the sink needs of a lake: tables that take columns and a position in one commit."""
+"""Define the interface of a lake.
+
+A commit of a table has both its rows and the position behind them.
+"""
 
 import abc
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -11,13 +14,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ANEW", "GONE", "LakeConnection", "LakeTable", "LakeTableName", "fitting"]
 
+# Verbs of messages about a table that is missing, or that another table has replaced.
 GONE: Final = "is not there any more"
 ANEW: Final = "was made anew"
 
 
 class LakeTableName(NamedTuple):
-    """A table of the lake; ``space`` is its folder or namespace."""
+    """Name a table of the lake."""
 
+    # The folder or namespace.
     space: str
     name: str
 
@@ -26,68 +31,90 @@ class LakeTableName(NamedTuple):
 
 
 class LakeTable(abc.ABC):
-    """One table of changes. Every method raises SinkError."""
+    """Read and write one table of changes.
+
+    Every method raises SinkError.
+    """
 
     @abc.abstractmethod
     def position(self, epoch: int) -> Position | None:
-        """Return the position that came with the last commit of this pipeline in ``epoch``."""
+        """Return the position of this pipeline's last commit in ``epoch``."""
 
     @abc.abstractmethod
     def version(self) -> LakeTableVersion:
-        """Return which version was read or committed last."""
+        """Return the version that was read or committed last."""
 
     @abc.abstractmethod
     def lost(self, known: LakeTableVersion) -> str | None:
-        """Read the table's metadata again; return what has become of the table where it lacks a commit
-        that ``known`` has, or a later one of this pipeline. What others commit on top is no loss."""
+        """Read the table again and return the reason if it lost a commit.
+
+        It must have every commit of ``known``, and every later one of this pipeline. Later commits of
+        other writers are no loss. The result is None if nothing is lost.
+        """
 
     @abc.abstractmethod
     def append(self, rows: "pa.Table", epoch: int, position: Position) -> None:
-        """Commit ``rows`` and the position behind them, on top of what `lost` has read; columns that are
-        new are added. Refuses where another instance has committed since `position`."""
+        """Commit ``rows`` and ``position`` on top of the version that `lost` read.
+
+        New columns are added to the table. Raises LakeFenced if another instance has committed since
+        `position`.
+        """
 
     @abc.abstractmethod
     def take_out(self, condition: str) -> None:
-        """Delete the rows that ``condition`` names, in SQL."""
+        """Delete the rows of the SQL ``condition``."""
 
 
 class LakeConnection(abc.ABC):
-    """Tables, and the place of the mark. Every method raises SinkError."""
+    """Open tables, and store the mark.
 
+    Every method raises SinkError.
+    """
+
+    # The lake's name in messages.
     place: str
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Look whether `open` will succeed; changes nothing."""
+        """Check that `open` will succeed, without a change."""
 
     @abc.abstractmethod
     def open(self) -> LakeOffset | None:
-        """Connect, make the table of positions where it is missing, and return this pipeline's mark."""
+        """Connect and return this pipeline's mark.
+
+        A missing table of positions is created.
+        """
 
     @abc.abstractmethod
     def keep(self, mark: LakeOffset) -> None:
-        """Commit ``mark``; refuses where another instance has kept one since."""
+        """Commit ``mark``.
+
+        Raises: LakeFenced if another instance has committed a mark since.
+        """
 
     @abc.abstractmethod
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
-        """Return a table; one that is missing is made, with the columns of ``schema``."""
+        """Return a table. A missing one is created with the columns of ``schema``."""
 
     @abc.abstractmethod
     def existing(self, name: LakeTableName) -> LakeTable | None:
-        """Return a table; None where there is none."""
+        """Return a table, None if it is missing."""
 
     @abc.abstractmethod
     def fitted(self, rows: "pa.Table") -> "pa.Table":
-        """Return ``rows`` with types that the lake has."""
+        """Return ``rows`` cast to the lake's types."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let go; may be called twice."""
+        """Release all resources. May be called twice."""
 
 
 def fitting(kind: "pa.DataType", *, times: bool) -> "pa.DataType":
-    """Return the type that values of ``kind`` are kept as: text for decimals of more than 38 digits and,
-    without ``times``, for times of day, within lists, structs and maps too."""
+    """Return the lake's type for values of ``kind``.
+
+    Decimals of more than 38 digits are text. So are times of day without ``times``. This holds within
+    lists, structs and maps, too.
+    """
     import pyarrow as pa
 
     if pa.types.is_decimal256(kind) or (pa.types.is_time(kind) and not times):

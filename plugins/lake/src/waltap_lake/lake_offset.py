@@ -1,4 +1,7 @@
-"""How far a pipeline has got in a lake, as its table of positions keeps it. Sans-IO."""
+"""Encode the progress of a pipeline in a lake.
+
+The lake's table of positions stores it. Sans-IO.
+"""
 
 import msgspec
 
@@ -8,46 +11,52 @@ __all__ = ["LakeOffset", "LakeTableVersion", "WrittenTable"]
 
 
 class LakeTableVersion(msgspec.Struct, frozen=True, array_like=True):
-    """A state of a table. ``identity`` is the UUID that the format gives a table when it is made;
-    ``number`` only grows: Delta's version, Iceberg's last sequence number; ``snapshot`` is Iceberg's
-    current one."""
+    """Identify one version of a table."""
 
+    # The UUID that the format gives a new table.
     identity: str
+    # Delta's version or Iceberg's last sequence number; both only grow.
     number: int
+    # Iceberg's current snapshot.
     snapshot: int = 0
 
 
 class WrittenTable(msgspec.Struct, frozen=True, array_like=True):
-    """A table that the pipeline has committed to, the relation whose rows came last, and the version."""
+    """Describe a table that the pipeline has committed to."""
 
+    # The table of the lake.
     space: str
     name: str
+    # The relation whose rows came last.
     schema: str
     table: str
     oid: int
+    # The table's version after the last commit.
     version: LakeTableVersion
 
 
 class LakeOffset(msgspec.Struct, frozen=True):
-    """``position`` is durable in every table; None: nothing is, or a snapshot is under way.
+    """Hold the progress of one pipeline in all its tables."""
 
-    ``epoch`` counts the beginnings: positions of tables from another one say nothing. ``generation``
-    counts the openings: only the instance that opened last commits. ``unfinished`` are the LSNs of
-    snapshots that began and did not end: their rows are taken out when the table is read again.
-    ``tables`` are those with commits of this epoch; marks of earlier releases name none.
-    """
-
+    # Grows with each new history. Positions of tables from another epoch have no meaning.
     epoch: int = 0
+    # Grows with each `LakeSink.open`. Only the instance that opened last may commit.
     generation: int = 0
+    # The position that every table has. None before the first commit and during a snapshot.
     position: Position | None = None
+    # LSNs of snapshots that began and did not end. The next snapshot deletes their rows.
     unfinished: tuple[int, ...] = ()
+    # Tables with commits of this epoch. Marks of earlier releases name none.
     tables: tuple[WrittenTable, ...] = ()
 
     def encode(self) -> str:
-        """Return it as text, JSON."""
+        """Return the mark as JSON text."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def decode(cls, text: str) -> "LakeOffset":
-        """Return what `encode` wrote. Raises: msgspec.DecodeError."""
+        """Return the mark in JSON text.
+
+        Raises: msgspec.DecodeError.
+        """
         return msgspec.json.decode(text, type=cls)

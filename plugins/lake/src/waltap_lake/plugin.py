@@ -1,4 +1,6 @@
-"""Hook implementations of waltap-lake, and nothing else. None of it imports deltalake or pyiceberg."""
+"""Implement the hooks of waltap-lake."""
+
+# Every waltap command imports this module, so deltalake and pyiceberg are not imported here.
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,7 @@ def _iceberg(properties: Any, context: "SinkContext") -> "Sink":
 
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
-    """Contribute the sinks of lakes."""
+    """Register the sinks ``delta`` and ``iceberg``."""
     from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
 
     yield SinkSpec(

@@ -1,4 +1,4 @@
-"""What the sinks ``delta`` and ``iceberg`` can be told."""
+"""Properties of the sinks ``delta`` and ``iceberg``."""
 
 from waltap.config.property import Properties, declare, declare_family
 
@@ -6,7 +6,7 @@ __all__ = ["DeltaLakeProperties", "IcebergLakeProperties", "LakeProperties"]
 
 
 class LakeProperties(Properties):
-    """What both have in common."""
+    """Properties of both sinks."""
 
     table_format: str = declare(
         "table.name.format",
@@ -33,7 +33,7 @@ class LakeProperties(Properties):
 
 
 class DeltaLakeProperties(LakeProperties):
-    """Where Delta tables lie, and how their store is reached."""
+    """Folder of Delta tables, and options of their store."""
 
     path: str = declare(
         "path",
@@ -51,7 +51,7 @@ class DeltaLakeProperties(LakeProperties):
 
 
 class IcebergLakeProperties(LakeProperties):
-    """Which catalogue Iceberg tables belong to."""
+    """Catalogue of Iceberg tables."""
 
     catalog: str = declare(
         "catalog",

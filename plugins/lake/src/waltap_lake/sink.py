@@ -1,4 +1,7 @@
-"""The sinks of lakes: tables of changes, each commit of one with the position behind it."""
+"""Append changes to tables of a lake.
+
+Each commit of a table has the position behind its rows.
+"""
 
 import logging
 from bisect import bisect_left
@@ -40,13 +43,16 @@ log = logging.getLogger(__name__)
 
 
 class PendingBuffers:
-    """What came since the last commit, in order: one buffer after the other, each of one version."""
+    """Collect rows of one table since the last commit.
+
+    Each buffer has rows of one relation version; the buffers are in order.
+    """
 
     def __init__(self) -> None:
         self._buffers: list[TableBuffer] = []
 
     def buffer(self, version: TableVersion) -> TableBuffer:
-        """Return the buffer that takes the next rows of ``version``."""
+        """Return the buffer for the next rows of ``version``."""
         if not self._buffers or self._buffers[-1].version.fingerprint != version.fingerprint:
             self._buffers.append(TableBuffer(version))
         self._buffers[-1].goes_on_as(version)
@@ -54,18 +60,20 @@ class PendingBuffers:
 
     @property
     def bytes(self) -> int:
-        """Return how much the columns have that were made so far."""
+        """Return the size of the columns so far."""
         return sum(buffer.bytes for buffer in self._buffers)
 
     def convert(self) -> None:
-        """Make columns of what came."""
+        """Convert the collected rows to columns."""
         for buffer in self._buffers:
             buffer.convert()
 
     def rows(self) -> "pa.Table | None":
-        """Return all of it as one table, None for nothing. Columns that a version lacks are null.
+        """Return all rows as one table, None if there are none.
 
-        Raises: pyarrow.ArrowInvalid where two versions have one column with types that nothing joins.
+        Columns that a version lacks are null.
+
+        Raises: pyarrow.ArrowInvalid if a column has types in two versions that have no common type.
         """
         import pyarrow as pa
 
@@ -76,23 +84,24 @@ class PendingBuffers:
         ]
         if not tables:
             return None
-        # in one piece: delta-rs would write several side by side, each to a file
+        # delta-rs would write each chunk to a file of its own, so combine them.
         return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
 
 
+# From this number of rows or bytes on changes are converted to columns.
 UNCONVERTED_ROWS: Final = 16_384
 UNCONVERTED_BYTES: Final = 8 * 1024 * 1024
-"""Changes of so many rows, or bytes, are made columns at once."""
 
 
 class LakeSink(Sink):
-    """Appends changes to tables of a lake, with the columns of the change log.
+    """Append changes to tables of a lake, with the columns of the change log.
 
-    Life cycle: open, (write*, flush)*, close. `flush` commits table by table, each with the position, and
-    then the mark: the position that every table has. After a crash between two of these commits the tables
-    that were ahead leave out what they have. Exactly once: `open` returns the mark's position. What a
-    snapshot brought that broke off is taken out when the next one comes to the table. The mark knows the
-    version of each table that the pipeline wrote to: a table that lacks it ends the run. Single-threaded.
+    Life cycle: open, (write*, flush)*, close. `flush` commits table by table, each with the position. Then
+    it commits the mark: the position that every table has. `open` returns that position. After a crash
+    between two commits some tables are ahead of the mark; they skip the changes that they have.
+
+    The next snapshot deletes the rows of an aborted one. The mark has the version of each written table: a
+    table that lost it ends the run. Single-threaded.
     """
 
     capabilities = SinkCapabilities(records=False, exactly_once=True, whole_transactions=True)
@@ -109,17 +118,17 @@ class LakeSink(Sink):
         self._forget()
 
     def _forget(self) -> None:
-        """Drop what is not committed, and what is known of tables."""
+        """Drop uncommitted rows and the known state of tables."""
         self._tables: dict[LakeTableName, LakeTable] = {}
+        # The version of each table at its last read or commit.
         self._seen: dict[LakeTableName, LakeTableVersion] = {}
-        """What each of them had when it was looked at or written to last."""
+        # Schema, name and OID of the relation whose rows came last.
         self._sources: dict[LakeTableName, tuple[str, str, int]] = {}
-        """Schema, name and OID of what came last for them."""
+        # Positions of tables that are ahead of the mark.
         self._behind: dict[LakeTableName, Position] = {}
-        """Where tables are ahead of the mark: what they have."""
         self._pending: dict[LakeTableName, PendingBuffers] = {}
+        # Tables with rows of the present snapshot.
         self._read: set[LakeTableName] = set()
-        """Tables that this snapshot has come to."""
         self._position = self._mark.position
         self._snapshot, self._snapshot_lsn = False, 0
         self._broken_off: tuple[int, ...] = ()
@@ -127,7 +136,7 @@ class LakeSink(Sink):
 
     def forget(self, oid: int) -> None:
         self._versions.forget(oid)
-        # its owner may take the table away now
+        # The relation is gone, so the owner may remove the table now.
         for name in [n for n, written in self._written.items() if written.oid == oid]:
             del self._written[name]
         for name in [n for n, source in self._sources.items() if source[2] == oid]:
@@ -138,20 +147,27 @@ class LakeSink(Sink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Look whether the lake answers. Raises: SinkError, LibraryMissing."""
+        """Check that the lake answers.
+
+        Raises: SinkError, LibraryMissing.
+        """
         self._lake.check()
         return [PreflightCheck(name="sink", verdict="ok", found=self._lake.place)]
 
     def open(self) -> Position | None:
-        """Connect and return the position of the mark. Without a stored offset what is there belongs to
-        another history: a new epoch begins. With one each table must have what this pipeline committed,
-        unless the run repairs. Raises: SinkError, LibraryMissing."""
+        """Connect and return the position of the mark.
+
+        Each table must have the commits of this pipeline, unless the run repairs.
+
+        Raises: SinkError, LibraryMissing.
+        """
         if self._context.types is None:
             raise WaltapError("the sink of a lake was made without a type mapper")
         self._fail_stop.reset()
         self._gap.reset()
         mark = self._lake.open() or LakeOffset()
         mark = msgspec.structs.replace(mark, generation=mark.generation + 1)
+        # Without a stored offset the tables have rows of another history.
         if not self._context.resumes:
             mark = msgspec.structs.replace(mark, epoch=mark.epoch + 1, position=None, tables=())
         tables = tuple(
@@ -167,14 +183,19 @@ class LakeSink(Sink):
         return self._mark.position
 
     def close(self) -> None:
-        """Let go; what is not committed is forgotten. May be called twice."""
+        """Release the lake and drop uncommitted rows. May be called twice."""
         self._forget()
         self._lake.close()
 
     # --- batches ----------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Take the changes of ``batch``; commit where they grow too many for memory. Raises: SinkError."""
+        """Collect the changes of ``batch``.
+
+        They are committed when they exceed ``memory.max.bytes``.
+
+        Raises: SinkError.
+        """
         self._fail_stop.check()
         with self._gap:
             for part in batch.parts:
@@ -195,8 +216,12 @@ class LakeSink(Sink):
                 self._convert()
 
     def flush(self) -> Position | None:
-        """Commit what was taken; return the position that every table has. Raises: SinkError."""
+        """Commit collected rows and return the position that every table has.
+
+        Raises: SinkError.
+        """
         self._fail_stop.check()
+        # After a failed write the buffers may have only a part of a batch.
         if not self._gap.failed:
             with self._fail_stop:
                 self._commit()
@@ -205,7 +230,7 @@ class LakeSink(Sink):
     def _take_part(self, part: TransactionPart) -> None:
         taken = self._position
         if taken is not None and part.commit_lsn < taken.end_lsn:
-            return  # delivered again after the link broke
+            return  # sent again after a reconnect
         collected: dict[Relation, tuple[list[Change], list[int]]] = {}
         for index, change in zip(part.numbers(), part.changes, strict=True):
             relations = (
@@ -237,7 +262,7 @@ class LakeSink(Sink):
     def _had(
         self, name: LakeTableName, part: TransactionPart, version: TableVersion, sequence: list[int]
     ) -> int:
-        """Return how many of these changes of ``part`` were taken already, or are in the table."""
+        """Return the number of changes that the buffer or the table has."""
         self._table(name, version)
         skipped = 0
         for there in (self._position, self._behind.get(name)):
@@ -279,7 +304,8 @@ class LakeSink(Sink):
             )
 
     def _begin_snapshot(self, lsn: int) -> None:
-        """A new epoch begins: positions of tables count from here, and nothing is durable."""
+        """Begin a new epoch for the snapshot at ``lsn``."""
+        # Until the snapshot ends no position is durable in every table.
         broken_off = self._mark.unfinished
         unfinished = tuple(dict.fromkeys((*broken_off, lsn)))
         self._keep(
@@ -296,7 +322,7 @@ class LakeSink(Sink):
         self._snapshot, self._snapshot_lsn, self._broken_off = True, lsn, broken_off
 
     def _take_out_unfinished(self, table: LakeTable) -> None:
-        """Take rows of snapshots that broke off out of ``table``, before the first one of this comes."""
+        """Delete the rows of aborted snapshots from ``table``."""
         if self._broken_off:
             listed = ", ".join(map(str, self._broken_off))
             self._context.may_write()
@@ -305,7 +331,7 @@ class LakeSink(Sink):
     # --- tables -----------------------------------------------------------------------------------
 
     def _version(self, relation: Relation) -> tuple[TableVersion, LakeTableName] | None:
-        """Return ``relation`` compiled, and what its table is called; None where it is not captured."""
+        """Return the compiled ``relation`` and its table, None if not captured."""
         capture = self._context.capture
         found = None
         if capture is None or capture.captures(relation.schema, relation.table):
@@ -345,10 +371,15 @@ class LakeSink(Sink):
         return table
 
     def _found(self, written: WrittenTable, mark: LakeOffset) -> WrittenTable | None:
-        """Return what ``mark`` is to know of a table from now on; None: nothing, the run makes it anew.
-        One that is captured no more is its owner's to take away. Raises: SinkError."""
+        """Return the entry of a table for the new mark.
+
+        The result is None if the run creates the table again.
+
+        Raises: SinkError.
+        """
         name, capture = LakeTableName(written.space, written.name), self._context.capture
         captured = capture is None or capture.captures(written.schema, written.table)
+        # The owner may remove a table that the pipeline does not capture now.
         if not captured or self._name(written.schema, written.table) != name:
             return written
         table = self._lake.existing(name)
@@ -366,7 +397,10 @@ class LakeSink(Sink):
         known: LakeTableVersion,
         mark: LakeOffset,
     ) -> LakeTable:
-        """Return ``table``, which has what ``known`` has. Raises: DestinationBehind, SinkError."""
+        """Return ``table`` if it lost no commit since ``known``.
+
+        Raises: DestinationBehind, SinkError.
+        """
         lost = GONE if table is None else table.lost(known)
         if table is None or lost is not None:
             had = f"everything up to {mark.position}" if mark.position else "rows of this snapshot"
@@ -389,6 +423,7 @@ class LakeSink(Sink):
         position = self._position
         if position is None:
             return
+        # Tables first, mark last: a mark never has a position that a table lacks.
         for name, pending in self._pending.items():
             with self._unfit_may_go(name):
                 self._append(name, pending, position)
@@ -409,7 +444,7 @@ class LakeSink(Sink):
         self._seen[name] = version = table.version()
         self._behind.pop(name, None)
         source = self._sources.get(name)
-        if source is None:  # its relation is gone
+        if source is None:  # the relation is gone, see `forget`
             del self._tables[name]
             return
         schema, relation, oid = source
@@ -417,7 +452,8 @@ class LakeSink(Sink):
 
     @contextmanager
     def _unfit_may_go(self, name: LakeTableName) -> Iterator[None]:
-        """Where a table does not take its columns, let the mark forget it: the remedy renames it."""
+        """Remove a table from the mark if it cannot accept its columns."""
+        # The remedy of WT-5553 renames the table away. The next start then creates a new one.
         try:
             yield
         except LakeTableUnfit:

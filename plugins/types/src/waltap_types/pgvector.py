@@ -32,6 +32,7 @@ def _items(text: str) -> list[str]:
         msg = "malformed vector"
         raise ValueError(msg)
     inner = text[1:-1]
+    # ``"".split(",")`` would give one empty number.
     return inner.split(",") if inner else []
 
 
@@ -48,6 +49,7 @@ def _half_json(text: str) -> str:
 
 
 def _half_connect(text: str) -> list[float]:
+    # Debezium's FloatVector has numbers of 32 bits.
     return [single(item) for item in _items(text)]
 
 
@@ -60,6 +62,7 @@ def _sparse(text: str) -> tuple[int, dict[int, float]]:
     pairs = {}
     for item in body[1:-1].split(","):
         index, colon, number = item.partition(":")
+        # ``{}/5`` has no pair, but one empty item.
         if colon:
             pairs[int(index)] = float(number)
     return int(dimensions), pairs
@@ -67,6 +70,7 @@ def _sparse(text: str) -> tuple[int, dict[int, float]]:
 
 def _sparse_json(text: str) -> str:
     dimensions, pairs = _sparse(text)
+    # JSON has no keys that are numbers, so Kafka Connect writes such a map as pairs.
     shown = ",".join(f"[{k},{number_json(v, single=False)}]" for k, v in pairs.items())
     return f'{{"dimensions":{dimensions},"vector":[{shown}]}}'
 
@@ -124,6 +128,7 @@ _SPARSEVEC = ValueForm(
         version=1,
         doc="Sparse double vector",
         fields=(
+            # The widths are Debezium's.
             Field("dimensions", Schema(kind=ConnectKind.INT16)),
             Field(
                 "vector",

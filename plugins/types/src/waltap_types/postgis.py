@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["POSTGIS_SPECS"]
 
+# Little-endian well-known binary of ``GEOMETRYCOLLECTION EMPTY``.
 _EMPTY_COLLECTION = bytes.fromhex("010700000000000000")
+# Extended well-known binary sets this bit of the geometry's kind if a spatial reference follows.
 _SRID_FLAG = 0x20000000
 _SRID = Field("srid", Schema(kind=ConnectKind.INT32, optional=True))
 
 
 def ewkb_srid(data: bytes) -> int | None:
     """Return the spatial reference of extended well-known binary, None without one."""
+    # The first byte is the byte order: 1 is little-endian, 0 big-endian.
     order = "<" if data[0] else ">"
     (kind,) = struct.unpack_from(f"{order}I", data, 1)
     if not kind & _SRID_FLAG:
@@ -41,6 +44,7 @@ def ewkb_srid(data: bytes) -> int | None:
 
 
 def _spatial(text: str) -> tuple[bytes, int | None]:
+    # PostGIS writes both types as hexadecimal extended well-known binary.
     data = unhexlify(text)
     try:
         return data, ewkb_srid(data)
@@ -57,6 +61,7 @@ def _spatial_json(text: str) -> str:
 
 def _spatial_connect(text: str) -> dict[str, object]:
     data, srid = _spatial(text)
+    # Debezium keeps the spatial reference in the binary, too.
     return {"wkb": data, "srid": srid}
 
 
@@ -86,6 +91,7 @@ def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=_spatial_connect,
         zero={"wkb": _EMPTY_COLLECTION, "srid": None},
         arrow=_SPATIAL_ARROW,
+        # Debezium's schema is optional even for a NOT NULL column.
         always_optional=True,
     )
     return column_mapping(column, mapper.options, form)
