@@ -1,7 +1,7 @@
-"""waltap: change data capture for PostgreSQL and databases of its family, in Python.
+"""waltap: change data capture in Python for PostgreSQL-compatible databases.
 
-`Pipeline` runs a profile in a program, `stream` gives its batches to a loop; `Engine` is what both are
-made of. They load what they need when they are first used.
+`Pipeline` runs a profile in a program, `stream` yields its batches to a loop, and both use `Engine`. Each
+is imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ __version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names on first use (PEP 562): ``import waltap`` stays quick."""
+    """Import public names on first use (PEP 562), for a quick ``import waltap``."""
     if name in {"Engine", "Limits"}:
         from waltap import pipeline
 

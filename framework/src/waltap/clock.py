@@ -1,7 +1,7 @@
-"""Time, waiting and chance, handed to whoever needs them.
+"""Provide time, waiting and randomness to the engine.
 
-The engine asks nothing else for the time: with other objects in their place (`waltap_testing.simulation`)
-hours of a pipeline pass in milliseconds, and the same run can be had again.
+The engine uses no other clock. A simulation (`waltap_testing.simulation`) replaces these objects: hours of
+a pipeline pass in milliseconds, and a run can be repeated exactly.
 """
 
 import time
@@ -19,35 +19,38 @@ __all__ = [
     "system_chance",
 ]
 
+# How late a stop request may be noticed, in seconds.
 LOOK_S = 0.05
 
 
 class Clock(Protocol):
-    """What time it is, and how to wait."""
+    """A source of time that can wait."""
 
     def monotonic(self) -> float:
-        """Return seconds since some instant; they never go back."""
+        """Return seconds since a fixed instant; they never go back."""
 
     def time_ns(self) -> int:
         """Return the time of day, ns since 1970 UTC."""
 
     def wait(self, seconds: float, stopping: Callable[[], bool]) -> bool:
-        """Wait, at most ``seconds``; tell whether ``stopping`` ended it. It is asked at least once, and
-        often enough for people who wait for a program's end."""
+        """Wait at most ``seconds``; return whether ``stopping`` ended the wait.
+
+        ``stopping`` is called at least once, and often enough for people who wait for a program's end.
+        """
 
 
 class RandomSource(Protocol):
-    """Where chance comes from; `random.Random` with a seed gives the same again."""
+    """A source of randomness; a seeded `random.Random` is repeatable."""
 
     def uniform(self, a: float, b: float) -> float:
-        """Return a number between the two."""
+        """Return a number between ``a`` and ``b``."""
 
     def getrandbits(self, k: int, /) -> int:
         """Return ``k`` bits."""
 
 
 class SystemClock:
-    """The machine's."""
+    """The clock of the machine."""
 
     __slots__ = ()
 
@@ -60,18 +63,21 @@ class SystemClock:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
+            # Short sleeps: ``stopping`` may become true at any time.
             time.sleep(min(left, LOOK_S))
         return True
 
 
 def processor_time() -> float:
-    """Return seconds that processors have worked for this thread. What bounds work by them does not end
-    sooner on a busy machine, where the thread waits for its turn."""
+    """Return this thread's processor time in seconds.
+
+    A limit in processor time does not end sooner on a busy machine, where the thread waits its turn.
+    """
     return time.thread_time()
 
 
 def system_chance() -> Random:
-    """Return chance that nobody can foretell."""
+    """Return an unpredictable random source."""
     return SystemRandom()
 
 

@@ -1,6 +1,6 @@
-"""What msgspec raises of stored bytes that are not what was written.
+"""List the exceptions of msgspec for damaged stored bytes.
 
-A byte that is no UTF-8 is no ``msgspec.DecodeError``: msgspec lets Python's own error through.
+Invalid UTF-8 raises Python's own UnicodeDecodeError, not ``msgspec.DecodeError``.
 """
 
 from typing import Final
@@ -10,4 +10,4 @@ import msgspec
 __all__ = ["UNREADABLE"]
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
-"""For ``except``: a damaged file, as other than a missing one."""
+"""For ``except``: a damaged file, unlike a missing one."""

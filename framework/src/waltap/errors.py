@@ -1,16 +1,16 @@
-"""Every error waltap raises: a stable code, a retry verdict and a remedy.
+"""Define every error of waltap: stable code, retry verdict and remedy.
 
-    WaltapError                        WT-9000   a bug of ours
-    ├── ConfigurationError             WT-1001   a profile has problems, all of them listed
-    ├── SystemRefused                  WT-1201   the operating system refuses
-    ├── PluginError                    WT-11xx   a plugin cannot be used
-    ├── SourceError                    WT-2xxx   the database refuses, or is not set up
-    │   └── ConnectionLost             WT-2001   the link broke; reconnecting may help
-    ├── RecordError                    WT-3002   one event cannot be delivered; others can
-    │   └── DecodeError                WT-3001   bytes that are not what the decoder was promised
-    ├── SnapshotError                  WT-4xxx   the initial or an asked-for snapshot failed
-    ├── SinkError                      WT-5xxx   the destination refuses
-    └── OffsetError                    WT-6xxx   stored positions and the server do not agree
+    WaltapError                        WT-9000:  a bug of waltap
+    ├── ConfigurationError             WT-1001:  a profile has problems, all of them listed
+    ├── SystemRefused                  WT-1201:  the operating system refuses
+    ├── PluginError                    WT-11xx:  a plugin cannot be used
+    ├── SourceError                    WT-2xxx:  the database refuses, or is not set up
+    │   └── ConnectionLost             WT-2001:  the link broke; reconnecting may help
+    ├── RecordError                    WT-3002:  one event cannot be delivered; others can
+    │   └── DecodeError                WT-3001:  bytes that the decoder does not expect
+    ├── SnapshotError                  WT-4xxx:  the initial or a requested snapshot failed
+    ├── SinkError                      WT-5xxx:  the destination refuses
+    └── OffsetError                    WT-6xxx:  stored positions and the server do not agree
 
 Families: 1 configuration and plugins, 2 source, 3 decode, 4 snapshot, 5 sink, 6 offsets, 9 bug.
 """
@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 
-# What to do about what the operating system refuses, by its error number.
+# Remedies by error number, for refusals of the operating system.
 #
-# The class of an error says what waltap was doing; what fixes it depends on the system's reason
-# more often than on that: a process that has used up its file descriptors needs no other folder.
+# The class of an error says which operation failed, but the remedy depends on the system's reason
+# more often: a process without free file descriptors needs no other folder.
 
 ADVICE = {
     errno.EMFILE: "Let the process open more files: `ulimit -n 4096` in the shell that starts it, "
@@ -59,16 +59,17 @@ ADVICE = {
     errno.EACCES: "Give this user the right to read and write there, or choose another place.",
 }
 STRONGER = frozenset(ADVICE) - {errno.ENOSPC, errno.EACCES}
-"""What the remedy of an error class does not know; of room and rights it does."""
+"""Reasons that the remedies of error classes omit; they do mention room and rights."""
 
 
 def system_advice(error: BaseException | None, *, all_known: bool = False) -> str | None:
-    """Return what fixes the refusal that ``error``, or what it was raised from, is; None for others.
+    """Return the remedy for the operating system's refusal, None for other errors.
 
-    ``all_known``: also where the class of a waltap error says as much.
+    The refusal is ``error`` or one of its causes. ``all_known`` includes the errors whose class already
+    gives such a remedy.
     """
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:  # some raise an error from itself
+    while error is not None and id(error) not in seen:  # some libraries raise an error from itself
         seen.add(id(error))
         number = error.errno if isinstance(error, OSError) else None
         if number is not None and number in (ADVICE if all_known else STRONGER):
@@ -78,7 +79,7 @@ def system_advice(error: BaseException | None, *, all_known: bool = False) -> st
 
 
 COMMAND_LINE = "the command line"
-"""The origin of a `ConfigurationError` whose problems are arguments and options, not a profile's."""
+"""Origin of a `ConfigurationError` about arguments and options instead of a profile."""
 
 NOT_UTF8 = (
     "The database holds text that is not UTF-8, as one with the encoding SQL_ASCII may. Where it is, say, "
@@ -86,11 +87,11 @@ NOT_UTF8 = (
     "'UTF8'), 'SQL_ASCII'). The WAL keeps the bytes; to go on behind them with a new snapshot: "
     "`waltap offsets clear FILE`, `waltap slot drop FILE`, and start again."
 )
-"""What to do about text that cannot be decoded."""
+"""Remedy for text that cannot be decoded."""
 
 
 class RetryVerdict(enum.Enum):
-    """What the engine may do after an error."""
+    """The engine's options after an error."""
 
     NEVER = "never"
     RECONNECT = "reconnect"
@@ -98,23 +99,27 @@ class RetryVerdict(enum.Enum):
 
 
 class WaltapError(Exception):
-    """Base of every error we raise; subclasses set ``code``, ``retry`` and ``remedy``.
+    """Base of all waltap errors; subclasses set ``code``, ``retry``, ``remedy``.
 
-    ``fields`` fill the remedy and go to the log; they never hold a row value or a secret.
+    ``fields`` fill the remedy and are logged; they never contain a row value or a secret.
     """
 
     code: ClassVar[str] = "WT-9000"
+    # Without a verdict of its own an error ends the run.
     retry: ClassVar[RetryVerdict] = RetryVerdict.NEVER
     remedy: ClassVar[str] = "This is a bug in waltap: please report it with the lines above."
     loses: ClassVar[bool] = False
-    """Whether changes cannot be had from the source any more: a gap (`waltap.offsets.gaps`)."""
+    """Whether the source no longer has the changes: a gap (`waltap.offsets.gaps`)."""
 
     def __init__(self, problem: str, **fields: object) -> None:
         super().__init__(problem)
         self.problem, self.fields = problem, fields
 
     def advice(self) -> str:
-        """Return the remedy with its fields filled in; that of the system's own reason comes first."""
+        """Return the remedy with its fields filled in.
+
+        The remedy for a refusal of the operating system comes first.
+        """
         return system_advice(self.__cause__) or self.remedy.format_map(self.fields)
 
     def __str__(self) -> str:
@@ -122,14 +127,17 @@ class WaltapError(Exception):
 
 
 class SystemRefused(WaltapError):
-    """The operating system refuses what waltap, or a plugin, cannot do without."""
+    """The operating system refuses a resource that waltap or a plugin needs."""
 
     code = "WT-1201"
     remedy = "{advice} `waltap doctor FILE` tells whether a start would succeed."
 
     @classmethod
     def of(cls, error: OSError) -> "SystemRefused | None":
-        """Return what to tell of ``error``, None where its reason may be a mistake of the code."""
+        """Return the error for a refusal of the operating system.
+
+        None: the reason may be a fault of the code.
+        """
         advice = system_advice(error, all_known=True)
         if advice is None:
             return None
@@ -138,7 +146,11 @@ class SystemRefused(WaltapError):
 
     @classmethod
     def told(cls, text: str) -> "SystemRefused | None":
-        """Return what a library means that says in the C library's words why it could not do something."""
+        """Return the error for a library's text in the C library's words.
+
+        None: the text names no known refusal.
+        """
+        # Libraries in C report these as text without a number.
         for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             if os.strerror(number) in text:
                 return cls(text, advice=ADVICE[number])
@@ -146,16 +158,16 @@ class SystemRefused(WaltapError):
 
 
 class PropertyProblem:
-    """One thing wrong in a profile: property, value given, what is allowed, nearest known name.
+    """One problem of a profile's property.
 
-    ``property`` is what the user wrote, ``native`` the same in a profile of waltap's, where it differs.
+    It has the given value, the allowed values and the nearest known name.
     """
 
     __slots__ = ("allowed", "native", "nearest", "property", "value", "what")
 
     def __init__(
         self,
-        property: str,  # noqa: A002 - it is what the user calls it
+        property: str,  # noqa: A002 - the user's own word
         what: str,
         *,
         value: str | None = None,
@@ -179,7 +191,7 @@ class PropertyProblem:
 
 
 class ConfigurationError(WaltapError):
-    """A profile cannot be used; ``problems`` lists everything that is wrong with it at once."""
+    """A profile cannot be used; ``problems`` lists all of its problems."""
 
     code = "WT-1001"
     remedy = (
@@ -193,7 +205,7 @@ class ConfigurationError(WaltapError):
         self.problems = problems
 
     def advice(self) -> str:
-        """Return where to read on: a profile's properties, or what the command takes."""
+        """Return where to read more: the properties, or the command's help."""
         if self.fields["origin"] == COMMAND_LINE and system_advice(self.__cause__) is None:
             return "Correct what is named above; --help behind the command shows what it takes."
         return super().advice()
@@ -207,14 +219,14 @@ class PluginError(WaltapError):
 
 
 class SourceError(WaltapError):
-    """The database refuses what capture needs, or is not set up for it."""
+    """The database refuses an operation of capture, or lacks its setup."""
 
     code = "WT-2000"
     remedy = "`waltap doctor FILE` checks the database and prints what fixes it."
 
 
 class ConnectionLost(SourceError):
-    """The connection to the database broke or could not be made; the position is kept."""
+    """The connection to the database broke or failed; the position is kept."""
 
     code = "WT-2001"
     retry = RetryVerdict.RECONNECT
@@ -225,14 +237,12 @@ class ConnectionLost(SourceError):
 
 
 class RecordError(WaltapError):
-    """One event, or a record of it, cannot be delivered, however often it is tried; others can.
+    """One event or record can never be delivered; others can.
 
-    Formats and transforms raise it, or a class of their own below it, of whatever they were given: the
-    engine finds the event by giving them less (`waltap.dead_letters`). By the pipeline's policy it then
-    stops, or leaves the event out and goes on. A sink raises `waltap.sink.RecordsRefused`. What may pass
-    is no such error: a link that broke, a lock, a full disk. ``of_conversion``: it is a value that cannot
-    be converted; ``of_transform``: a transform or converter of records failed. The policy of each is said
-    by a property of its own.
+    Formats and transforms raise it, or a subclass, for any input; the engine finds the event by giving
+    them less (`waltap.dead_letters`). Depending on the pipeline's policy it then stops, or skips the
+    event and continues. A sink raises `waltap.sink.RecordsRefused`. Never raise it for a temporary
+    problem: a broken connection, a lock, a full disk.
     """
 
     code = "WT-3002"
@@ -240,16 +250,14 @@ class RecordError(WaltapError):
         "errors.tolerance and event.processing.failure.handling.mode say what becomes of an event that "
         "cannot be delivered: stop, leave it out, or write it to the dead letters and go on."
     )
+    # A value cannot be converted; a property of its own sets the policy.
     of_conversion: ClassVar[bool] = False
+    # A transform or converter of records failed; also with a property of its own.
     of_transform: ClassVar[bool] = True
 
 
 class DecodeError(RecordError):
-    """Bytes from the server that are not what the decoder was promised.
-
-    ``offset`` counts from the first byte of the output plugin's payload. ``excerpt`` is at most
-    64 bytes around it, in hexadecimal.
-    """
+    """Bytes from the server that the decoder does not expect."""
 
     code = "WT-3001"
     remedy = (
@@ -269,6 +277,7 @@ class DecodeError(RecordError):
         found: str,
         payload: bytes = b"",
     ) -> None:
+        # The excerpt is at most 64 bytes around ``offset`` of the payload.
         start = max(0, offset - 32)
         self.decoder, self.lsn, self.offset = decoder, lsn, offset
         self.expected, self.found = expected, found
@@ -280,7 +289,7 @@ class DecodeError(RecordError):
         super().__init__(text, decoder=decoder, lsn=lsn, offset=offset)
 
     def advice(self) -> str:
-        """Return what fixes it: text that is no UTF-8 is the database's, not the decoder's."""
+        """Return the remedy: invalid UTF-8 is a fault of the data, not the decoder."""
         return NOT_UTF8 if "UTF-8" in self.expected else super().advice()
 
 
@@ -292,7 +301,7 @@ class SnapshotError(WaltapError):
 
 
 class SinkError(WaltapError):
-    """The destination did not take what was written; the position was not moved."""
+    """The destination refused the written data; the position was not moved."""
 
     code = "WT-5000"
     remedy = "Fix the destination and start again: delivery resumes from the last durable position."

@@ -1,6 +1,7 @@
-"""What each extra of this distribution brings: for whoever asks for something that is not installed.
+"""List the extras of this distribution and their contributions.
 
-It is known of our own distributions only, and a test compares it with what they register.
+The list names the package for a missing plugin. It covers waltap's own distributions only; a test compares
+it with their registrations.
 """
 
 from collections.abc import Mapping
@@ -231,7 +232,10 @@ BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 
 
 def extra_for(kind: str, name: str) -> str | None:
-    """Return what to install for ``name`` of a kind (``"sinks"``), as pip takes it; None: not ours."""
+    """Return the extra to install for ``name``, in pip's form.
+
+    ``kind`` is such as ``"sinks"``. None: no extra of waltap has the name.
+    """
     for extra, kinds in BROUGHT.items():
         if name.lower() in {known.lower() for known in kinds.get(kind, ())}:
             return f"waltap[{extra}]"

@@ -1,7 +1,7 @@
-"""Python that is made at run time: it has a readable name, tracebacks show its lines, and it can be read.
+"""Define Python code at run time, with source that tracebacks can show.
 
-Whoever generates code calls `define`. The source is kept, compressed, as long as one of its functions is,
-and put into `linecache` when somebody asks for a line.
+Code generators call `define`. The compressed source lives as long as one of its functions, and
+`linecache` gets it on demand.
 """
 
 import itertools
@@ -16,7 +16,7 @@ __all__ = ["define", "sources"]
 
 
 class _GeneratedModule:
-    """One generated module. It lives in the globals of its functions."""
+    """One generated module, referenced by the globals of its functions."""
 
     __slots__ = ("__weakref__", "_packed", "name")
 
@@ -33,25 +33,26 @@ _NUMBERS = itertools.count(1)
 
 
 def define(text: str, title: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run ``text`` with ``names`` as its globals; return them, with what it defined.
+    """Execute ``text`` with ``names`` as its globals; return the globals.
 
-    ``title`` says what it is for (``JSON codec of public.orders``); a number is appended, since each
-    relation version has its own. ``text`` is made by us: nothing that a user gave may stand in it but
-    inside literals.
+    ``title`` is its purpose (``JSON codec of public.orders``). A number is appended, since each relation
+    version has its own code. ``text`` must contain user input inside literals only.
     """
     name = f"waltap {title} #{next(_NUMBERS)}"
     source = _GeneratedModule(name, text)
+    # The functions' globals keep the source alive.
     names["__waltap_source__"] = source
     _ALIVE[name] = source
-    # an entry of one element is read when it is asked for; names in <> never are
+    # linecache loads an entry of one element on demand, but ignores names in <>.
     linecache.cache[name] = (partial(_lines, name),)
+    # linecache would otherwise keep an entry for each dropped function.
     weakref.finalize(source, linecache.cache.pop, name, None).atexit = False
     exec(compile(text, name, "exec"), names)  # noqa: S102 - see above
     return names
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of the generated code that is alive, the oldest first."""
+    """Yield (name, text) of all live generated code, the oldest first."""
     for name, source in sorted(_ALIVE.items(), key=lambda item: int(item[0].rpartition("#")[2])):
         yield name, source.text.strip("\n") + "\n"
 

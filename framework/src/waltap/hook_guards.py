@@ -1,4 +1,4 @@
-"""Guards around hook implementations, so that an exception is blamed on the plugin that raised it.
+"""Guard hook implementations, to blame the plugin that raised.
 
 pluggy calls implementations: it decides their order (``tryfirst``, ``trylast``), runs wrappers and stops
 at a first result. It does not say which implementation raised. The host therefore guards each one when
@@ -24,7 +24,7 @@ Wrapper = Generator[None, Any, Any]
 def guard(
     implementation: pluggy.HookImpl, failed: Failed, accept: Accept = lambda result: result
 ) -> None:
-    """Make ``implementation`` report its exceptions to ``failed``, and its results to ``accept``.
+    """Report an implementation's exceptions to ``failed``, results to ``accept``.
 
     A wrapper that fails is left out, unless ``failed`` gives an error: the results of the wrapped
     implementations pass it. Their errors pass a wrapper unchanged and are never blamed on it.
@@ -35,6 +35,7 @@ def guard(
         try:
             return accept(function(*arguments, **named))
         except Exception as cause:
+            # Without an error the implementation counts as one without an answer.
             if (error := failed(cause)) is not None:
                 raise error from cause
             return None
@@ -57,6 +58,7 @@ def guard(
             after = _ended(wrapper, result, raised)
             return accept(result.get_result() if implementation.hookwrapper else after)
         except Exception as failure:
+            # The wrapper passed the error of a wrapped implementation on.
             if failure is raised:
                 raise
             if (error := failed(failure)) is not None:
@@ -72,14 +74,14 @@ def guard(
 
 
 def is_wrapper(implementation: pluggy.HookImpl) -> bool:
-    """Return whether ``implementation`` wraps the others, in the new or the old style of pluggy."""
+    """Return whether ``implementation`` wraps the others, in either style."""
     return bool(implementation.wrapper or implementation.hookwrapper)
 
 
 def _begun(
     function: Callable[..., Wrapper], arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Wrapper, Exception | None]:
-    """Run a wrapper up to its ``yield``; return it, and what it raised instead of yielding."""
+    """Run a wrapper up to its ``yield``; return it and its exception."""
     wrapper = function(*arguments, **named)
     try:
         next(wrapper)
@@ -91,7 +93,7 @@ def _begun(
 
 
 def _ended(wrapper: Wrapper, result: Any, raised: BaseException | None) -> Any:
-    """Run a wrapper from its ``yield`` to its end, with the result or error of what it wraps."""
+    """Resume a wrapper with the wrapped result or error, up to its end."""
     try:
         if raised is None:
             wrapper.send(result)
@@ -99,5 +101,6 @@ def _ended(wrapper: Wrapper, result: Any, raised: BaseException | None) -> Any:
             wrapper.throw(raised)
     except StopIteration as stop:
         return stop.value
+    # A second ``yield`` breaks pluggy's contract of wrappers.
     wrapper.close()
     raise RuntimeError("the wrapper yielded twice")

@@ -1,22 +1,25 @@
-"""Every hook waltap calls on a plugin. Hooks run at start-up or on a rare event, never per row.
+"""Every hook that waltap calls on a plugin.
+
+Hooks run at start-up or on a rare event, never per row.
 
 ``register_*`` hooks are called once per process, at start-up, in the main thread, before any
 connection opens; each returns an iterable of specs. Names are unique among their kind over all
-plugins: a clash is WT-1102 and names both distributions. An exception raised by one is reported as
+plugins: a clash is WT-1102 and names both distributions. An exception in one is reported as
 that plugin's health (WT-1103) and is fatal only for a profile that needs it.
 
-``choose_*`` hooks are asked rarely, and the first answer that is not None wins.
+``choose_*`` hooks are called rarely, and the first answer that is not None wins.
 
-``on_*`` hooks observe, per batch or per change of state. They run in the engine's thread: be quick.
-A raising observer is logged and otherwise ignored.
+``on_*`` hooks observe, per batch or per change of state. They run in the engine's thread and must be
+quick. An observer that raises is logged and otherwise ignored.
 
 pluggy calls the implementations, so its options hold for all hooks. ``tryfirst`` and ``trylast`` order
 them; otherwise the plugin registered last comes first. A wrapper (``@hookimpl(wrapper=True)``) runs
-around the others. Of a ``register_*`` hook it gets and returns a list of each plugin's specs, of a
-``choose_*`` hook the answer, of an ``on_*`` hook a list without meaning. A wrapper that raises is blamed
-like any other implementation; around ``register_*`` and ``on_*`` hooks the others count all the same.
+around the others. For a ``register_*`` hook it receives and returns a list of each plugin's specs. For a
+``choose_*`` hook it receives the answer, for an ``on_*`` hook a list without meaning. A wrapper that
+raises is blamed like any other implementation. Around ``register_*`` and ``on_*`` hooks the results of
+the others still count.
 
-Arguments may be left out by an implementation, and are only ever added to a specification.
+An implementation may omit arguments, and later versions only add arguments to a specification.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,14 +59,14 @@ hookspec = pluggy.HookspecMarker("waltap")
 hookimpl = pluggy.HookimplMarker("waltap")
 
 API_VERSION = 1
-"""A plugin module may say ``WALTAP_API = 1``; another number is refused as WT-1104."""
+"""A plugin module may set ``WALTAP_API = 1``; another number is refused as WT-1104."""
 
 # --- register: start-up ------------------------------------------------------------------------
 
 
 @hookspec
 def register_connectors() -> "Iterable[ConnectorSpec]":  # type: ignore[empty-body]
-    """Contribute databases that changes can be captured from."""
+    """Contribute source databases."""
 
 
 @hookspec
@@ -83,7 +86,10 @@ def register_snapshotters() -> "Iterable[SnapshotterSpec]":  # type: ignore[empt
 
 @hookspec
 def register_types() -> "Iterable[TypeSpec]":  # type: ignore[empty-body]
-    """Contribute type mappings; a lower ``order`` is asked before the built-in ones (100)."""
+    """Contribute type mappings.
+
+    A lower ``order`` is asked before the built-in ones (100).
+    """
 
 
 @hookspec
@@ -98,12 +104,15 @@ def register_transforms() -> "Iterable[TransformSpec]":  # type: ignore[empty-bo
 
 @hookspec
 def register_predicates() -> "Iterable[PredicateSpec]":  # type: ignore[empty-body]
-    """Contribute predicates: which records a transform of records concerns."""
+    """Contribute predicates, which select records for a transform."""
 
 
 @hookspec
 def register_converters() -> "Iterable[ColumnConverterSpec]":  # type: ignore[empty-body]
-    """Contribute converters of columns: those that Debezium's property ``converters`` lists."""
+    """Contribute converters of columns.
+
+    Debezium's property ``converters`` lists them.
+    """
 
 
 @hookspec
@@ -118,32 +127,35 @@ def register_sinks() -> "Iterable[SinkSpec]":  # type: ignore[empty-body]
 
 @hookspec
 def register_table_formats() -> "Iterable[TableFormatSpec]":  # type: ignore[empty-body]
-    """Contribute formats of Spark's tables: what ``format`` of the Spark sink may say."""
+    """Contribute table formats, for ``format`` of the Spark sink."""
 
 
 @hookspec
 def register_offset_stores() -> "Iterable[OffsetStoreSpec]":  # type: ignore[empty-body]
-    """Contribute places to keep offsets."""
+    """Contribute offset stores."""
 
 
 @hookspec
 def register_signal_actions() -> "Iterable[SignalActionSpec]":  # type: ignore[empty-body]
-    """Contribute types of signals, each with what it does."""
+    """Contribute types of signals, each with its action."""
 
 
 @hookspec
 def register_signal_channels() -> "Iterable[SignalChannelSpec]":  # type: ignore[empty-body]
-    """Contribute channels that signals arrive on, beside the signal table (``source``)."""
+    """Contribute signal channels beside the signal table (``source``)."""
 
 
 @hookspec
 def register_notification_channels() -> "Iterable[NotificationChannelSpec]":  # type: ignore[empty-body]
-    """Contribute channels that notifications are sent to."""
+    """Contribute channels for notifications."""
 
 
 @hookspec
 def register_checks() -> "Iterable[CheckSpec]":  # type: ignore[empty-body]
-    """Contribute checks before a start: ``waltap doctor`` prints them, a run with errors is refused."""
+    """Contribute checks before a start.
+
+    ``waltap doctor`` prints them; a run with errors is refused.
+    """
 
 
 @hookspec
@@ -165,25 +177,29 @@ def choose_replica_identity(relation: "Relation") -> str | None:
 
 @hookspec(firstresult=True)
 def choose_topic(relation: "Relation") -> str | None:
-    """Name the topic of ``relation``. Called once per relation version; None: by naming strategy."""
+    """Name the topic of ``relation``.
+
+    Called once per relation version; None: by naming strategy.
+    """
 
 
 @hookspec(firstresult=True)
 def choose_password(host: str, port: int, user: str, database: str) -> str | None:
-    """Give the password of a connection to the source, such as a token that an identity service signs.
+    """Return the password of a connection to the source, such as a signed token.
 
-    Called before each connection that is made, so that a token may be short-lived; None: the profile's. A
-    connection waits for it: be quick. What is raised counts as a source that does not answer, and is tried
-    again; a `waltap.errors.WaltapError` means what it says.
+    Called before each new connection, so a token may be short-lived; None: the profile's password. The
+    connection waits for it: be quick. An exception counts as a source that does not answer, and is
+    retried; a `waltap.errors.WaltapError` keeps its own meaning.
     """
 
 
 @hookspec(firstresult=True)
 def choose_connect_offsets(place: str, sink: object) -> "ConnectOffsets | None":
-    """Reach the offsets that Kafka Connect keeps at ``place``: an address of the plugin's scheme, or a
-    name that means something where the profile's sink writes; ``sink`` is that one's properties.
+    """Return the Kafka Connect offsets at ``place``.
 
-    Called once by ``waltap offsets import`` and ``export``. What it gives connects when it is used.
+    ``place`` is an address of the plugin's scheme, or a name at the destination of the profile's sink;
+    ``sink`` is the properties of that sink. Called once by ``waltap offsets import`` and ``export``. The
+    result connects on first use.
     """
 
 
@@ -191,11 +207,11 @@ def choose_connect_offsets(place: str, sink: object) -> "ConnectOffsets | None":
 def choose_comparison(
     profile: "Profile", tables: "Sequence[str]", patience_s: float
 ) -> "Mapping[str, TableComparison] | None":
-    """Compare ``tables`` (schema.table) of the profile's destination with the source, while both may be
-    written; what is on its way is waited for, at most ``patience_s``.
+    """Compare ``tables`` (schema.table) of the destination with the source.
 
-    Called by ``waltap repair``, in a thread beside the engine's, to read anew only what differs. A table
-    that is not in the answer cannot be compared; None: nothing of this destination can.
+    Both may change meanwhile; changes in progress are awaited for at most ``patience_s``. Called by
+    ``waltap repair``, in a thread beside the engine's, to read only the differences again. A table
+    without an answer cannot be compared; None: the destination has no comparison.
     """
 
 
@@ -204,48 +220,62 @@ def choose_comparison(
 
 @hookspec
 def on_state(pipeline: str, state: str, detail: str) -> None:
-    """A pipeline entered ``state``: checking, standby, snapshot, streaming, reconnecting, stopping,
-    stopped or failed. ``detail`` is one line for people."""
+    """A pipeline entered ``state``.
+
+    The states are checking, standby, snapshot, streaming, reconnecting, stopping, stopped and failed.
+    ``detail`` is one line for people.
+    """
 
 
 @hookspec
 def on_batch(pipeline: str, batch: "Batch", seconds: float) -> None:
-    """``batch`` was written to the sink in ``seconds``. It may not be durable yet."""
+    """``batch`` was written to the sink in ``seconds``.
+
+    It may not be durable yet.
+    """
 
 
 @hookspec
 def on_flush(pipeline: str, durable: "Positions", seconds: float) -> None:
-    """The sink was flushed, in ``seconds``, and promised ``durable``: for each partition the position up
-    to which it has everything. It is stored, and confirmed to the server, after this."""
+    """The sink was flushed in ``seconds`` and confirmed ``durable``.
+
+    ``durable`` is the position in each partition up to which the sink has everything. It is stored, and
+    confirmed to the server, after this call.
+    """
 
 
 @hookspec
 def on_transaction(pipeline: str, part: "TransactionPart") -> None:
-    """The last part of a transaction was handed to the sink."""
+    """The last part of a transaction was written to the sink."""
 
 
 @hookspec
 def on_snapshot(
     pipeline: str, event: str, table: str, rows: int, total: int | None, kind: str
 ) -> None:
-    """A snapshot advanced. ``event``: started, table_started, progress, table_completed, completed
-    or aborted; ``table`` is "" for the first and the last two; ``rows`` are those read of the table
-    so far, ``total`` the planner's estimate or None. ``kind``: initial, blocking or incremental. Snapshots
-    of different kinds may overlap. At most a few times a second."""
+    """A snapshot advanced.
+
+    ``event``: started, table_started, progress, table_completed, completed or aborted; ``table`` is "" for
+    the first and the last two. ``rows`` are the table's rows so far, ``total`` the planner's estimate or
+    None. ``kind``: initial, blocking or incremental. Snapshots of different kinds may overlap. Called at
+    most a few times a second.
+    """
 
 
 @hookspec
 def on_schema_change(pipeline: str, old: "Relation | None", new: "Relation") -> None:
-    """A relation was seen for the first time (``old`` None) or in another shape."""
+    """A relation appeared for the first time (``old`` None) or in another shape."""
 
 
 @hookspec
 def on_new_table(pipeline: str, table: str, event: str) -> None:
-    """A table was not captured before. At a start: joined (nothing is missing), snapshot (an incremental
-    snapshot of it was asked for) or incomplete (rows from before are missing); while streaming: created
-    (captured from its creation on), snapshot, incomplete, or uncaptured (before the next start). And one
-    that was captured is interrupted while streaming: the server streams no more of it, or not
-    everything."""
+    """A table is captured that was not captured before, or the reverse.
+
+    At a start ``event`` is joined (nothing is missing), snapshot (an incremental snapshot was requested)
+    or incomplete (earlier rows are missing). While streaming it is created (captured from its creation),
+    snapshot, incomplete, or uncaptured (until the next start). A captured table is interrupted when the
+    server stops streaming it, or a part of it.
+    """
 
 
 @hookspec
@@ -255,9 +285,9 @@ def on_slot(pipeline: str, event: str, slot: str, lsn: int) -> None:
 
 @hookspec
 def on_signal(pipeline: str, kind: str, identifier: str, data: str) -> None:
-    """A signal arrived and will be acted on."""
+    """A signal arrived and will be executed."""
 
 
 @hookspec
 def on_failure(pipeline: str, error: Exception, retried: bool) -> None:
-    """Something failed; ``retried`` tells whether the engine will try again."""
+    """An operation failed; ``retried``: the engine will try it again."""

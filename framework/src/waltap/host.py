@@ -1,9 +1,8 @@
-"""The plugin host: finds plugins, checks them, and answers who contributes what.
+"""Find plugins, check them, and look up their contributions.
 
-A host is made per command or engine, never at import. Plugins are the entry points of group
-``waltap`` (our own come in the same way) and what `Host.register` is given. A plugin that cannot be
-used is kept with its error and shown by ``waltap plugins``; it is fatal only when a profile needs
-something that is then missing.
+A host is made per command or engine, never at import. Plugins are the entry points of group ``waltap``
+(including waltap's own) and the arguments of `Host.register`. A plugin that cannot be used is kept with
+its error and shown by ``waltap plugins``. It is fatal only if a profile needs a missing contribution.
 """
 
 import contextlib
@@ -93,7 +92,7 @@ class PluginHealth(enum.Enum):
 
 @dataclass(slots=True)
 class PluginInfo:
-    """One plugin as ``waltap plugins`` shows it. ``provides``: kind (attribute) → names."""
+    """One plugin in the list of ``waltap plugins``."""
 
     name: str
     distribution: str
@@ -101,12 +100,16 @@ class PluginInfo:
     module: str
     health: PluginHealth = PluginHealth.OK
     error: PluginError | None = None
+    # Kind (attribute) → names.
     provides: dict[str, tuple[str, ...]] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
 
     @property
     def identifier(self) -> str:
-        """Return what is unique among plugins: two distributions may use one entry-point name."""
+        """Return the plugin's unique name.
+
+        Two distributions may use one entry-point name.
+        """
         return f"{self.distribution}:{self.name}"
 
     def __str__(self) -> str:
@@ -120,14 +123,17 @@ class PluginInfo:
 
 @dataclass(slots=True)
 class _SpecRegistry:
-    """What all plugins contribute of one kind."""
+    """All contributions of one kind."""
 
     specs: dict[str, Any] = field(default_factory=dict)
     by_any_name: dict[str, Any] = field(default_factory=dict)
     clashes: dict[str, DuplicateName] = field(default_factory=dict)
 
     def whatever_case(self, name: str) -> Any:
-        """Return the one spec whose name is ``name`` but for case, None when there are none or two."""
+        """Return the only spec with this name in any case.
+
+        Return None without one, or if several match.
+        """
         folded = name.strip().casefold()
         found = [spec for known, spec in self.by_any_name.items() if known.casefold() == folded]
         return found[0] if all(spec is found[0] for spec in found[1:]) and found else None
@@ -137,11 +143,11 @@ class _SpecRegistry:
 
 
 class Host:
-    """The plugins of this process and what they contribute.
+    """The plugins of this process and their contributions.
 
-    ``discover`` False makes a host without installed plugins (see `register`). ``only`` limits
-    which installed plugins load, by entry-point or distribution name; None takes WALTAP_PLUGINS.
-    The framework's own plugin always loads. Raises: SpecMissing when ``only`` names no plugin.
+    ``discover`` False makes a host without installed plugins (see `register`). ``only`` limits the
+    installed plugins by entry-point or distribution name; None uses WALTAP_PLUGINS. The framework's own
+    plugin always loads. Raises: SpecMissing if ``only`` names no plugin.
     """
 
     def __init__(self, *, discover: bool = True, only: Collection[str] | None = None) -> None:
@@ -149,9 +155,11 @@ class Host:
         self._manager.add_hookspecs(hookspecs)
         self._plugins: dict[str, PluginInfo] = {}
         self._registries: dict[str, _SpecRegistry] = {}
+        # The caller of each ``on_*`` hook, bound once: `notify` runs for every batch.
         self._notices: dict[str, Callable[[dict[str, Any]], None]] = {}
-        # by the identity of a spec; the spec is kept, so that no other object gets its identity
+        # By id() of a spec. The spec is kept: another object could otherwise get the same id.
         self._owners: dict[int, tuple[PluginInfo, Any]] = {}
+        # Observers whose exceptions were logged as a warning already.
         self._complained: set[tuple[str, str]] = set()
         if discover:
             self._discover(plugin_names() if only is None else frozenset(only))
@@ -180,7 +188,7 @@ class Host:
 
     @property
     def types(self) -> tuple[TypeSpec, ...]:
-        """Return the type mappings in the order in which they are asked."""
+        """Return the type mappings in the order of their queries."""
         return tuple(sorted(self._specs(TypeSpec).values(), key=lambda spec: spec.order))
 
     @property
@@ -253,10 +261,10 @@ class Host:
         return list(self._specs(kind).values())
 
     def find(self, kind: type[S], name: str) -> S:
-        """Return the spec of ``kind`` that goes by ``name``, an alias included; names know no case.
+        """Return the spec of ``kind`` with this name or alias, in any case.
 
-        Raises: SpecMissing, with the known names, the nearest one and the plugins that could not
-        be loaded; DuplicateName when two plugins claim the name.
+        Raises: SpecMissing, with the known names, the nearest one and the plugins that could not be
+        loaded; DuplicateName if two plugins claim the name.
         """
         registry = self._registry(KIND_OF[kind])
         if name in registry.clashes:
@@ -267,7 +275,7 @@ class Host:
         return spec
 
     def plugins(self) -> list[PluginInfo]:
-        """Return every plugin, with all it provides, sorted by distribution and name."""
+        """Return every plugin and its contributions, sorted by identifier."""
         for kind in KINDS:
             self._registry(kind)
         return sorted(self._plugins.values(), key=lambda plugin: plugin.identifier)
@@ -276,24 +284,27 @@ class Host:
 
     @property
     def hook(self) -> pluggy.HookRelay:
-        """Return pluggy's relay; `choose` and `notify` call it with errors that name the plugin."""
+        """Return pluggy's relay.
+
+        `choose` and `notify` call it with errors that name the plugin.
+        """
         return self._manager.hook
 
     def implements(self, hook: str) -> bool:
-        """Tell whether a plugin has this hook."""
+        """Return whether a plugin has this hook."""
         caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
         return bool(caller.get_hookimpls())
 
     def choose(self, hook: str, **arguments: Any) -> Any:
-        """Ask a ``choose_*`` hook; None when no plugin has an opinion. Raises: HookRaised.
+        """Call a ``choose_*`` hook; return None if no plugin answers.
 
         pluggy's rules hold: the plugin registered last is asked first, ``tryfirst`` before it, and a
-        wrapper sees the answer and may replace it.
+        wrapper sees the answer and may replace it. Raises: HookRaised.
         """
         return getattr(self._manager.hook, hook)(**arguments)
 
     def notify(self, hook: str, **arguments: Any) -> None:
-        """Tell the observers of an ``on_*`` hook; nearly free when there is none.
+        """Notify the observers of an ``on_*`` hook; nearly free without any.
 
         An observer that raises is logged, the first time as a warning, and otherwise ignored.
         """
@@ -303,12 +314,10 @@ class Host:
         notice(arguments)
 
     def blamed(self, error: Exception) -> Exception:
-        """Return what to tell in place of ``error``: what the operating system refuses as SystemRefused,
-        PluginRaised when it is none of ours and the code of an installed plugin took part in it, else
-        ``error`` itself.
+        """Return the error to report in place of ``error``.
 
-        The plugin whose code is innermost in the traceback counts: what it calls, it answers for.
-        Plugins of this process are left out: their exceptions are their caller's own.
+        A refusal of the operating system becomes SystemRefused. An exception from the code of an installed
+        plugin becomes PluginRaised. Other errors are returned unchanged.
         """
         if isinstance(error, WaltapError):
             return error
@@ -317,8 +326,10 @@ class Host:
         owners = {
             plugin.module.partition(":")[0].partition(".")[0]: plugin
             for plugin in self._plugins.values()
+            # Exceptions of an in-process plugin belong to the program that registered it.
             if plugin.distribution not in {IN_PROCESS, __package__}
         }
+        # The innermost plugin is to blame: it answers for the code that it calls.
         for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             plugin = owners.get(package)
@@ -331,15 +342,16 @@ class Host:
         return error
 
     def register(self, plugin: object, name: str) -> None:
-        """Add a plugin of this process: a module, or an object with hook implementations.
+        """Add an in-process plugin: a module, or an object with hook implementations.
 
-        Raises: PluginError (WT-11xx) when it cannot be used; the host is then as before.
+        Raises: PluginError (WT-11xx) if the plugin cannot be used; the host is then unchanged.
         """
         entry = PluginInfo(name, IN_PROCESS, "", getattr(plugin, "__name__", type(plugin).__name__))
         if entry.identifier in self._plugins:
             raise DuplicateName(
                 f"a plugin called {name!r} is registered already", first=name, second=name
             )
+        # A failed registration must leave the health of other plugins unchanged.
         before = [(other, other.health, other.error) for other in self._plugins.values()]
         self._admit(entry, plugin)
         for kind in KINDS:
@@ -355,7 +367,10 @@ class Host:
             raise entry.error
 
     def unregister(self, name: str) -> None:
-        """Take a plugin of this process out again. Raises: KeyError when there is none of that name."""
+        """Remove an in-process plugin.
+
+        Raises: KeyError if no such plugin has the name.
+        """
         entry = next(
             (p for p in self._plugins.values() if (p.name, p.distribution) == (name, IN_PROCESS)),
             None,
@@ -384,7 +399,7 @@ class Host:
                 continue
             try:
                 module = point.load()
-            except Exception as cause:  # noqa: BLE001 - a stranger's module may raise anything
+            except Exception as cause:  # noqa: BLE001 - foreign code may raise anything
                 error = ImportFailed(
                     f"plugin {entry.name!r} of {entry} failed to import: {_brief(cause)}",
                     distribution=distribution,
@@ -395,6 +410,7 @@ class Host:
                 continue
             self._admit(entry, module)
         unknown = sorted((only or frozenset()) - seen)
+        # A misspelt name in WALTAP_PLUGINS would otherwise load nothing, silently.
         if unknown:
             raise SpecMissing(
                 f"WALTAP_PLUGINS asks for {', '.join(map(repr, unknown))}, not installed",
@@ -402,9 +418,10 @@ class Host:
             )
 
     def _admit(self, entry: PluginInfo, plugin: object) -> None:
-        """Register ``plugin`` with pluggy, or record in ``entry`` why it cannot be."""
+        """Register ``plugin`` with pluggy, or record its error in ``entry``."""
         self._plugins[entry.identifier] = entry
         self._forget()
+        # A plugin without a version accepts every version.
         version = getattr(plugin, "WALTAP_API", hookspecs.API_VERSION)
         if version != hookspecs.API_VERSION:
             error: PluginError = WrongApiVersion(
@@ -415,6 +432,7 @@ class Host:
             entry.fail(PluginHealth.WRONG_API, error)
             return
         fault = self._pluggy_register(entry, plugin)
+        # A misspelt hook would silently never be called.
         if fault is not None:
             entry.fail(
                 PluginHealth.MISSPELT_HOOK, MisspeltHook(fault, distribution=entry.distribution)
@@ -430,7 +448,10 @@ class Host:
                     self._guard(entry, caller.name, implementation)
 
     def _guard(self, plugin: PluginInfo, hook: str, implementation: pluggy.HookImpl) -> None:
-        """Blame ``plugin`` for exceptions of its implementation, as the kind of ``hook`` asks for."""
+        """Blame ``plugin`` for exceptions of its implementation.
+
+        The kind of ``hook`` decides whether the error is fatal.
+        """
 
         def raised(cause: Exception) -> HookRaised:
             return HookRaised(
@@ -460,15 +481,16 @@ class Host:
     def _accepted(
         self, plugin: PluginInfo, kind: SpecKind, result: Any, *, several: bool
     ) -> list[Any] | None:
-        """Return what a ``register_*`` hook returned as lists. Raises: WrongSpec.
+        """Return the result of a ``register_*`` hook as lists.
 
-        A wrapper returns a list for each of ``several`` plugins; a spec of its own counts as its plugin's.
+        A wrapper returns a list for each of ``several`` plugins. Its own new specs count as its plugin's.
+        Raises: WrongSpec.
         """
         if several:
             lists = [list(specs) for specs in result]
             flat = [spec for specs in lists for spec in specs]
         elif result is None:
-            return None  # as pluggy has it: no contribution
+            return None  # pluggy's own rule: no contribution
         else:
             lists = flat = list(result)
         for spec in flat:
@@ -485,7 +507,7 @@ class Host:
         return lists
 
     def _pluggy_register(self, entry: PluginInfo, plugin: object) -> str | None:
-        """Return what is wrong with the plugin's hooks, None when nothing is."""
+        """Register the plugin; return the fault of its hooks, None without one."""
         who = f"plugin {entry.name!r} of {entry}"
         known = [
             name for name in dir(hookspecs) if name.startswith(("register_", "choose_", "on_"))
@@ -494,6 +516,7 @@ class Host:
             self._manager.register(plugin, name=entry.identifier)
             self._manager.check_pending()
         except pluggy.PluginValidationError as cause:
+            # pluggy's error does not name the plugin's hook: search for the one without a specification.
             relay = vars(self._manager.hook).items()
             for name, caller in relay:
                 if isinstance(caller, pluggy.HookCaller) and not caller.has_spec():
@@ -506,6 +529,7 @@ class Host:
             return f"{who}: {hook[1] if hook else 'a hook'}: {text.splitlines()[-1].strip()}"
         for name in known:
             function = vars(plugin).get(name) if inspect.ismodule(plugin) else None
+            # pluggy ignores functions without its marker.
             if inspect.isfunction(function) and not hasattr(function, "waltap_impl"):
                 return f"{who} defines {name} without @hookimpl, so it would never be called"
         return None
@@ -521,8 +545,9 @@ class Host:
         return MappingProxyType(self._registry(KIND_OF[kind]).specs)
 
     def _registry(self, kind: SpecKind) -> _SpecRegistry:
-        """Return what there is of ``kind``; the hooks are called on first use."""
+        """Return the contributions of ``kind``; call the hooks on first use."""
         registry = self._registries.get(kind.attribute)
+        # Specs are collected on first use: a command needs few of the kinds.
         if registry is None:
             registry = self._registries[kind.attribute] = _SpecRegistry()
             owners: dict[str, tuple[PluginInfo, Spec | TypeSpec]] = {}
@@ -537,12 +562,16 @@ class Host:
                 plugin.provides[kind.attribute] = tuple(spec.name for spec in specs)
             registry.by_any_name.update({name: spec for name, (_, spec) in owners.items()})
             for name in registry.clashes:
+                # Neither plugin gets a contested name: the order of installation must not decide.
                 registry.specs.pop(name, None)
                 registry.by_any_name.pop(name, None)
         return registry
 
     def _contributions(self, kind: SpecKind) -> list[tuple[PluginInfo, list[Any]]]:
-        """Return each plugin's specs of ``kind``, after wrappers, in the order of registration."""
+        """Return each plugin's specs of ``kind``, after wrappers.
+
+        The plugins are in the order of their registration.
+        """
         caller: pluggy.HookCaller = getattr(self._manager.hook, kind.hook)
         found: dict[str, tuple[PluginInfo, list[Any]]] = {}
         for implementation in caller.get_hookimpls():
@@ -582,6 +611,7 @@ class Host:
         ]
         resting = [p.name for p in self._plugins.values() if p.health is PluginHealth.NOT_LOADED]
         if resting:
+            # A plugin that is installed but not loaded may have the name.
             excuses.append(f"WALTAP_PLUGINS keeps out {', '.join(sorted(resting))}")
         if extra is not None and not excuses:
             excuses.append(f"{name} is not installed: pip install '{extra}' brings it")
@@ -593,7 +623,7 @@ class Host:
         )
 
     def _notice(self, hook: str) -> Callable[[dict[str, Any]], None]:
-        """Return what calls the observers of ``hook``, bound once."""
+        """Return the function that notifies the observers of ``hook``."""
         caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
         if not caller.get_hookimpls():
             return _ignore
@@ -603,6 +633,7 @@ class Host:
         first = (hook, plugin) not in self._complained
         self._complained.add((hook, plugin))
         logger.log(
+            # An observer that fails for each batch must not fill the log.
             logging.WARNING if first else logging.DEBUG,
             "observer raised and is ignored",
             extra={"hook": hook, "plugin": plugin, "error_code": HookRaised.code},
@@ -611,13 +642,13 @@ class Host:
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that ``name`` was probably meant to be, or None."""
+    """Return the known name nearest to ``name``, None without a close one."""
     found = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.6)
     return found[0] if found else None
 
 
 def _ignore(_arguments: dict[str, Any]) -> None:
-    """Tell nobody."""
+    """Do nothing: the hook has no observer."""
 
 
 def _who(plugin: PluginInfo) -> str:

@@ -1,6 +1,7 @@
-"""Pyarrow without pandas: it imports pandas where it is installed, to ask whether a list is one of its.
+"""Keep pyarrow from importing pandas.
 
-That is 57 MiB and half a second, for nothing.
+Pyarrow imports an installed pandas to check whether a list is a pandas object. That costs 57 MiB and half
+a second for nothing.
 """
 
 import functools
@@ -12,7 +13,7 @@ __all__ = ["spare_pandas"]
 
 
 class _PandasBlocker:
-    """Finds no pandas, for the thread that made it."""
+    """An import finder that hides pandas from the thread that created it."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -24,17 +25,19 @@ class _PandasBlocker:
 
 @functools.cache
 def spare_pandas() -> None:
-    """Let pyarrow look for pandas now, once, and find none, unless somebody has imported it.
+    """Make pyarrow search for pandas once, now, and find none.
 
-    What needs pandas (``to_pandas``) imports it when it is asked, as before.
+    A program that has imported pandas is left alone. ``to_pandas`` still imports pandas on demand.
     """
     import pyarrow as pa
 
+    # The memory is spent already.
     if "pandas" in sys.modules:
         return
     hidden: Any = _PandasBlocker()
     sys.meta_path.insert(0, hidden)
     try:
+        # Pyarrow looks for pandas at its first conversion and remembers the result.
         pa.array([])
     finally:
         sys.meta_path.remove(hidden)

@@ -1,5 +1,7 @@
-"""Hook implementations of the framework itself, and nothing else. Each imports what it needs: a
-command loads every plugin, and asks few of their hooks."""
+"""Register the framework's own connectors, formats, sinks and channels.
+
+Each hook imports its classes itself: a command loads every plugin but calls few hooks.
+"""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -133,7 +135,7 @@ def register_predicates() -> Iterable[PredicateSpec]:
 
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
-    """Contribute JSON lines, the terminal, and the sink that throws away."""
+    """Contribute JSON lines, the terminal, and the null sink."""
     from waltap.sink.jsonl import JsonLinesProperties, JsonLinesSink
     from waltap.sink.null import NullSink
     from waltap.sink.terminal import TerminalProperties, TerminalSink
@@ -162,7 +164,7 @@ def register_sinks() -> Iterable[SinkSpec]:
 
 @hookimpl
 def register_offset_stores() -> Iterable[OffsetStoreSpec]:
-    """Contribute the offset file, and a store that forgets."""
+    """Contribute the offset file and the memory store."""
     from waltap.offsets.specs import OFFSET_STORES
 
     return OFFSET_STORES
@@ -185,7 +187,7 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
 
 @hookimpl
 def register_notification_channels() -> Iterable[NotificationChannelSpec]:
-    """Contribute the log, and HTTP."""
+    """Contribute the log and HTTP."""
     from waltap.notifications.log_channel import LogNotifications
     from waltap.notifications.webhook_properties import WebhookProperties
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a plugin, or with asking for one: WT-11xx."""
+"""Errors of plugins and of requests for them: WT-11xx."""
 
 from collections.abc import Collection
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class SpecMissing(PluginError):
-    """No loaded plugin contributes what was asked for by name.
+    """No loaded plugin contributes the requested name.
 
     ``excuses`` name the plugins that might have it but cannot be used.
     """
@@ -37,11 +37,12 @@ class SpecMissing(PluginError):
         self.what, self.nearest, self.excuses = what, nearest, excuses
         self.known = ", ".join(sorted(known)) or "none"
         text = "; ".join((f"{what}; known: {self.known}", *excuses))
+        # The remedy begins with the likely name.
         super().__init__(text, hint=f"Did you mean {nearest}? " if nearest else "")
 
 
 class DuplicateName(PluginError):
-    """Two plugins contribute something of one kind under one name."""
+    """Two plugins contribute the same name of one kind."""
 
     code = "WT-1102"
     remedy = (
@@ -80,14 +81,14 @@ class ImportFailed(PluginError):
 
 
 class LibraryMissing(PluginError):
-    """What a profile names needs a library that is an extra of waltap, and is not installed."""
+    """The profile needs a library of an extra that is not installed."""
 
     code = "WT-1112"
     remedy = "Install it: pip install 'waltap[{extra}]'."
 
 
 class MisspeltHook(PluginError):
-    """A plugin implements a hook that does not exist, or with arguments that do not."""
+    """A plugin implements an unknown hook, or one with unknown arguments."""
 
     code = "WT-1106"
     remedy = (
@@ -96,15 +97,17 @@ class MisspeltHook(PluginError):
 
 
 class WrongSpec(PluginError):
-    """A ``register_*`` hook returned something that is not its kind of spec."""
+    """A ``register_*`` hook returned an object of another kind."""
 
     code = "WT-1107"
     remedy = "Authors of {distribution}: {hook} returns an iterable of {expected} objects."
 
 
 class PluginRaised(WaltapError):
-    """Code of a plugin (sink, check, decoder, transform, …) let out an exception of its own, or gave
-    waltap something that cannot be used."""
+    """Plugin code raised an exception of its own, or returned an unusable value.
+
+    It may be a sink, a check, a decoder or a transform.
+    """
 
     code = "WT-1108"
     remedy = (

@@ -1,7 +1,7 @@
-"""Public names of a package that are imported when they are first used (PEP 562).
+"""Import a package's public names on first use (PEP 562).
 
-A package whose names come from many modules would load all of them for anyone who needs one, and
-``waltap --help`` has no time for that.
+A package with names from many modules would otherwise load all of them for one name, which delays
+``waltap --help``.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,10 @@ __all__ = ["on_first_use"]
 
 
 def on_first_use(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of ``package``; ``homes``: module → the public names it has."""
+    """Return the ``__getattr__`` of ``package``.
+
+    ``homes`` is module → its public names.
+    """
     home_of = {name: module for module, names in homes.items() for name in names}
 
     def find(name: str) -> Any:

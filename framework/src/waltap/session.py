@@ -1,9 +1,9 @@
-"""The settings of every session of ours with a server of PostgreSQL's kind: source or target.
+"""Settings of every PostgreSQL session, at the source or a target.
 
-A role or a database may have others (``ALTER ROLE … SET``), and a schema that others may write to can hold
-functions and operators that fit a call better than the built-in ones do: whoever calls them runs them with
-his own rights. So each session begins with `PINNED`, before anything is looked up, and our queries find
-``pg_catalog`` alone. SQL of a profile runs under the path that its user has.
+A role or a database may have other settings (``ALTER ROLE … SET``). A schema that other users may write
+to can contain functions and operators that match a call better than the built-in ones, and they run with
+the caller's rights. So each session begins with `PINNED`, before any name is resolved: the framework's
+queries find ``pg_catalog`` alone. SQL of a profile runs under its user's own path.
 
 Source: PostgreSQL manual, "Function Type Resolution", "Writing SECURITY DEFINER Functions Safely" and
 "Client Connection Defaults".
@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["PINNED", "PINNED_AGAIN", "SETTINGS", "USERS_PATH", "beginning", "startup_options"]
 
 PINNED: Final = "SET search_path = pg_catalog, pg_temp"
-"""Temporary objects last: they would come first where they are not named."""
+"""Temporary objects come last: without a place in the path they would come first."""
 
 USERS_PATH: Final = "SET LOCAL search_path TO DEFAULT"
 """Before SQL of a profile, in a transaction: the path of the role or the database."""
@@ -41,35 +41,38 @@ SETTINGS: Final = {
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
-"""Settings that decide how a server prints and reads values, and whether a session may do its work, as
-a start packet has them: a row of a snapshot and one of the stream cannot differ, and a role that
-reads by default may well have the right to make a publication."""
+"""Settings of a start packet for the text form of values and the limits of a session. So a row has the
+same text in a snapshot and in the stream. A role that is read-only by default may still create a
+publication."""
 
 IDLE: Final = "SET idle_session_timeout = 0"
-"""Older servers refuse a session that names a setting they do not know."""
+"""Separate from `SETTINGS`: an older server refuses a session with an unknown setting."""
 IDLE_VERSION: Final = 14_00_00
 
 
 def startup_options() -> str:
-    """Return `SETTINGS` as a start packet's ``options`` have them."""
+    """Return `SETTINGS` in the form of a start packet's ``options``."""
     return " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
 
 
 def beginning(
     version: int, *, settings: Mapping[str, str] = SETTINGS, more: Mapping[str, str] | None = None
 ) -> str:
-    """Return the statements that begin a session with a server of ``version`` (``server_version_num``).
+    """Return the first statements of a session.
 
-    ``settings`` is empty where the start packet had them; ``more`` are what this session needs besides.
+    ``version`` is ``server_version_num``. ``settings`` is empty if the start packet had them; ``more`` are
+    this session's additional settings.
     """
+    # A start packet needs a backslash before a blank; a statement does not.
     wanted = {name: value.replace("\\", "") for name, value in settings.items()} | dict(more or {})
     statements = [PINNED, *(f"SET {name} = {_written(name, wanted[name])}" for name in wanted)]
+    # PostgreSQL 14 introduced the setting.
     if version >= IDLE_VERSION:
         statements.append(IDLE)
     return "; ".join(statements)
 
 
 def _written(name: str, value: str) -> str:
-    if name == "DateStyle":  # a list, whose quotes would make one name of it
+    if name == "DateStyle":  # a list; quotes would turn it into one name
         return value
     return "'" + value.replace("'", "''") + "'"

@@ -1,8 +1,7 @@
-"""What plugins contribute: one spec per capability, each naming its configuration and its factory.
+"""Define specs: a plugin's contributions, with configuration and factory.
 
-A spec has a ``name`` (unique among its kind, over all plugins), ``aliases`` under which profiles may
-name it too, a one-line ``summary``, the ``properties`` model that declares its configuration (None:
-it has none), and a ``factory``.
+A spec has a ``name`` (unique among its kind, over all plugins), ``aliases`` for profiles, a one-line
+``summary``, the ``properties`` model of its configuration (None: no properties), and a ``factory``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,34 +70,34 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What every spec has."""
+    """The common fields of all specs."""
 
     name: str
     summary: str
     aliases: tuple[str, ...] = field(default=())
+    # The model of its configuration; None: no properties.
     properties: "type[Properties] | None" = None
+    # The version of waltap that introduced it.
     since: str = "0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSpec(Spec):
-    """A database. ``factory`` gets the validated properties and the host, which it asks for
-    decoders, snapshotters and identities."""
+    """A database. ``factory`` receives the validated properties and the context."""
 
     factory: "Callable[[Any, Any], Connector]"
     classes: tuple[str, ...] = ()
     """Values of Debezium's ``connector.class`` that mean this connector."""
     recognizes: "Callable[[str], bool] | None" = None
-    """Tells from what a server says of its version that it is of this connector's kind, where servers of
-    another kind speak the same protocol."""
+    """Returns whether a server's version text is of this connector's kind, where servers of another kind
+    use the same protocol."""
     form: "Callable[[Any, str], EventForm] | None" = None
-    """Gives, of the validated properties and the decoder's name, the form of events; None: Debezium's."""
+    """Returns the form of events for the validated properties and the decoder's name; None: Debezium's."""
     lease: "Callable[[Any, LeaseContext], LeaderLease] | None" = None
-    """Makes this process's end of the pipeline's lease (``waltap.standby``) from the validated properties;
-    None: the source keeps no lease."""
+    """Returns this process's handle of the pipeline's lease (``waltap.standby``); None: the source has no
+    lease."""
     slot_watch: "Callable[[Any, SlotWatchContext], SlotWatch] | None" = None
-    """Connects, with the validated properties, to look at the pipeline's slot beside the engine; None: the
-    source keeps nothing for a slot."""
+    """Connects to the pipeline's slot beside the engine; None: the source retains nothing for a slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +110,7 @@ class DecoderSpec(Spec):
     forced_options: dict[str, object] = field(default_factory=dict)
     """Property values that an alias spec implies."""
     remarks: tuple[str, ...] = field(default=())
-    """What else its users should know, a sentence each, for the reference page."""
+    """Notes for its users, a sentence each, for the reference page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +132,8 @@ class SnapshotterSpec(Spec):
 class TypeSpec:
     """One family of types, as a plugin contributes it.
 
-    ``claims`` is asked per data type (a domain after its base); ``build`` gives the mapping, or
-    None to leave the column out. ``order``: lower is asked first; the built-in types use 100.
+    ``claims`` is called per data type (a domain after its base). ``build`` returns the mapping, or None to
+    leave the column out. The spec with the lowest ``order`` is asked first; the built-in types use 100.
     ``samples`` fill the reference page.
     """
 
@@ -149,31 +148,37 @@ class TypeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatSpec(Spec):
-    """A record format (JSON, Avro, …). ``factory`` makes it for whole records, ``converter`` for one side
-    of them (None: keys and values cannot be written by different formats)."""
+    """A record format (JSON, Avro, …).
+
+    ``factory`` creates it for whole records, ``converter`` for keys or values alone. None: keys and values
+    need the same format.
+    """
 
     factory: "Callable[[Any, FormatContext], Format]"
     takes_events: bool = False
     """Calls `FormatContext.transforms`; a format that does not is refused where there are any."""
     takes_record_transforms: bool = False
-    """Calls `FormatContext.record_steps`; a format that does not is refused where there are any. What
-    `waltap.format.conversion` makes does."""
+    """Calls `FormatContext.record_steps`; a format that does not is refused where there are any. Formats
+    of `waltap.format.conversion` do."""
     converter: "Callable[[Any, ConverterContext], Converter] | None" = None
     converter_properties: "type[Properties] | None" = None
-    """What one side declares, where that is not ``properties``: then ``factory`` makes records that have
-    this format on all sides. The names follow ``key.converter.`` and its like in a profile."""
+    """Properties of keys or values alone, unless they are ``properties``; ``factory`` then uses this
+    format
+    for whole records. In a profile the names follow ``key.converter.`` and similar prefixes."""
     events_only: bool = False
-    """Writes no other values than change events: a profile with a `RecordTransformSpec` that makes others
-    of all of them is refused."""
+    """Writes change events only: a profile whose `RecordTransformSpec` replaces all of them is refused."""
     scalar: bool = False
-    """Writes no structs, which keys and values of change events are: values need a `RecordTransformSpec`
-    that makes others of them."""
+    """Writes no structs. Keys and values of change events are structs, so a `RecordTransformSpec` must
+    replace the values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSpec(Spec):
-    """A transform of whole batches: returns the batch to go on with. Never called per row. ``keeps_all``:
-    it leaves no change out, and each has the table and key that it had (`SinkContext.whole`)."""
+    """A transform of whole batches, which returns the next batch.
+
+    It is never called per row. ``keeps_all``: it drops no change and keeps each change's table and key
+    (`SinkContext.whole`).
+    """
 
     factory: "Callable[[Any], Callable[[Batch], Batch]]"
     keeps_all: bool = False
@@ -181,85 +186,96 @@ class TransformSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTransformSpec(TransformSpec):
-    """A transform of events: what its factory gives is called with those of each batch, after every
-    transform of changes, before they are encoded. Sinks that take changes have no events to transform:
-    a profile with both is refused (WT-3203)."""
+    """A transform of events.
+
+    Its factory's result is called with the events of each batch, after every transform of changes and
+    before the encoding. Sinks that take changes have no events: a profile with both is refused (WT-3203).
+    """
 
     factory: "Callable[[Any], EventTransform]"  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTransformContext:
-    """What a transform of batches may know of their source.
+    """The source's functions for a transform of batches."""
 
-    ``rows_now`` is `Connector.rows_now`, ``describe`` completes a relation from the catalogue,
-    ``identity`` gives the replica identity to read it with; both once per version. ``label`` is what the
-    profile calls the transform.
-    """
-
+    # The profile's name of the transform.
     label: str
     capture: "CaptureRules"
+    # Completes a relation from the catalogue; call it once per version.
     describe: "Callable[[Relation], Relation]"
+    # Returns the replica identity of a relation; call it once per version.
     identity: "Callable[[Relation], ReplicaIdentity]"
+    # `Connector.rows_now`.
     rows_now: "Callable[[Relation, Sequence[str], Sequence[str], Sequence[Tuple]], list[Tuple]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTransformSpec(TransformSpec):
-    """A transform of whole batches that asks the source: a Debezium file has it in ``post.processors``."""
+    """A transform of whole batches that reads from the source.
+
+    A Debezium file has it in ``post.processors``.
+    """
 
     factory: "Callable[[Any, SourceTransformContext], Callable[[Batch], Batch]]"  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordTransformSpec(TransformSpec):
-    """A transform of records, as Kafka Connect's are: what its factory gives is called with those of each
-    batch, after every transform of changes and of events, before they are bytes; the contract:
-    `waltap.format.record_transform`. Sinks that take changes have no records: a profile with both is
-    refused (WT-3205). A profile may name a predicate beside it (``predicate``, ``negate``)."""
+    """A transform of records, like Kafka Connect's.
+
+    Its factory's result is called with the records of each batch, after every transform of changes and of
+    events, and before they become bytes. The contract is `waltap.format.record_transform`. Sinks that take
+    changes have no records: a profile with both is refused (WT-3205). A profile may name a predicate
+    beside it (``predicate``, ``negate``).
+    """
 
     factory: "Callable[[Any, RecordTransformContext], RecordTransform]"  # type: ignore[assignment]
     ends_events: bool = False
-    """Makes other values of the change events that it is given."""
+    """Replaces the change events by other values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredicateSpec(Spec):
-    """A predicate of records: it tells which of them a transform of records concerns."""
+    """A predicate, which selects the records for a transform of records."""
 
     factory: "Callable[[Any], RecordPredicate]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnConverterSpec(Spec):
-    """A converter of columns (Debezium's ``converters``): the factory gives what is asked for each column
-    of a relation version; the contract: `waltap.mapping.conversion`. ``aliases`` may have the Java class
-    that it takes the place of. Sinks that take changes write columns in their own way: a profile with both
-    is refused (WT-3208)."""
+    """A converter of columns (Debezium's ``converters``).
+
+    The factory's result is called for each column of a relation version; the contract is
+    `waltap.mapping.conversion`. ``aliases`` may have the Java class that it replaces. Sinks that take
+    changes write columns in their own way: a profile with both is refused (WT-3208).
+    """
 
     factory: "Callable[[Any], ColumnConverter]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicNamingSpec(Spec):
-    """A ``topic.naming.strategy``: the factory gives (schema, table) → topic name."""
+    """A ``topic.naming.strategy``: the factory returns (schema, table) → topic."""
 
     factory: Callable[[Any], Callable[[str, str], str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec(Spec):
-    """A sink. ``shorthand``: the property that the part after the colon of ``--sink NAME:X`` sets.
+    """A sink.
 
-    ``exactly_once``: whether data and position become durable together always, or, as (property, value),
-    where that property of the sink's asks for it; that is what Kafka Connect's
-    ``exactly.once.support=required`` is mapped to.
+    ``shorthand`` is the property that the part after the colon of ``--sink NAME:X`` sets.
 
-    ``readable`` opens what a sink of these properties wrote, for the pipeline of that name, so that
-    ``waltap verify`` can compare it with the source; None: nobody can read it by rows.
+    ``exactly_once``: whether data and position always become durable together. As (property, value): only
+    if that property of the sink has this value. Kafka Connect's ``exactly.once.support=required`` maps to
+    it.
 
-    ``keeps`` says in a few words what a sink of these properties makes of a table (``schema.table``), for
-    ``waltap plan``; None: the same of all.
+    ``readable`` opens the written data for a pipeline, so that ``waltap verify`` can compare them with the
+    source. None: the data cannot be read by rows.
+
+    ``keeps`` describes in a few words the sink's result for a table (``schema.table``), for ``waltap
+    plan``. None: all tables have the same.
     """
 
     factory: "Callable[[Any, SinkContext], Sink]"
@@ -271,13 +287,14 @@ class SinkSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFormatSpec(Spec):
-    """A format of Spark's tables: ``format`` of the Spark sink names it. The contract is
-    `waltap_spark.formats.TableFormat`; this module knows nothing of Spark.
+    """A format of Spark's tables, for ``format`` of the Spark sink.
 
-    ``factory`` gets the validated properties (those of the sink that begin with ``format.``, without
-    that) and a `waltap_spark.formats.FormatContext`. ``session`` gets the version of pyspark and the
-    settings of the session that is to be, and returns those that the format needs besides; it raises
-    what tells how to get what is missing. None: any session will do.
+    The contract is `waltap_spark.formats.TableFormat`; this module does not depend on Spark.
+
+    ``factory`` receives the validated properties (the sink's properties after ``format.``) and a
+    `waltap_spark.formats.FormatContext`. ``session`` receives pyspark's version and the settings of the
+    planned session, and returns the format's additional settings. It raises an error with a remedy if a
+    package is missing. None: any session is suitable.
     """
 
     factory: "Callable[[Any, Any], Any]"
@@ -286,18 +303,22 @@ class TableFormatSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetStoreSpec(Spec):
-    """A place to keep offsets. The factory gets its properties and the pipeline's state folder."""
+    """An offset store.
+
+    The factory receives its properties and the pipeline's state folder.
+    """
 
     factory: "Callable[[Any, str], OffsetStore]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalActionSpec(Spec):
-    """What signals of the type ``name`` ask for. No profile names it: whoever may signal may use it.
+    """The action for signals of the type ``name``.
 
-    ``factory`` is the action itself. It gets a `waltap.signals.SignalCall`, in the engine's thread
-    between two batches, so it must not wait; it raises `waltap.signals.SignalUnusable` where the
-    arguments will not do. Whatever else it raises is told in the log too: a signal stops no pipeline.
+    No profile names it: every sender of signals may use it. ``factory`` is the action itself. It receives
+    a `waltap.signals.SignalCall`, in the engine's thread between two batches, so it must not wait. It
+    raises `waltap.signals.SignalUnusable` for unsuitable arguments. Its other errors are logged too: a
+    signal stops no pipeline.
     """
 
     factory: "Callable[[SignalCall], None]"
@@ -305,24 +326,31 @@ class SignalActionSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalChannelSpec(Spec):
-    """Where signals come from. A profile names it in ``signal.enabled.channels``."""
+    """A source of signals.
+
+    A profile names it in ``signal.enabled.channels``.
+    """
 
     factory: "Callable[[Any], SignalChannel]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationChannelSpec(Spec):
-    """Where notifications go. A profile names it in ``notification.enabled.channels``."""
+    """A destination of notifications.
+
+    A profile names it in ``notification.enabled.channels``.
+    """
 
     factory: "Callable[[Any], NotificationChannel]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSpec(Spec):
-    """A check before a start: `waltap doctor` prints it, a run obeys it. It changes nothing.
+    """A check before a start, which changes nothing.
 
-    ``factory`` is the check itself. It gets a `waltap.source.CheckContext`: the profile, the connector,
-    which is connected, and the stored offset.
+    `waltap doctor` prints its result, and a run with errors is refused. ``factory`` is the check itself.
+    It receives a `waltap.source.CheckContext`: the profile, the connected connector, and the stored
+    offset.
     """
 
     factory: "Callable[[Any], list[PreflightCheck]]"
@@ -330,14 +358,17 @@ class CheckSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec(Spec):
-    """A sub-command of the CLI: the factory gives a typer application or a callable."""
+    """A sub-command of the CLI.
+
+    The factory returns a typer application or a callable.
+    """
 
     factory: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class SpecKind:
-    """One kind of capability: the host's attribute, the hook that contributes it, its spec."""
+    """One kind of contribution: the host's attribute, its hook, its spec."""
 
     attribute: str
     noun: str

@@ -1,4 +1,4 @@
-"""The version of the framework, for whoever needs nothing else of it."""
+"""The version of the framework, importable without anything else."""
 
 __all__ = ["VERSION"]
 
