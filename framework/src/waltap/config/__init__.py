@@ -1,4 +1,4 @@
-"""Configuration: properties declared once; files, environment and arguments that set them."""
+"""Declare properties and read them from files, environment and arguments."""
 
 from typing import TYPE_CHECKING
 

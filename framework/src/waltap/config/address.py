@@ -1,4 +1,4 @@
-"""Addresses that properties give."""
+"""Check addresses in properties."""
 
 from urllib.parse import urlsplit
 
@@ -6,8 +6,12 @@ __all__ = ["whole_address"]
 
 
 def whole_address(text: str | None) -> str | None:
-    """Return an address as it is. Raises: ValueError, which quotes nothing of it, where it is torn."""
+    """Return an address unchanged if its parts can be read.
+
+    Raises: ValueError, which quotes no part of it: the address may contain a password.
+    """
     try:
+        # A special character in a password splits the address at the wrong place.
         port = urlsplit(text or "").port
     except ValueError:
         port = 0

@@ -1,4 +1,4 @@
-"""What differs between two resolved profiles, property by property: for who reads one again."""
+"""Compare two resolved profiles, for a reload."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,20 +12,24 @@ __all__ = ["PropertyChange", "changes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropertyChange:
-    """A property that has another value. ``name`` is as in a profile of our own, with its place where that
-    is not the common namespace; ``declaration`` is None for what is no property, such as a type."""
+    """A property with another value."""
 
+    # The name in a profile of waltap, with a prefix outside the common namespace.
     name: str
+    # None for a setting that is no property, such as a type.
     declaration: PropertyDeclaration | None = None
 
     @property
     def reloadable(self) -> bool:
-        """Tell whether a run takes it while it goes on."""
+        """Return whether a running pipeline accepts the change."""
         return self.declaration is not None and self.declaration.reloadable
 
 
 def changes(before: Profile, after: Profile) -> list[PropertyChange]:
-    """Return what differs, in the order of ``after``. Values are compared, secrets too, and not shown."""
+    """Return the changed properties, in the order of ``after``.
+
+    Values are compared, including secrets, and not shown.
+    """
     old, new = dict(_settings(before)), dict(_settings(after))
     found = []
     for name in [*new, *(name for name in old if name not in new)]:
@@ -36,7 +40,7 @@ def changes(before: Profile, after: Profile) -> list[PropertyChange]:
 
 
 def _settings(profile: Profile) -> Iterator[tuple[str, tuple[Any, PropertyDeclaration | None]]]:
-    """Yield each property by its name, with its value and what declares it."""
+    """Yield each property by name, with its value and declaration."""
     yield "name", (profile.name, None)
     yield "labels", (profile.labels, None)
     for model in (profile.engine, profile.capture):
@@ -52,11 +56,11 @@ COMMON = {
     "source.", "decoder.", "snapshot.", "snapshot.query.", "snapshot.lock.", "topic.naming.", "format.",
     "offsets.",
 }  # fmt: skip
-"""Components whose properties stand in one namespace."""
+"""Components whose properties share one namespace."""
 
 
 def _components(profile: Profile) -> Iterator[tuple[str, Component[Any]]]:
-    """Yield each component with what stands before its properties."""
+    """Yield each component with the prefix of its properties."""
     yield "source.", profile.connector
     yield "decoder.", profile.decoder
     yield "snapshot.", profile.snapshotter

@@ -1,7 +1,7 @@
-"""Reads Java ``.properties`` text, as Kafka Connect loads connector files. Sans-IO.
+"""Read Java ``.properties`` text, as Kafka Connect does. Sans-IO.
 
 Source: the Java platform's documentation of ``java.util.Properties.load``: logical lines, comments,
-three separators, escapes. A key that is given twice keeps its last value.
+three separators, escapes. The last value of a repeated key wins.
 """
 
 __all__ = ["parse_properties"]
@@ -11,7 +11,10 @@ ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the keys and values of ``text``. Raises: ValueError with the line of a bad escape."""
+    """Return the keys and values of ``text``.
+
+    Raises: ValueError with the line of a bad escape.
+    """
     values: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key, rest = _key_and_rest(line)
@@ -24,7 +27,10 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Join continued lines; drop blank and comment lines. Numbers are those of the first line."""
+    """Join continued lines and number each by its first line.
+
+    Blank lines and comments are dropped.
+    """
     lines: list[tuple[int, str]] = []
     pending: tuple[int, str] | None = None
     natural = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -45,7 +51,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 
 
 def _key_and_rest(line: str) -> tuple[str, str]:
-    """Split at the first ``=``, ``:`` or blank that is not escaped."""
+    """Split at the first unescaped ``=``, ``:`` or blank."""
     at = 0
     while at < len(line) and line[at] not in "=:" + BLANKS:
         at += 2 if line[at] == "\\" else 1

@@ -1,7 +1,7 @@
-"""Secrets in profiles: ``${env:NAME}``, ``${file:PATH}`` and ``${file:PATH:KEY}``.
+"""Fill in secrets: ``${env:NAME}``, ``${file:PATH}``, ``${file:PATH:KEY}``.
 
 The last form is Kafka Connect's FileConfigProvider: one key of a ``.properties`` file. Relative
-paths start at the profile's folder. A value that was filled in is never shown: messages and
+paths start at the profile's folder. A filled-in value is never shown: messages and
 listings show the placeholder.
 """
 
@@ -18,29 +18,30 @@ PLACEHOLDER = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*):([^}]+)\}")
 
 
 class SecretMissing(ValueError):
-    """A placeholder names something that is not there; the text says what and holds no secret."""
+    """A placeholder's secret does not exist; the text contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretRefresh:
-    """Where a value came from: a text with placeholders, None where it had none, and the folder in which
-    relative paths of it start."""
+    """The origin of a value, to read its secrets again."""
 
+    # The text with placeholders, None without any.
     template: str | None
+    # Start of relative paths.
     folder: Path
 
     def now(self) -> str | None:
-        """Return the value with what the placeholders name by now. Raises: SecretMissing."""
+        """Return the value with its present secrets. Raises: SecretMissing."""
         return None if self.template is None else fill(self.template, self.folder)[0]
 
 
 def holds_placeholder(value: object) -> bool:
-    """Tell whether ``value`` is a text with a placeholder in it."""
+    """Return whether ``value`` is a text with a placeholder."""
     return isinstance(value, str) and PLACEHOLDER.search(value) is not None
 
 
 def fill(value: str, folder: Path) -> tuple[str, tuple[str, ...]]:
-    """Return ``value`` with its placeholders filled in, and the secrets that were put there.
+    """Return ``value`` with its placeholders filled in, and its secrets.
 
     Raises: SecretMissing.
     """

@@ -1,4 +1,4 @@
-"""A resolved profile: every component of one pipeline with its validated properties."""
+"""Define a resolved profile: a pipeline's components and properties."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ S = TypeVar("S", bound=Spec)
 
 @dataclass(frozen=True, slots=True)
 class Component(Generic[S]):
-    """A spec and the properties to call its factory with (None where it declares none)."""
+    """A spec and the validated properties for its factory, if it has any."""
 
     spec: S
     properties: Properties | None = None
@@ -42,45 +42,48 @@ class Component(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class TransformUse(Component[TransformSpec]):
-    """A transform of a profile. ``label`` is what its owner calls it; ``predicate`` says which records a
-    transform of records concerns, with ``negate`` which it does not."""
+    """A transform in a profile, with its predicate."""
 
+    # The owner's name of the transform.
     label: str = ""
+    # The records that a transform of records receives; with ``negate`` the other ones.
     predicate: Component[PredicateSpec] | None = None
     negate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ConverterUse(Component[ColumnConverterSpec]):
-    """A converter of columns of a profile. ``label`` is what its owner calls it."""
+    """A converter of columns in a profile."""
 
+    # The owner's name of the converter.
     label: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutletProfile:
-    """One of several sinks of a pipeline; ``transforms`` are its own, behind the pipeline's."""
+    """One of several sinks of a pipeline."""
 
     name: str
     sink: Component[SinkSpec]
     format: Component[FormatSpec]
+    # The sink's own transforms, after the pipeline's.
     transforms: tuple[TransformUse, ...]
     properties: "OutletProperties"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One pipeline: one database, and one sink, or several (``outlets``; ``sink`` then stands for all).
-    ``name`` is also the folder of its state."""
+    """One pipeline: one database with one or several sinks."""
 
+    # Also the name of the pipeline's state folder.
     name: str
     connector: Component[ConnectorSpec]
     decoder: Component[DecoderSpec]
     snapshotter: Component[SnapshotterSpec]
     snapshot_query: Component[SnapshotterSpec] | None = None
-    """Gives the SELECTs of a snapshot instead of ``snapshotter``."""
+    """Decides about the SELECTs of a snapshot in place of ``snapshotter``."""
     snapshot_lock: Component[SnapshotterSpec] | None = None
-    """Gives the locks of a snapshot instead of ``snapshotter``."""
+    """Decides about the locks of a snapshot in place of ``snapshotter``."""
     capture: "CaptureProperties"
     engine: "EngineProperties"
     format: Component[FormatSpec]
@@ -89,21 +92,22 @@ class Profile:
     offset_store: Component[OffsetStoreSpec]
     transforms: tuple[TransformUse, ...] = ()
     converters: tuple[ConverterUse, ...] = ()
+    # Several sinks; ``sink`` then represents all of them.
     outlets: tuple[OutletProfile, ...] = ()
     dead_letters: Component[SinkSpec] | None = None
-    """Gets a copy of every dead letter."""
+    """Receives a copy of every dead letter."""
     signal_channels: tuple[Component[SignalChannelSpec], ...] = ()
-    """Those that are polled: all but ``source``, whose signals come in the stream."""
+    """The polled channels: all except ``source``, whose signals are in the stream."""
     notification_channels: tuple[Component[NotificationChannelSpec], ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
     debezium: bool = False
-    """Whether it came from a Debezium file (defaults that differ then are Debezium's)."""
+    """Whether the profile is a Debezium file, with Debezium's defaults."""
     folder: Path = field(default_factory=Path.cwd)
-    """Where its relative paths start; the paths in its components are absolute."""
+    """Start of the profile's relative paths; the paths in its components are absolute."""
 
     @property
     def form(self) -> EventForm:
-        """Return the form of its events, as its connector has them."""
+        """Return the connector's form of events."""
         spec = self.connector.spec
         if spec.form is None:
             return EventForm()
