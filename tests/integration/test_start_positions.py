@@ -334,6 +334,18 @@ def test_without_a_reconnect_the_next_start_does_it(behind: PipelineRig) -> None
     assert behind.destination.ids("t", "r") == [1, 2, 3]
 
 
+def test_changes_from_before_a_publication_was_dropped_do_not_hide_the_later_ones(
+    behind: PipelineRig,
+) -> None:
+    """The server decodes the first ones, and fails at the next: the start sees that, not the stream."""
+    drop = f"INSERT INTO t VALUES (3); DROP PUBLICATION {behind.slot}; INSERT INTO t VALUES (4)"
+    for statement in drop.split("; "):
+        behind.database.execute(statement)
+    behind.settings |= WHEN_NEEDED | {"errors.max.retries": 0}
+    behind.catch_up()
+    assert behind.destination.ids("t", "r") == [1, 2, 3, 4]
+
+
 def test_a_start_that_waits_for_its_slot_judges_the_publication_afterwards(
     behind: PipelineRig, caplog
 ) -> None:

@@ -102,8 +102,10 @@ def alter_membership(
         raise driver_error(error, properties) from error
 
 
-# Seconds that a slot may take to return its first change.
+# Seconds that a slot may take to return its first changes.
 PEEK_S = 10
+# Changes to look at. More that were delivered and not confirmed are confirmed by the run itself.
+PEEK_CHANGES = 1000
 
 
 # Transactions with a lock to write to a table or to one of its partitions. A standby does not know
@@ -268,11 +270,12 @@ class PublicationSet:
         try:
             with self._connection.transaction():
                 self._connection.execute(f"SET LOCAL statement_timeout = '{PEEK_S}s'".encode())
-                # Peek, so that the slot does not advance.
+                # Peek, so that the slot does not advance. The first changes may be ones that were
+                # delivered and not confirmed: those do not miss the publication.
                 self._connection.execute(
-                    "SELECT 1 FROM pg_logical_slot_peek_binary_changes(%s, NULL, 1,"
-                    " 'proto_version', '1', 'publication_names', %s) LIMIT 1",
-                    (slot, identifier(name)),
+                    "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(%s, NULL, %s,"
+                    " 'proto_version', '1', 'publication_names', %s)",
+                    (slot, PEEK_CHANGES, identifier(name)),
                 )
         except psycopg.Error as error:
             if error.sqlstate is None:
