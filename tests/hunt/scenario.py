@@ -60,7 +60,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     },
     "decoderbufs": {"plugin.name": "decoderbufs"},
 }  # fmt: skip
-WEIGHTS = (5, 2, 3, 2, 2, 2, 1, 1, 2)
+WEIGHTS = (5, 3, 2, 2, 2, 1, 1, 2)
 
 STEPS: dict[str, float] = {
     # work on the source

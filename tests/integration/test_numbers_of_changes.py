@@ -14,7 +14,6 @@ from pyarrow import parquet
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, in_parts, relation
 from tests.harness.lakes import delta_rows
-from tests.unit.sinks.test_changelog_sink import rows as logged
 
 from waltap.decode.message import Insert
 from waltap.sink.sink import Sink
@@ -23,6 +22,7 @@ from waltap.transforms.applied import transformed
 from waltap.transforms.filter import FilterProperties, changes_filter
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties
+from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.sink import ChangeLogSink
 from waltap_sinks.files.properties import FilesProperties
@@ -37,7 +37,12 @@ Numbers = dict[int, tuple[int, int]]
 
 def _change_log(folder: Path) -> tuple[Sink, Callable[[], Numbers]]:
     given = ChangeLogProperties.model_validate({"path": str(folder / "log")})
-    return ChangeLogSink(given, context(folder)), lambda: _named(logged(folder / "log", "people"))
+
+    def read() -> Numbers:
+        parts = ChangeLog(str(folder / "log")).rows("public", "people")
+        return _named([row for part in parts for row in part.to_pylist()])
+
+    return ChangeLogSink(given, context(folder)), read
 
 
 def _files(folder: Path) -> tuple[Sink, Callable[[], Numbers]]:

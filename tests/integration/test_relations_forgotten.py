@@ -112,10 +112,15 @@ def test_no_consumer_keeps_anything_of_a_table_that_is_gone(
     tables = Recreations(database, tmp_path, CONSUMERS[consumer], plugin)
     with tables.pipeline.running() as run:
         tables.make(run, 100)
-        before = kinds()
-        tables.make(run, 100)
-        grown = {kind for kind, count in (kinds() - before).items() if count > 60}
-    assert grown <= {"KnownTable", "TargetName"}  # what the SQL target's own table of tables has
+        grown, own = set(kinds()), {"KnownTable", "TargetName"}  # the SQL target's table of tables
+        # Descriptions are dropped now and then; what is kept grows in each round.
+        for _ in range(3):
+            before = kinds()
+            tables.make(run, 100)
+            grown &= {kind for kind, count in (kinds() - before).items() if count > 60}
+            if grown <= own:
+                break
+    assert grown <= own
 
 
 @pytest.mark.exhaustive
