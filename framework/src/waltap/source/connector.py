@@ -411,7 +411,7 @@ class Connector(abc.ABC):
         """Return the reader of table chunks, None if there is none.
 
         ``signal_table`` receives the watermarks. Without it, each chunk carries its position in the stream
-        (`SnapshotChunk.until`).
+        (`ReadChunk.until`).
         """
         return None
 

@@ -26,7 +26,7 @@ class SetupPlan:
 
     # SQL that the start would run, in order.
     statements: tuple[str, ...]
-    # SQL that the operator must run before, because the profile's role may not.
+    # SQL that the operator must run before: the start may not, or does not, run it.
     by_others: tuple[str, ...]
     # Replication command that creates the slot; the server then retains WAL. None: no new slot.
     slot: str | None
