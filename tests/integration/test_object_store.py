@@ -409,3 +409,22 @@ def test_one_process_of_a_machine_writes_a_place(
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")  # where no file is kept, nobody is seen
     first.lock(".lock")
     second.lock(".lock")
+
+
+@pytest.mark.parametrize("kind", ["bucket", "folder"])
+def test_an_instance_without_its_lease_publishes_nothing(
+    s3: S3Server, bucket: str, tmp_path: Path, kind: str
+) -> None:
+    """A file in a bucket is there when its stream ends: the lease is asked for before that."""
+    storage = StorageProperties.model_validate(s3.properties())
+    places = {"bucket": (f"s3://{bucket}/orders", storage), "folder": (str(tmp_path / "orders"),)}
+    store, other = FileStore(*places[kind]), FileStore(*places[kind])
+
+    def lost() -> None:
+        raise SinkError("the lease is lost")
+
+    store.publish("manifests/1", b"first")
+    store.may_write = lost
+    with pytest.raises(SinkError, match="the lease is lost"):
+        store.publish("manifests/2", b"second")
+    assert other.names("manifests") == ["1"]

@@ -413,13 +413,15 @@ class FileStore:
         try:
             self._make_folder(folder)
             self._settle()
+            # An object store shows the file when the stream ends, a file system when it is renamed.
+            self.may_write()
             with self._opened(written) as stream:
                 stream.write(data)
             if self.local:
                 sync(written)
-            # The lease may have been lost since the file was begun.
-            self.may_write()
             if self._renames:
+                # The lease may have been lost since the file was begun.
+                self.may_write()
                 self._fs.move(written, target)
             if self.local:
                 sync(self.path(folder))
