@@ -52,22 +52,32 @@ def guard(
             result = yield
         except BaseException as inner:  # noqa: BLE001 - the wrapper decides about it
             raised = inner
-        # an old-style wrapper gets an object that holds the result, and may replace it there
-        before = result.get_result() if implementation.hookwrapper else result
+        # An old-style wrapper gets an object that holds the result or the error, and may replace it.
+        held = result if implementation.hookwrapper else None
+        before = result if held is None else held.exception or held.get_result()
         try:
             after = _ended(wrapper, result, raised)
-            return accept(result.get_result() if implementation.hookwrapper else after)
+            if held is None:
+                return accept(after)
+            if held.exception is None:
+                held.force_result(accept(held.get_result()))
         except Exception as failure:
             # The wrapper passed the error of a wrapped implementation on.
             if failure is raised:
                 raise
             if (error := failed(failure)) is not None:
                 raise error from failure
+        else:
+            return None
         if raised is not None:
             raise raised
-        if implementation.hookwrapper:
-            result.force_result(before)
-        return before
+        if held is None:
+            return before
+        if isinstance(before, BaseException):
+            held.force_exception(before)
+        else:
+            held.force_result(before)
+        return None
 
     # pluggy has no public place for this: its monitoring sees whole calls, not implementations
     implementation.function = wrap if is_wrapper(implementation) else call  # type: ignore[misc]

@@ -502,6 +502,32 @@ def test_a_wrapper_of_an_observer_that_raises_stops_no_observer(
     assert [vars(record)["plugin"] for record in caplog.records] == ["in process:around"]
 
 
+@pytest.mark.parametrize("caught", [True, False])
+def test_an_old_wrapper_of_a_choice_sees_its_error(*, caught: bool) -> None:
+    seen: list[object] = []
+
+    @hookimpl
+    def choose_topic(relation: object) -> str:
+        raise KeyError("x")
+
+    @hookimpl(hookwrapper=True)
+    def around_choice():
+        outcome = yield
+        seen.append(type(outcome.exception))
+        if caught:
+            outcome.force_result("caught")
+
+    host = Host(discover=False)
+    host.register(module(choose_topic=choose_topic), "chooser")
+    host.register(module(choose_topic=around_choice), "around")
+    if caught:
+        assert host.choose("choose_topic", relation=None) == "caught"
+    else:
+        with pytest.raises(HookRaised, match=r"choose_topic of chooser .* raised KeyError"):
+            host.choose("choose_topic", relation=None)
+    assert seen == [HookRaised]
+
+
 def test_a_wrapper_of_a_choice_may_catch_its_error_or_be_blamed_for_its_own() -> None:
     @hookimpl
     def choose_topic(relation: object) -> str:
