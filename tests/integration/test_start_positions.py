@@ -338,12 +338,14 @@ def test_changes_from_before_a_publication_was_dropped_do_not_hide_the_later_one
     behind: PipelineRig,
 ) -> None:
     """The server decodes the first ones, and fails at the next: the start sees that, not the stream."""
-    drop = f"INSERT INTO t VALUES (3); DROP PUBLICATION {behind.slot}; INSERT INTO t VALUES (4)"
-    for statement in drop.split("; "):
-        behind.database.execute(statement)
+    database = behind.database
+    database.execute("INSERT INTO t SELECT generate_series(3, 2000)")
+    database.execute("INSERT INTO t VALUES (2001)")
+    database.execute(f"DROP PUBLICATION {behind.slot}")
+    database.execute("INSERT INTO t VALUES (2002)")
     behind.settings |= WHEN_NEEDED | {"errors.max.retries": 0}
     behind.catch_up()
-    assert behind.destination.ids("t", "r") == [1, 2, 3, 4]
+    assert behind.destination.ids("t", "r") == [*range(1, 2003)]
 
 
 def test_a_start_that_waits_for_its_slot_judges_the_publication_afterwards(

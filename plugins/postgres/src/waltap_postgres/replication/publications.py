@@ -104,8 +104,9 @@ def alter_membership(
 
 # Seconds that a slot may take to return its first changes.
 PEEK_S = 10
-# Changes to look at. More that were delivered and not confirmed are confirmed by the run itself.
-PEEK_CHANGES = 1000
+# Changes to look at. The server keeps them in a temporary file until it answers. Beyond them the
+# stream ends with the error, whose remedy reads the tables again.
+PEEK_CHANGES = 100_000
 
 
 # Transactions with a lock to write to a table or to one of its partitions. A standby does not know
