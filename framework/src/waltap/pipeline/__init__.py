@@ -1,6 +1,18 @@
 """Joins the stages: the engine, its limits, and what it is made of."""
 
-from waltap.pipeline.engine import Engine
-from waltap.pipeline.stop_conditions import Limits
+from typing import TYPE_CHECKING
+
+from waltap.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from waltap.pipeline.engine import Engine
+    from waltap.pipeline.stop_conditions import Limits
 
 __all__ = ["Engine", "Limits"]
+
+if not TYPE_CHECKING:
+    # The properties of this package are read for help and checks, without an engine.
+    __getattr__ = on_first_use(
+        __name__,
+        {"waltap.pipeline.engine": ("Engine",), "waltap.pipeline.stop_conditions": ("Limits",)},
+    )
