@@ -25,7 +25,6 @@ from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.hookspecs import hookimpl
 from waltap.monitor.history import StatusHistory
 from waltap.monitor.listener import JSON, Answer, MonitorListener
-from waltap.monitor.metric import ObservedMetric
 from waltap.monitor.metrics import (
     BATCH_EVENTS,
     BATCH_SECONDS,
@@ -34,6 +33,7 @@ from waltap.monitor.metrics import (
     FLUSH_SECONDS,
     METRICS,
     SCHEMA_CHANGES,
+    ObservedMetric,
 )
 from waltap.monitor.requests import MonitorRequest
 from waltap.offsets.durable_file import replace_durably

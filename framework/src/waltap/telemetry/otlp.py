@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from waltap.errors import WaltapError
 from waltap.hookspecs import hookimpl
-from waltap.monitor.metric import ObservedMetric, StatusMetric
-from waltap.monitor.metrics import BATCH_EVENTS, BATCH_SECONDS, FAILURES, FLUSH_SECONDS, METRICS
+from waltap.monitor.metrics import (
+    BATCH_EVENTS,
+    BATCH_SECONDS,
+    FAILURES,
+    FLUSH_SECONDS,
+    METRICS,
+    ObservedMetric,
+    StatusMetric,
+)
 from waltap.pipeline.status import PipelineStatus
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Positions, lsn_text
