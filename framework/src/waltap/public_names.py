@@ -4,24 +4,40 @@ A package with names from many modules would otherwise load all of them for one 
 ``waltap --help``.
 """
 
-from collections.abc import Callable, Mapping
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 __all__ = ["on_first_use"]
 
 
-def on_first_use(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+def on_first_use(package: str) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of ``package``.
 
-    ``homes`` is module → its public names.
+    The names are those that the package imports for type checkers only.
     """
-    home_of = {name: module for module, names in homes.items() for name in names}
+
+    @cache
+    def homes() -> dict[str, str]:
+        # The block for type checkers is the only list: a second one could differ from it.
+        source = sys.modules[package].__loader__.get_source(package)  # type: ignore[union-attr]
+        blocks = (node for node in ast.parse(source).body if isinstance(node, ast.If))
+        imports = (node for block in blocks for node in block.body)
+        return {
+            alias.name: str(node.module)
+            for node in imports
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
 
     def find(name: str) -> Any:
-        if name not in home_of:
+        home = homes().get(name)
+        if home is None:
             message = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(message)
-        return getattr(import_module(home_of[name]), name)
+        return getattr(import_module(home), name)
 
     return find

@@ -5,28 +5,11 @@ from typing import TYPE_CHECKING
 from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.capture.capture import (
-        CaptureRules,
-    )
-    from waltap.capture.properties import (
-        CaptureProperties,
-    )
-    from waltap.capture.topic_naming import (
-        TopicNaming,
-    )
+    from waltap.capture.capture import CaptureRules
+    from waltap.capture.properties import CaptureProperties
+    from waltap.capture.topic_naming import TopicNaming
 
-__all__ = [
-    "CaptureProperties",
-    "CaptureRules",
-    "TopicNaming",
-]
+__all__ = ["CaptureProperties", "CaptureRules", "TopicNaming"]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(
-        __name__,
-        {
-            "waltap.capture.capture": ("CaptureRules",),
-            "waltap.capture.properties": ("CaptureProperties",),
-            "waltap.capture.topic_naming": ("TopicNaming",),
-        },
-    )
+    __getattr__ = on_first_use(__name__)

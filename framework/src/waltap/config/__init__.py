@@ -5,29 +5,9 @@ from typing import TYPE_CHECKING
 from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.config.property import (
-        CommaList,
-        Properties,
-        declare,
-        declare_family,
-    )
+    from waltap.config.property import CommaList, Properties, declare, declare_family
 
-__all__ = [
-    "CommaList",
-    "Properties",
-    "declare",
-    "declare_family",
-]
+__all__ = ["CommaList", "Properties", "declare", "declare_family"]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(
-        __name__,
-        {
-            "waltap.config.property": (
-                "CommaList",
-                "Properties",
-                "declare",
-                "declare_family",
-            ),
-        },
-    )
+    __getattr__ = on_first_use(__name__)

@@ -5,26 +5,12 @@ from typing import TYPE_CHECKING
 from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.format.connect_record import (
-        ConnectRecord,
-    )
-    from waltap.format.format import (
-        Format,
-        FormatContext,
-    )
-    from waltap.format.record import (
-        Record,
-    )
-    from waltap.format.record_block import (
-        RecordBlock,
-    )
-    from waltap.format.record_transform import (
-        RecordTransformContext,
-        RecordUnfit,
-    )
-    from waltap.format.schema_memory import (
-        SchemaMemory,
-    )
+    from waltap.format.connect_record import ConnectRecord
+    from waltap.format.format import Format, FormatContext
+    from waltap.format.record import Record
+    from waltap.format.record_block import RecordBlock
+    from waltap.format.record_transform import RecordTransformContext, RecordUnfit
+    from waltap.format.schema_memory import SchemaMemory
 
 __all__ = [
     "ConnectRecord",
@@ -38,20 +24,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(
-        __name__,
-        {
-            "waltap.format.connect_record": ("ConnectRecord",),
-            "waltap.format.format": (
-                "Format",
-                "FormatContext",
-            ),
-            "waltap.format.record": ("Record",),
-            "waltap.format.record_block": ("RecordBlock",),
-            "waltap.format.record_transform": (
-                "RecordTransformContext",
-                "RecordUnfit",
-            ),
-            "waltap.format.schema_memory": ("SchemaMemory",),
-        },
-    )
+    __getattr__ = on_first_use(__name__)

@@ -8,45 +8,14 @@ from typing import TYPE_CHECKING
 from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.arrow.column import (
-        booleans,
-        byte_strings,
-        converted,
-        floats,
-        integers,
-        strings,
-    )
-    from waltap.decode.relation import (
-        Column,
-        DataType,
-        TypeKind,
-    )
-    from waltap.json.schema import (
-        number_json,
-        quote,
-        value_json,
-    )
-    from waltap.mapping.column_default import (
-        default_text,
-        default_value,
-    )
-    from waltap.mapping.connect_schema import (
-        ConnectKind,
-        Field,
-        Schema,
-    )
-    from waltap.mapping.conversion import (
-        ColumnConversion,
-        ColumnConverter,
-    )
-    from waltap.mapping.java_number import (
-        double_text,
-        float_text,
-        single,
-    )
-    from waltap.mapping.parsed_type import (
-        simple_type,
-    )
+    from waltap.arrow.column import booleans, byte_strings, converted, floats, integers, strings
+    from waltap.decode.relation import Column, DataType, TypeKind
+    from waltap.json.schema import number_json, quote, value_json
+    from waltap.mapping.column_default import default_text, default_value
+    from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+    from waltap.mapping.conversion import ColumnConversion, ColumnConverter
+    from waltap.mapping.java_number import double_text, float_text, single
+    from waltap.mapping.parsed_type import simple_type
     from waltap.mapping.type_mapping import (
         ArrowMapping,
         ColumnMapping,
@@ -57,18 +26,9 @@ if TYPE_CHECKING:
         TypeSample,
         types_named,
     )
-    from waltap.mapping.type_registry import (
-        TypeRegistry,
-    )
-    from waltap.mapping.value_form import (
-        OutOfRange,
-        ValueForm,
-        column_mapping,
-        placeholder_text,
-    )
-    from waltap.specs import (
-        TypeSpec,
-    )
+    from waltap.mapping.type_registry import TypeRegistry
+    from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
+    from waltap.specs import TypeSpec
 
 __all__ = [
     "ArrowMapping",
@@ -112,63 +72,4 @@ __all__ = [
 
 # Names are imported at first use: the JSON and Arrow halves import this package, too.
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(
-        __name__,
-        {
-            "waltap.arrow.column": (
-                "booleans",
-                "byte_strings",
-                "converted",
-                "floats",
-                "integers",
-                "strings",
-            ),
-            "waltap.decode.relation": (
-                "Column",
-                "DataType",
-                "TypeKind",
-            ),
-            "waltap.json.schema": (
-                "number_json",
-                "quote",
-                "value_json",
-            ),
-            "waltap.mapping.column_default": (
-                "default_text",
-                "default_value",
-            ),
-            "waltap.mapping.connect_schema": (
-                "Field",
-                "ConnectKind",
-                "Schema",
-            ),
-            "waltap.mapping.java_number": (
-                "double_text",
-                "float_text",
-                "single",
-            ),
-            "waltap.mapping.parsed_type": ("simple_type",),
-            "waltap.mapping.conversion": (
-                "ColumnConverter",
-                "ColumnConversion",
-            ),
-            "waltap.mapping.type_mapping": (
-                "ArrowMapping",
-                "ColumnMapping",
-                "JsonColumn",
-                "JsonExpression",
-                "TypeMapper",
-                "TypeOptions",
-                "TypeSample",
-                "types_named",
-            ),
-            "waltap.mapping.type_registry": ("TypeRegistry",),
-            "waltap.mapping.value_form": (
-                "OutOfRange",
-                "ValueForm",
-                "column_mapping",
-                "placeholder_text",
-            ),
-            "waltap.specs": ("TypeSpec",),
-        },
-    )
+    __getattr__ = on_first_use(__name__)

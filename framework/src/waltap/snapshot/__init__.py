@@ -6,28 +6,9 @@ from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
     from waltap.snapshot.chunk import SnapshotChunk
-    from waltap.snapshot.snapshotter import (
-        SnapshotFacts,
-        SnapshotStart,
-        Snapshotter,
-    )
+    from waltap.snapshot.snapshotter import SnapshotFacts, SnapshotStart, Snapshotter
 
-__all__ = [
-    "SnapshotChunk",
-    "SnapshotFacts",
-    "SnapshotStart",
-    "Snapshotter",
-]
+__all__ = ["SnapshotChunk", "SnapshotFacts", "SnapshotStart", "Snapshotter"]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(
-        __name__,
-        {
-            "waltap.snapshot.chunk": ("SnapshotChunk",),
-            "waltap.snapshot.snapshotter": (
-                "SnapshotFacts",
-                "SnapshotStart",
-                "Snapshotter",
-            ),
-        },
-    )
+    __getattr__ = on_first_use(__name__)

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.source.check_context import (
-        CheckContext,
-    )
+    from waltap.source.check_context import CheckContext
     from waltap.source.connector import (
         ChangeStream,
         Connector,
@@ -17,13 +15,7 @@ if TYPE_CHECKING:
         StartPosition,
         StopRequested,
     )
-    from waltap.source.position import (
-        START,
-        Position,
-        Positions,
-        lsn_text,
-        parse_lsn,
-    )
+    from waltap.source.position import START, Position, Positions, lsn_text, parse_lsn
 
 __all__ = [
     "START",
@@ -42,25 +34,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(
-        __name__,
-        {
-            "waltap.source.check_context": ("CheckContext",),
-            "waltap.source.connector": (
-                "ChangeStream",
-                "PreflightCheck",
-                "Connector",
-                "ConnectorContext",
-                "SlotStatus",
-                "StartPosition",
-                "StopRequested",
-            ),
-            "waltap.source.position": (
-                "Position",
-                "Positions",
-                "START",
-                "lsn_text",
-                "parse_lsn",
-            ),
-        },
-    )
+    __getattr__ = on_first_use(__name__)

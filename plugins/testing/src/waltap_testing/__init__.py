@@ -18,69 +18,29 @@ from typing import TYPE_CHECKING
 from waltap.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap_testing.decoder_suite import (
-        DecoderRig,
-        DecoderSuite,
-    )
-    from waltap_testing.format_suite import (
-        FormatRig,
-        FormatSuite,
-    )
-    from waltap_testing.identity_suite import (
-        IdentityRig,
-        IdentitySuite,
-    )
+    from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
+    from waltap_testing.format_suite import FormatRig, FormatSuite
+    from waltap_testing.identity_suite import IdentityRig, IdentitySuite
     from waltap_testing.notification_channel_suite import (
         NotificationChannelRig,
         NotificationChannelSuite,
     )
-    from waltap_testing.offset_store_suite import (
-        OffsetStoreRig,
-        OffsetStoreSuite,
-    )
+    from waltap_testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
     from waltap_testing.record_transform_suite import (
         RecordTransformRig,
         RecordTransformSuite,
         every_record,
     )
-    from waltap_testing.recording import (
-        StaticCatalogue,
-        load_recordings,
-    )
-    from waltap_testing.signal_action_suite import (
-        SignalActionRig,
-        SignalActionSuite,
-    )
-    from waltap_testing.signal_channel_suite import (
-        SignalChannelRig,
-        SignalChannelSuite,
-    )
-    from waltap_testing.sink_rig import (
-        DeliveredChange,
-        SinkRig,
-    )
-    from waltap_testing.sink_suite import (
-        SinkSuite,
-    )
-    from waltap_testing.snapshotter_suite import (
-        SnapshotterRig,
-        SnapshotterSuite,
-    )
-    from waltap_testing.table_format_suite import (
-        TableFormatRig,
-        TableFormatSuite,
-    )
-    from waltap_testing.transform_suite import (
-        TransformRig,
-        TransformSuite,
-    )
-    from waltap_testing.type_suite import (
-        TypeRig,
-        TypeSuite,
-    )
-    from waltap_testing.workload import (
-        ScriptedWorkload,
-    )
+    from waltap_testing.recording import StaticCatalogue, load_recordings
+    from waltap_testing.signal_action_suite import SignalActionRig, SignalActionSuite
+    from waltap_testing.signal_channel_suite import SignalChannelRig, SignalChannelSuite
+    from waltap_testing.sink_rig import DeliveredChange, SinkRig
+    from waltap_testing.sink_suite import SinkSuite
+    from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
+    from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
+    from waltap_testing.transform_suite import TransformRig, TransformSuite
+    from waltap_testing.type_suite import TypeRig, TypeSuite
+    from waltap_testing.workload import ScriptedWorkload
 
 __all__ = [
     "DecoderRig",
@@ -117,67 +77,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(
-        __name__,
-        {
-            "waltap_testing.decoder_suite": (
-                "DecoderRig",
-                "DecoderSuite",
-            ),
-            "waltap_testing.format_suite": (
-                "FormatRig",
-                "FormatSuite",
-            ),
-            "waltap_testing.identity_suite": (
-                "IdentityRig",
-                "IdentitySuite",
-            ),
-            "waltap_testing.notification_channel_suite": (
-                "NotificationChannelRig",
-                "NotificationChannelSuite",
-            ),
-            "waltap_testing.offset_store_suite": (
-                "OffsetStoreRig",
-                "OffsetStoreSuite",
-            ),
-            "waltap_testing.record_transform_suite": (
-                "RecordTransformRig",
-                "RecordTransformSuite",
-                "every_record",
-            ),
-            "waltap_testing.recording": (
-                "StaticCatalogue",
-                "load_recordings",
-            ),
-            "waltap_testing.signal_action_suite": (
-                "SignalActionRig",
-                "SignalActionSuite",
-            ),
-            "waltap_testing.signal_channel_suite": (
-                "SignalChannelRig",
-                "SignalChannelSuite",
-            ),
-            "waltap_testing.sink_rig": (
-                "DeliveredChange",
-                "SinkRig",
-            ),
-            "waltap_testing.sink_suite": ("SinkSuite",),
-            "waltap_testing.snapshotter_suite": (
-                "SnapshotterRig",
-                "SnapshotterSuite",
-            ),
-            "waltap_testing.table_format_suite": (
-                "TableFormatRig",
-                "TableFormatSuite",
-            ),
-            "waltap_testing.transform_suite": (
-                "TransformRig",
-                "TransformSuite",
-            ),
-            "waltap_testing.type_suite": (
-                "TypeRig",
-                "TypeSuite",
-            ),
-            "waltap_testing.workload": ("ScriptedWorkload",),
-        },
-    )
+    __getattr__ = on_first_use(__name__)
