@@ -19,7 +19,7 @@ from waltap.sink.sink import SinkContext
 from waltap.source.completeness import PublicationCompleteness
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap_postgres.types.claims import BUILTIN_OIDS
+from waltap_postgres.types.builtin import BUILTIN_OIDS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.manifest import Manifest
 from waltap_sinks.changelog.table_version import LOG_COLUMNS

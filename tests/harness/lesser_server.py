@@ -19,11 +19,10 @@ from waltap.specs import ConnectorSpec
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.preflight import PreflightChecks
 from waltap_postgres.connector import PostgresConnector
-from waltap_postgres.dialect import PostgresDialect
+from waltap_postgres.dialect import PostgresDialect, ServerIdentity
 from waltap_postgres.errors import ErrorMeanings, SlotMissing
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import SlotAdmin
-from waltap_postgres.server_identity import ServerIdentity
 
 ROLE = "lesser"
 TAKEN_AWAY = (

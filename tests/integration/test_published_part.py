@@ -8,7 +8,7 @@ import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-from waltap_postgres.snapshot.errors import SnapshotSelectNarrow
+from waltap_postgres.errors import SnapshotSelectNarrow
 
 WANTED = [3, *range(11, 41)]
 

@@ -19,8 +19,8 @@ from waltap_postgres.errors import (
     ServerLimit,
     SlotExists,
     SlotInvalidated,
+    SnapshotTooOld,
 )
-from waltap_postgres.snapshot.errors import SnapshotTooOld
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from waltap.hookspecs import hookimpl
 from waltap.snapshot import SnapshotFacts, SnapshotStart, Snapshotter
 from waltap.specs import SnapshotterSpec
 from waltap.transactions.transaction import Batch
-from waltap_postgres.snapshot.errors import (
+from waltap_postgres.errors import (
     SnapshotLockRefused,
     SnapshotModeUnclear,
     SnapshotReadFailed,

@@ -15,8 +15,8 @@ from waltap.errors import WaltapError
 from waltap.hookspecs import hookimpl
 from waltap.offsets.offset import Offset
 from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap_postgres.errors import SnapshotTooOld
 from waltap_postgres.snapshot import plan
-from waltap_postgres.snapshot.errors import SnapshotTooOld
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.sink import ChangeLogSink
 

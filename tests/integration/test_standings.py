@@ -7,7 +7,7 @@ import pytest
 from tests.harness.servers.postgres import Database
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.name_resolution import BURST, CHECKS_PER_S, NameResolutionCache
+from waltap_postgres.catalog.evidence import BURST, CHECKS_PER_S, NameResolutionCache
 from waltap_postgres.properties import PostgresProperties
 
 TABLES = 64

@@ -19,8 +19,7 @@ from waltap.json.lines import JsonLines
 from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
-from waltap_postgres.snapshot.copy_block import copy_block
-from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.snapshot.copy_pieces import copy_block, copy_rows
 
 pytest.importorskip("pyarrow")
 

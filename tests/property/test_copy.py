@@ -13,8 +13,7 @@ from waltap.transactions.row_block import RowBlock
 from waltap_postgres.replication.copy_buffer import HEAD, CopyBuffer, HeadedRows
 from waltap_postgres.replication.wire import CopyEnded, CopySplitter
 from waltap_postgres.snapshot import copy_pieces
-from waltap_postgres.snapshot.copy_block import copy_block
-from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.snapshot.copy_pieces import copy_block, copy_rows
 
 pytest.importorskip("pyarrow")
 

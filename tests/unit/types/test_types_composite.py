@@ -10,7 +10,7 @@ from tests.unit.types.columns import data_type, json_of, mapping
 from waltap.arrow.out_of_range import ArrowMisfit
 from waltap.decode.relation import DataType, TypeKind
 from waltap.mapping.connect_schema import ConnectKind
-from waltap_postgres.types.composite import parse_record
+from waltap_postgres.types.user_defined import parse_record
 
 STRUCT = {"composite_types": "struct"}
 INNER = DataType(

@@ -39,6 +39,7 @@ __all__ = [
     "StreamStop",
     "Truncate",
     "Update",
+    "skip",
 ]
 
 
@@ -266,3 +267,13 @@ Message = (
     | StreamStart
     | StreamStop
 )
+
+
+def skip(messages: list[Message], xid: int = 0) -> None:
+    """Count one skipped change at the end of ``messages``."""
+    last = messages[-1] if messages else None
+    # One message per run of skipped changes, not one per change.
+    if isinstance(last, Skipped) and last.xid == xid:
+        last.count += 1
+    else:
+        messages.append(Skipped(1, xid))

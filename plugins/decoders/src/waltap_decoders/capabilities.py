@@ -6,7 +6,60 @@ that uses a decoder loads its code.
 
 from waltap.decode.decoder import DecoderCapabilities
 
-__all__ = ["DECODERBUFS", "WAL2JSON"]
+__all__ = [
+    "DECODERBUFS",
+    "DECODERBUFS_REMARKS",
+    "PGOUTPUT_REMARKS",
+    "WAL2JSON",
+    "WAL2JSON_REMARKS",
+    "YBOUTPUT_REMARKS",
+]
+
+
+# Remarks for users of each decoder, one sentence each.
+#
+# docs/reference/decoders.md prints them. tests/integration/test_records_agree.py checks sentences
+# about differences from pgoutput's events against a real server.
+
+PGOUTPUT_REMARKS = (
+    "Generated columns are not sent, unless a publication of PostgreSQL 18 says so.",
+)
+
+YBOUTPUT_REMARKS = (
+    "Verified against a protocol double built from published sources; no YugabyteDB server was run.",
+    "Generated columns are not sent.",
+    "Tables without primary key are not sent.",
+    "A change of the key arrives as a delete and an insert that do not refer to each other.",
+    "Values of composite types are NULL, as the server's defaults have it.",
+    "Under identity CHANGE a column that was not written is told apart from NULL, whatever its type.",
+)
+
+_NAMES_ALONE = (
+    "With lag: of tables that had one name in turn, rows of all but the last may go to another of them.",
+    "With lag: rows of a materialized view that is gone may be taken for a table's of its name.",
+    "With lag: a column that a row leaves out, renamed or dropped since, may be missing or renamed.",
+    "DDL beside row changes in one transaction is looked for 20 times a second at most.",
+)
+
+
+WAL2JSON_REMARKS = (
+    *_NAMES_ALONE,
+    "Generated columns are sent as well.",
+    "An origin comes as the server's number for it, without its LSN.",
+    "The content of a logical message ends at its first NUL.",
+    "Format 1 has no TRUNCATE.",
+    "Format 1, unless in chunks, gives all changes of a transaction the LSN of its first frame.",
+    "A column that was dropped may show as unchanged until the next insert: DDL is not announced.",
+)
+
+DECODERBUFS_REMARKS = (
+    *_NAMES_ALONE,
+    "With lag: a key that was dropped is told for rows after that, too.",
+    "Generated columns are sent as well.",
+    "The zone of timetz is lost: values are in UTC.",
+    "Infinite dates are known by convention only.",
+)
+
 
 # Two more losses have no capability: ±infinity of dates is known only by convention, and the zone
 # of timetz does not arrive.

@@ -29,7 +29,7 @@ def _decoderbufs(context: "DecoderContext") -> "Decoder":
 @hookimpl
 def register_decoders() -> Iterable[DecoderSpec]:
     """Contribute the decoders of this distribution."""
-    from waltap_decoders import capabilities, pgoutput, remarks, yboutput
+    from waltap_decoders import capabilities, pgoutput, yboutput
     from waltap_decoders.wal2json.properties import Wal2JsonProperties
 
     return [
@@ -40,7 +40,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=pgoutput.PgOutput,
             output_plugin="pgoutput",
             capabilities=pgoutput.CAPABILITIES,
-            remarks=remarks.PGOUTPUT,
+            remarks=capabilities.PGOUTPUT_REMARKS,
         ),
         DecoderSpec(
             name="yboutput",
@@ -49,7 +49,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=yboutput.YbOutput,
             output_plugin="yboutput",
             capabilities=yboutput.CAPABILITIES,
-            remarks=remarks.YBOUTPUT,
+            remarks=capabilities.YBOUTPUT_REMARKS,
         ),
         DecoderSpec(
             name="wal2json",
@@ -59,7 +59,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=_wal2json,
             output_plugin="wal2json",
             capabilities=capabilities.WAL2JSON,
-            remarks=remarks.WAL2JSON,
+            remarks=capabilities.WAL2JSON_REMARKS,
         ),
         DecoderSpec(
             name="wal2json_streaming",
@@ -69,7 +69,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=_wal2json,
             output_plugin="wal2json",
             capabilities=replace(capabilities.WAL2JSON, truncate=False),
-            remarks=remarks.WAL2JSON,
+            remarks=capabilities.WAL2JSON_REMARKS,
             forced_options={"wal2json.format-version": "1", "wal2json.write-in-chunks": True},
         ),
         DecoderSpec(
@@ -78,6 +78,6 @@ def register_decoders() -> Iterable[DecoderSpec]:
             factory=_decoderbufs,
             output_plugin="decoderbufs",
             capabilities=capabilities.DECODERBUFS,
-            remarks=remarks.DECODERBUFS,
+            remarks=capabilities.DECODERBUFS_REMARKS,
         ),
     ]

@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import logging
 import os
 import queue
 import re
@@ -22,6 +23,7 @@ from waltap.errors import (
     ConfigurationError,
     ConnectionLost,
     PropertyProblem,
+    RetryVerdict,
     SystemRefused,
     WaltapError,
 )
@@ -33,7 +35,12 @@ from waltap_postgres.connection_errors import (
     password_outdated,
     pooler_told,
 )
-from waltap_postgres.errors import AuthenticationRefused, ServerUnreachable
+from waltap_postgres.errors import (
+    AuthenticationRefused,
+    PrivilegeMissing,
+    ServerUnreachable,
+    grant_for,
+)
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, ServerWaits, cancel
 
@@ -44,9 +51,12 @@ __all__ = [
     "conninfo",
     "driver_error",
     "identify",
+    "run_heartbeat_query",
     "watch",
     "with_addresses",
 ]
+
+log = logging.getLogger(__name__)
 
 
 # Names of hosts to addresses, in a wait that a stop ends.
@@ -368,6 +378,34 @@ def users_path(connection: "psycopg.Connection[tuple[Any, ...]]") -> Iterator[No
     finally:
         if not connection.closed:
             connection.execute(PINNED.encode())
+
+
+def run_heartbeat_query(
+    connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties
+) -> None:
+    """Run ``heartbeat.action.query``, if the profile has one.
+
+    A query that the server refuses is a warning. Raises: SourceError for a failure that may pass.
+    """
+    if properties.heartbeat_action_query is None:
+        return
+    try:
+        with users_path(connection):
+            connection.execute(properties.heartbeat_action_query.encode())
+    except psycopg.Error as error:
+        meaning = driver_error(error, properties)
+        if meaning.retry is not RetryVerdict.NEVER:
+            raise meaning from error
+        grant = ""
+        if isinstance(meaning, PrivilegeMissing):
+            rights = "SELECT, INSERT, UPDATE, DELETE"
+            grant = f"; {grant_for(meaning.problem, properties.user, rights=rights)} lets it"
+        log.warning(
+            "heartbeat.action.query failed: %s%s",
+            meaning.problem,
+            grant,
+            extra={"error_code": meaning.code},
+        )
 
 
 def _statements(text: str | None) -> Sequence[str]:

@@ -27,26 +27,22 @@ from waltap.source.connector import (
 from waltap.source.position import Position, lsn_text
 from waltap.source.setup_plan import SetupPlan
 from waltap.transactions.transaction import SnapshotRows
-from waltap_postgres import heartbeat
-from waltap_postgres.catalog.autoset import set_identities
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.catalog.preflight import COLUMN_NAMES_SQL, tables_unreadable
-from waltap_postgres.catalog.server_setting import status_interval, wal_level_explained
-from waltap_postgres.connection import PostgresSession, connect, watch
+from waltap_postgres.catalog.server_checks import status_interval, wal_level_explained
+from waltap_postgres.connection import PostgresSession, connect, run_heartbeat_query, watch
 from waltap_postgres.dialect import POSTGRESQL, PostgresDialect
 from waltap_postgres.errors import PublicationGone, SlotActive
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.completeness import covered
-from waltap_postgres.replication.memberships import Membership
+from waltap_postgres.replication.publication_completeness import Membership, covered
 from waltap_postgres.replication.slot import ReplicationSlot, session_role
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import ReplicationTransport, open_transport
 from waltap_postgres.resume_check import ResumeCheck
-from waltap_postgres.setup_plan import SetupPlanner
-from waltap_postgres.snapshot.blocking import BlockingRead
+from waltap_postgres.setup_plan import SetupPlanner, set_identities
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
-from waltap_postgres.snapshot.initial import InitialSnapshot
+from waltap_postgres.snapshot.initial import BlockingRead, InitialSnapshot
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.startup_plan import (
     StartupPlan,
@@ -583,7 +579,7 @@ class PostgresConnector(Connector):
         return self._chunks
 
     def heartbeat(self) -> None:
-        heartbeat.act(self._connection, self.properties)
+        run_heartbeat_query(self._connection, self.properties)
 
     def slot_xmin(self) -> int | None:
         return self._slots.xmin(self.properties.slot_name)

@@ -4,8 +4,16 @@ Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `
 `pgoutput.c` for the texts that share a code.
 """
 
-from waltap.errors import NOT_UTF8, ConnectionLost, OffsetError, RetryVerdict, SourceError
-from waltap_postgres.grants import grant_for, quoted
+import re
+
+from waltap.errors import (
+    NOT_UTF8,
+    ConnectionLost,
+    OffsetError,
+    RetryVerdict,
+    SnapshotError,
+    SourceError,
+)
 
 __all__ = [
     "INSERTS_OPERATIONS",
@@ -44,10 +52,153 @@ __all__ = [
     "SlotSynchronized",
     "SlotUnfit",
     "SlotUnreadable",
+    "SnapshotInterrupted",
+    "SnapshotLockRefused",
+    "SnapshotModeUnclear",
+    "SnapshotNotShared",
+    "SnapshotReadFailed",
+    "SnapshotSelectNarrow",
+    "SnapshotTooOld",
+    "TableOvertaken",
     "TableUnreadable",
     "TextNotUtf8",
     "WalLevelTooLow",
+    "grant_for",
+    "quoted",
 ]
+
+
+# The SQL that gives a role what the server said it lacks.
+
+DENIED = re.compile(
+    r"permission denied for (database|schema|table|relation|view|foreign table|sequence|function) "
+    r'"?([^"]+)"?$'
+)
+GRANTS = {
+    "database": "CONNECT ON DATABASE {name}",
+    "schema": "USAGE ON SCHEMA {name}",
+    "sequence": "USAGE ON SEQUENCE {name}",
+    "function": "EXECUTE ON FUNCTION {name}",
+}
+"""What reading needs of each kind of object; of all others, `SELECT`."""
+OWNED = re.compile(r'must be (?:the )?owner of (\w+(?: table)?) "?([^"]+)"?$')
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL has it: in quotes where it needs them."""
+    return (
+        name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"{}"'.format(name.replace('"', '""'))
+    )
+
+
+def grant_for(message: str, user: str, *, rights: str = "SELECT") -> str:
+    """Return the SQL after which ``user`` may do what the server's ``message`` refused.
+
+    The server names an object without its schema. ``rights`` are those that a table is to be used with.
+    What names no object is about replication.
+    """
+    role = quoted(user)
+    denied = DENIED.search(message)
+    if denied is not None:
+        kind, name = denied[1], quoted(denied[2])
+        what = GRANTS.get(kind, rights + " ON {name}").format(name=name)
+        return f"GRANT {what} TO {role}"
+    owned = OWNED.search(message)
+    if owned is not None:
+        return f"ALTER {owned[1].upper()} {quoted(owned[2])} OWNER TO {role}"
+    return f"ALTER ROLE {role} WITH REPLICATION"
+
+
+# Errors of reading tables: WT-40xx.
+
+
+class SnapshotReadFailed(SnapshotError):
+    """Rows of a table could not be read."""
+
+    code = "WT-4001"
+    remedy = (
+        "Check that {table} can be read by the role (GRANT SELECT), and the SELECT that the profile may "
+        "have for it; or leave it out with table.exclude.list. Start again: what was delivered "
+        "counts where the sink takes that, else the snapshot starts over."
+    )
+
+
+class SnapshotInterrupted(SnapshotError):
+    """The last run ended in its snapshot, and this mode takes no other."""
+
+    code = "WT-4002"
+    remedy = "Run with snapshot.mode=initial to take it anew, or `waltap offsets clear FILE`."
+
+
+class TableOvertaken(SnapshotError):
+    """DDL came between the snapshot's point and the reading of a table."""
+
+    code = "WT-4003"
+    retry = RetryVerdict.RECONNECT
+    remedy = (
+        "The snapshot starts over by itself; snapshot.locking.mode=shared keeps DDL waiting until "
+        "{table} has been read."
+    )
+
+
+class SnapshotNotShared(SnapshotError):
+    """A connection for a part of a snapshot does not see the same rows."""
+
+    code = "WT-4004"
+    retry = RetryVerdict.RECONNECT
+    remedy = (
+        "The snapshot is taken again by itself. Where something between waltap and the server hands "
+        "connections to several servers, name one in database.hostname, or set snapshot.max.threads=1."
+    )
+
+
+class SnapshotModeUnclear(SnapshotError):
+    """A plugin that decides how tables are read gave an answer that is none."""
+
+    code = "WT-4005"
+    remedy = (
+        "This is a fault of {mode}; the SnapshotterSuite of waltap_testing finds it. Until it is "
+        "mended: snapshot.mode=initial, without snapshot.query.mode and snapshot.locking.mode."
+    )
+
+
+class SnapshotLockRefused(SnapshotError):
+    """A table's lock is not available, so nothing was read.
+    Another session holds a conflicting lock, or the role may not take it.
+    """
+
+    code = "WT-4006"
+    remedy = (
+        "Who holds locks on tables: SELECT pid, relation::regclass, mode FROM pg_locks WHERE granted AND "
+        "locktype = 'relation'; start again when they are gone, or raise snapshot.lock.timeout.ms "
+        "({timeout} now). snapshot.locking.mode=none needs no such lock."
+    )
+
+
+class SnapshotTooOld(SnapshotError):
+    """The server removed rows that the snapshot had not read yet.
+    The read took longer than the server's ``old_snapshot_threshold`` (PostgreSQL before 17).
+    """
+
+    code = "WT-4007"
+    retry = RetryVerdict.RECONNECT
+    remedy = (
+        "waltap reads the rest in a new snapshot by itself; chunks that are durable stay. Where tables "
+        "take longer than the server allows it never ends: ALTER SYSTEM SET old_snapshot_threshold = -1; "
+        "then restart the server, or read faster with snapshot.max.threads."
+    )
+
+
+class SnapshotSelectNarrow(SnapshotError):
+    """A table's SELECT lacks columns of the publication's row filter.
+    Without them the published rows are unknown, and other rows would never get a delete.
+    """
+
+    code = "WT-4008"
+    remedy = (
+        "Let snapshot.select.statement.overrides.{table} give the columns of the row filter, too, which "
+        "is {rows}; a snapshot delivers those of its rows that are published."
+    )
 
 
 PREVENTION = {

@@ -26,7 +26,7 @@ def _lease(properties: Any, context: Any) -> "LeaderLease":
 
 
 def _slot_watch(properties: Any, context: Any) -> "SlotWatch":
-    from waltap_postgres.replication.slot_watch import PostgresSlotWatch
+    from waltap_postgres.replication.slot import PostgresSlotWatch
 
     return PostgresSlotWatch(properties, context)
 

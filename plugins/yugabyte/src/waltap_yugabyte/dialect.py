@@ -18,13 +18,11 @@ from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction
 from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
 from waltap_postgres.waiting import ServerWaits, pause
-from waltap_yugabyte.catalogue import YugabyteCatalogue
-from waltap_yugabyte.chunks import YugabyteChunks
-from waltap_yugabyte.hash_ranges import HashPlanner
+from waltap_yugabyte.chunks import HashPlanner, YugabyteChunks
 from waltap_yugabyte.preflight import YugabytePreflight
 from waltap_yugabyte.properties import YugabyteProperties
 from waltap_yugabyte.publications import YugabytePublications
-from waltap_yugabyte.server import YugabyteServer
+from waltap_yugabyte.server import YugabyteCatalogue, YugabyteServer
 from waltap_yugabyte.slots import YugabyteSlots
 
 __all__ = [

@@ -28,8 +28,8 @@ from waltap.source.position import Position, Positions
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.connector import PostgresConnector
 from waltap_postgres.replication.publication import identifier
+from waltap_yugabyte.chunks import hash_condition
 from waltap_yugabyte.dialect import YUGABYTEDB
-from waltap_yugabyte.hash_ranges import hash_condition
 from waltap_yugabyte.properties import YugabyteProperties
 
 __all__ = ["OneTableOnly", "RangedConnector"]

@@ -24,7 +24,7 @@ import msgspec
 from waltap.offsets.owned_objects import OwnedObject
 from waltap.source.completeness import PublicationCompleteness
 from waltap_postgres.errors import INSERTS_SUFFIX, PublicationGone
-from waltap_postgres.replication.memberships import Membership
+from waltap_postgres.replication.publication_completeness import Membership
 from waltap_postgres.replication.publications import PublicationSet
 from waltap_yugabyte.errors import TableTooLate
 from waltap_yugabyte.properties import YugabyteProperties

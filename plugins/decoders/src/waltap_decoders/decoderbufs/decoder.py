@@ -18,6 +18,7 @@ from waltap.decode.message import (
     OldTuple,
     RelationSeen,
     Update,
+    skip,
 )
 from waltap.decode.relation import Relation
 from waltap.decode.text_encoding import codec_of
@@ -35,7 +36,6 @@ from waltap_decoders.decoderbufs.row_message_pb2 import (
 from waltap_decoders.decoderbufs.row_messages import examine, fail, is_text, read
 from waltap_decoders.named_relations import NamedRelations, RowLayout
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
-from waltap_decoders.skipping import skip
 
 __all__ = [
     "DecoderBufs",

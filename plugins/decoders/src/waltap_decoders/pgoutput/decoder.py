@@ -33,6 +33,7 @@ from waltap.decode.message import (
     StreamStop,
     Truncate,
     Update,
+    skip,
 )
 from waltap.decode.relation import Relation
 from waltap.decode.tuple_image import Tuple
@@ -48,7 +49,6 @@ from waltap_decoders.pgoutput.tuple_codec import (
     read_tuple,
     row_reader,
 )
-from waltap_decoders.skipping import skip
 
 __all__ = ["CAPABILITIES", "PgOutput"]
 

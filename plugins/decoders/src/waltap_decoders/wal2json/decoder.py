@@ -24,6 +24,7 @@ from waltap.decode.message import (
     RelationSeen,
     Truncate,
     Update,
+    skip,
 )
 from waltap.decode.relation import Relation
 from waltap.decode.text_encoding import codec_of
@@ -33,7 +34,6 @@ from waltap.source.position import parse_lsn
 from waltap_decoders.capabilities import WAL2JSON
 from waltap_decoders.named_relations import NamedRelations, RowLayout
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
-from waltap_decoders.skipping import skip
 from waltap_decoders.wal2json.documents import (
     Action,
     JsonNumber,

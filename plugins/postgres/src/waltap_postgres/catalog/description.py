@@ -27,10 +27,8 @@ import msgspec
 from waltap.decode.relation import Column, DataType, Relation
 from waltap.source.connector import ConnectorContext
 from waltap.source.relation_memory import RelationMemory
-from waltap_postgres.catalog.catalog_version import WRAP, CatalogVersion
-from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
-from waltap_postgres.catalog.keys import KeyRule, covers
-from waltap_postgres.catalog.name_resolution import NameResolutionCache
+from waltap_postgres.catalog.catalogue import CatalogTable, KeyRule, PostgresCatalogue, covers
+from waltap_postgres.catalog.evidence import WRAP, CatalogVersion, NameResolutionCache
 from waltap_postgres.identity import IdentityEvidence, mark
 from waltap_postgres.visibility import SnapshotVisibility
 

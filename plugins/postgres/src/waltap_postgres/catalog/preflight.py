@@ -13,18 +13,19 @@ from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.source.connector import ConnectorContext, PreflightCheck
 from waltap.source.position import lsn_text
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
-from waltap_postgres.catalog.hosting import ServerHosting, hosting
 from waltap_postgres.catalog.server_checks import (
+    ServerHosting,
     failover,
+    hosting,
     output_plugin,
     senders,
+    server_settings,
     slot_limits,
     standby,
     version,
     wal_level,
     writer_delay,
 )
-from waltap_postgres.catalog.server_setting import server_settings
 from waltap_postgres.connection import PostgresSession, watch
 from waltap_postgres.connection_errors import PoolerInTheWay
 from waltap_postgres.errors import (

@@ -16,7 +16,7 @@ from waltap_postgres.errors import (
     PublicationMissing,
     PublicationNotPermitted,
 )
-from waltap_postgres.identity.old_tuple import identity_sql, usable_word
+from waltap_postgres.identity import identity_sql, usable_word
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.shortfall import OPERATIONS, PublicationShortfall
 

@@ -23,8 +23,6 @@ from waltap_postgres.errors import (
     SlotActive,
 )
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.completeness import coverage
-from waltap_postgres.replication.memberships import Membership, find_memberships, rewritten
 from waltap_postgres.replication.publication import (
     SKIPS_MISSING,
     PublicationPlan,
@@ -36,6 +34,12 @@ from waltap_postgres.replication.publication import (
     published_operations,
     refuse_keyless,
     streams_new,
+)
+from waltap_postgres.replication.publication_completeness import (
+    Membership,
+    coverage,
+    find_memberships,
+    rewritten,
 )
 from waltap_postgres.replication.shortfall import (
     OPERATIONS,

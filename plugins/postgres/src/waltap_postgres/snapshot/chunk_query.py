@@ -25,7 +25,7 @@ from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.bounds import after_sql, bounded, one_of_sql, up_to_sql
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
-from waltap_postgres.snapshot.copy_text import copy_rows
+from waltap_postgres.snapshot.copy_pieces import copy_rows
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
 from waltap_postgres.visibility import SnapshotVisibility
 from waltap_postgres.waiting import ServerWaits

@@ -1,13 +1,18 @@
 """Rows of one query by COPY, in pieces."""
 
+import functools
+import re
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, Generic, TypeVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from waltap.decode.tuple_image import Tuple
+from waltap.errors import DecodeError
+from waltap.pandas_blocker import spare_pandas
 from waltap.transactions.row_block import RowBlock
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.replication.copy_buffer import (
@@ -17,18 +22,235 @@ from waltap_postgres.replication.copy_buffer import (
     HeadedRows,
 )
 from waltap_postgres.replication.transport import copy_out, copy_out_in_place
-from waltap_postgres.snapshot.copy_block import copy_block, reads_blocks
-from waltap_postgres.snapshot.copy_text import copy_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "AHEAD_BYTES",
     "BLOCK_ROWS",
     "PIECE_BYTES",
     "ahead",
+    "copy_block",
     "copy_pieces",
+    "copy_rows",
     "pieces_of",
+    "reads_blocks",
     "reordered",
 ]
+
+
+# Conversion of COPY's text format to tuples.
+#
+# The server writes no raw newline or tab inside a value, so lines and fields split at C speed;
+# only lines with a backslash need more work. This module does no I/O.
+#
+# Source: PostgreSQL manual, COPY, "Text Format".
+
+ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
+ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
+
+
+def copy_rows(pieces: Iterable[bytes], width: int, offset: int = 0) -> Iterator[list[Tuple]]:
+    """Yield lists of tuples from the pieces of a COPY TO STDOUT.
+
+    A tuple has ``width`` values; a piece may end anywhere. Raises: DecodeError for a row of another
+    width, bad UTF-8 or an unfinished last row. Its offset counts from the first byte of COPY's
+    data; ``offset`` bytes of them came before.
+    """
+    rest, consumed = b"", offset
+    for piece in pieces:
+        data = rest + piece if rest else piece
+        cut = data.rfind(b"\n") + 1
+        rest = data[cut:]
+        if cut:
+            yield _rows(data[:cut], width, consumed)
+            consumed += cut
+    if rest:
+        raise _damaged(
+            consumed, "a newline at the end of the last row", "the end of the data", rest
+        )
+
+
+def _rows(block: bytes, width: int, offset: int) -> list[Tuple]:
+    try:
+        text = block.decode()
+    except UnicodeDecodeError as error:
+        raise _damaged(
+            offset + error.start, "UTF-8", "other bytes", block[error.start :]
+        ) from error
+    lines = text.split("\n")
+    lines.pop()
+    if width == 0:
+        return [()] * len(lines)
+    rows: list[Tuple]
+    if "\\" in text:
+        rows = [_unescaped(line) if "\\" in line else tuple(line.split("\t")) for line in lines]
+    else:
+        rows = [tuple(line.split("\t")) for line in lines]
+    for number, row in enumerate(rows):
+        if len(row) != width:
+            start = sum(len(line.encode()) + 1 for line in lines[:number])
+            found = f"{len(row)} in row {number} of this piece"
+            raise _damaged(offset + start, f"{width} columns", found, lines[number].encode())
+    return rows
+
+
+def _unescaped(line: str) -> Tuple:
+    return tuple(
+        None if field == "\\N" else ESCAPE.sub(_escape, field) if "\\" in field else field
+        for field in line.split("\t")
+    )
+
+
+def _escape(match: "re.Match[str]") -> str:
+    code = match[1]
+    if code in ESCAPES:
+        return ESCAPES[code]
+    if code[0] in "01234567":
+        return chr(int(code, 8) & 0xFF)
+    return chr(int(code[1:], 16)) if code[0] == "x" and len(code) > 1 else code
+
+
+def _damaged(offset: int, expected: str, found: str, payload: bytes) -> DecodeError:
+    return DecodeError(
+        "copy", lsn=0, offset=offset, expected=expected, found=found, payload=payload[:64]
+    )
+
+
+# Conversion of COPY's text format to columns.
+#
+# It reads the same bytes as `copy_text`, for thousands of rows: pyarrow splits them at C speed,
+# without the interpreter's lock. Data that its CSV reader would read differently from PostgreSQL,
+# or refuses, is read row by row instead. This module does no I/O.
+
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+# Offsets of an Arrow string array end at 2 GiB, and so does pyarrow's block.
+MOST_BYTES: Final = 1 << 30
+
+# Escapes that COPY TO writes besides a doubled backslash.
+COLUMN_ESCAPES: Final = {
+    r"\b": "\b",
+    r"\f": "\f",
+    r"\n": "\n",
+    r"\r": "\r",
+    r"\t": "\t",
+    r"\v": "\v",
+}
+
+# Replaces a doubled backslash while other escapes are replaced.
+_STAND_IN: Final = "\x01"
+
+
+@functools.cache
+def reads_blocks() -> bool:
+    """Return whether the libraries are installed.
+
+    The first block imports them.
+    """
+    return find_spec("pyarrow") is not None and find_spec("numpy") is not None
+
+
+def copy_block(rows: HeadedRows | bytes, width: int, count: int) -> RowBlock | None:
+    """Return ``rows`` as a block of ``count`` rows and ``width`` columns.
+
+    None means that `copy_text` must read them, or report their damage.
+    """
+    headed = isinstance(rows, HeadedRows)
+    data = memoryview(rows.buffer)[: rows.size] if isinstance(rows, HeadedRows) else rows
+    if not width or len(data) > MOST_BYTES or data[-1:] != b"\n":
+        return None
+    if data[:3] == BYTE_ORDER_MARK or _occurs(b"\r", rows):
+        return None
+    import pyarrow as pa
+
+    try:
+        table = _reader(width, headed)(pa.BufferReader(pa.py_buffer(data)), len(data))
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    if table.num_rows != count:
+        return None
+    columns = [_array(column) for column in table.columns]
+    if _occurs(b"\\", rows):
+        for index, column in enumerate(columns):
+            plain = _unescaped_column(column)
+            if plain is None:
+                return None
+            columns[index] = plain
+    return RowBlock(columns, count)
+
+
+def _occurs(text: bytes, rows: HeadedRows | bytes) -> bool:
+    return rows.has(text) if isinstance(rows, HeadedRows) else text in rows
+
+
+@functools.cache
+def _reader(width: int, headed: bool) -> "Callable[[pa.BufferReader, int], pa.Table]":
+    import pyarrow as pa
+    from pyarrow import csv
+
+    spare_pandas()
+    names = [str(number) for number in range(width)]
+    heads = ["head"] if headed else []
+    # An empty line is a value of a single column; with more columns it is damage and skipped, so
+    # that the count of rows differs.
+    parse = csv.ParseOptions(
+        delimiter="\t", quote_char=False, escape_char=False, ignore_empty_lines=width > 1
+    )
+    convert = csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        include_columns=names,
+        null_values=["\\N"],
+        strings_can_be_null=True,
+    )
+
+    def read(source: "pa.BufferReader", size: int) -> "pa.Table":
+        options = csv.ReadOptions(
+            use_threads=False, block_size=size + 1, column_names=[*heads, *names]
+        )
+        return csv.read_csv(
+            source, read_options=options, parse_options=parse, convert_options=convert
+        )
+
+    return read
+
+
+def _array(column: "pa.ChunkedArray") -> "pa.Array":
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _has(column: "pa.Array", text: str) -> bool:
+    """Return whether a new column has the character ``text``."""
+    import numpy as np
+
+    data = column.buffers()[2]
+    return data is not None and bool((np.frombuffer(data, "u1") == ord(text)).any())
+
+
+def _occurs_in(column: "pa.Array", text: str) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.match_substring(column, text)).as_py())
+
+
+def _unescaped_column(column: "pa.Array") -> "pa.Array | None":
+    """Return ``column`` without escapes, None if one is unknown."""
+    import pyarrow.compute as pc
+
+    if not _has(column, "\\"):
+        return column
+    if _has(column, _STAND_IN):
+        return None
+    replace: Any = pc.replace_substring
+    # From left to right, so that a doubled backslash before an n is no newline.
+    column = replace(column, "\\\\", _STAND_IN)
+    if _has(column, "\\"):
+        for escape, meant in COLUMN_ESCAPES.items():
+            if _occurs_in(column, escape):
+                column = replace(column, escape, meant)
+        if _has(column, "\\"):
+            return None
+    return replace(column, _STAND_IN, "\\")
 
 
 # Read the next pieces in a thread while the caller delivers one.

@@ -3,7 +3,7 @@
 from waltap.config.property import Properties, declare
 from waltap.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.specs import SnapshotterSpec
-from waltap_postgres.snapshot.errors import SnapshotInterrupted
+from waltap_postgres.errors import SnapshotInterrupted
 
 __all__ = ["SNAPSHOTTERS", "InitialOnly"]
 

@@ -9,9 +9,9 @@ from waltap.snapshot.snapshotter import ISOLATIONS, SnapshotStart, Snapshotter
 from waltap.source.connector import ConnectorContext
 from waltap.source.published import EVERYTHING, Narrowed, nothing_left_out
 from waltap_postgres.catalog.catalogue import CatalogTable
+from waltap_postgres.errors import SnapshotModeUnclear
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
-from waltap_postgres.snapshot.errors import SnapshotModeUnclear
 from waltap_postgres.snapshot.transaction import ISOLATION, ONE_FOR_ALL, SnapshotTable
 
 __all__ = ["SnapshotOptions", "overrides"]

@@ -12,15 +12,15 @@ from waltap.session import PINNED_AGAIN, USERS_PATH
 from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.connection import PostgresSession
-from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
-from waltap_postgres.snapshot.copy_pieces import copy_pieces, reordered
-from waltap_postgres.snapshot.errors import (
+from waltap_postgres.errors import (
     SnapshotReadFailed,
     SnapshotSelectNarrow,
     SnapshotTooOld,
     TableOvertaken,
 )
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.replication.publication import identifier
+from waltap_postgres.snapshot.copy_pieces import copy_pieces, reordered
 from waltap_postgres.snapshot.plan import ReadTask, TableSplit, TableSplits
 from waltap_postgres.snapshot.transaction import (
     ONE_SNAPSHOT,

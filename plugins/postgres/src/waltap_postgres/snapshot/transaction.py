@@ -21,10 +21,9 @@ from waltap.session import PINNED_AGAIN, USERS_PATH
 from waltap.source.published import EVERYTHING, PublishedSubset
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession
-from waltap_postgres.errors import QueryFailed
+from waltap_postgres.errors import QueryFailed, SnapshotLockRefused, SnapshotNotShared
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
-from waltap_postgres.snapshot.errors import SnapshotLockRefused, SnapshotNotShared
 from waltap_postgres.waiting import ServerWaits
 
 __all__ = [

@@ -10,16 +10,16 @@ from dataclasses import replace
 from waltap.specs import TypeSpec
 from waltap_postgres.types.array import ARRAY_SPECS
 from waltap_postgres.types.binary import BINARY_SPECS
+from waltap_postgres.types.builtin import SAMPLES
 from waltap_postgres.types.enum import ENUM_SPECS
 from waltap_postgres.types.geometry import GEOMETRY_SPECS
 from waltap_postgres.types.hstore import HSTORE_SPECS
 from waltap_postgres.types.interval import INTERVAL_SPECS
 from waltap_postgres.types.number import NUMBER_SPECS
 from waltap_postgres.types.numeric import NUMERIC_SPECS
-from waltap_postgres.types.samples import SAMPLES
 from waltap_postgres.types.temporal import TEMPORAL_SPECS
 from waltap_postgres.types.text import TEXT_SPECS
-from waltap_postgres.types.unknown import UNKNOWN_SPECS
+from waltap_postgres.types.user_defined import UNKNOWN_SPECS
 
 __all__ = ["TYPE_SPECS"]
 

@@ -25,12 +25,44 @@ from waltap.mapping.type_mapping import (
 )
 from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
+from waltap_postgres.types.builtin import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
 from waltap_postgres.types.enum import written_labels
 from waltap_postgres.types.number import INTEGER_LISTS
-from waltap_postgres.types.quoted import quoted
 
-__all__ = ["ARRAY_SPECS", "array_text", "parse_array"]
+__all__ = [
+    "ARRAY_SPECS",
+    "array_text",
+    "parse_array",
+    "quoted",
+]
+
+
+# Strings in double quotes, as arrays and hstore print them.
+#
+# After a backslash, a character is itself.
+
+
+def quoted(text: str, at: int, what: str) -> tuple[str, int]:
+    """Return the string that starts at ``at``, and the offset after its end.
+
+    ``at`` is after the opening quote, the returned offset after the closing one. ``what`` names
+    the malformed value in the error. Raises ValueError and IndexError.
+    """
+    parts: list[str] = []
+    while True:
+        close = text.find('"', at)
+        if close < 0:
+            msg = f"malformed {what}: a quote is never closed"
+            raise ValueError(msg)
+        # `find` per part instead of a loop per character: most strings have no backslash.
+        slash = text.find("\\", at, close)
+        if slash < 0:
+            parts.append(text[at:close])
+            return "".join(parts), close + 1
+        parts.append(text[at:slash])
+        parts.append(text[slash + 1])
+        at = slash + 2
+
 
 # Element types whose arrays Debezium leaves out, even with `include.unknown.datatypes`.
 _OMITTED = frozenset({"money", "name", "interval", "varbit", "xml", "point", "refcursor"})

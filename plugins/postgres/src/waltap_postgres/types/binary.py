@@ -12,7 +12,7 @@ from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import builtin, builtin_name
+from waltap_postgres.types.builtin import builtin, builtin_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

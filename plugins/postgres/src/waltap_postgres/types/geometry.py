@@ -12,7 +12,7 @@ from waltap.mapping.java_number import double_text
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import builtin
+from waltap_postgres.types.builtin import builtin
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.quoted import quoted
+from waltap_postgres.types.array import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa

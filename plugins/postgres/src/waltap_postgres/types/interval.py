@@ -13,7 +13,7 @@ from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import builtin
+from waltap_postgres.types.builtin import builtin
 
 if TYPE_CHECKING:
     import pyarrow as pa

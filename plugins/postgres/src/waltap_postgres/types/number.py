@@ -17,7 +17,7 @@ from waltap.mapping.java_number import float_text, single
 from waltap.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpression, TypeMapper
 from waltap.mapping.value_form import ValueForm, column_mapping
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import builtin, builtin_name
+from waltap_postgres.types.builtin import builtin, builtin_name
 
 __all__ = [
     "INTEGER_LISTS",

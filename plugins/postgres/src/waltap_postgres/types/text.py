@@ -17,7 +17,7 @@ from waltap.mapping.type_mapping import (
 )
 from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap.specs import TypeSpec
-from waltap_postgres.types.claims import builtin
+from waltap_postgres.types.builtin import builtin
 
 __all__ = ["QUOTED", "TEXT_SPECS", "text_mapping"]
 

@@ -1,11 +1,14 @@
-"""Composite types as structs, where ``waltap.composite.types`` asks for them.
+"""Types that Debezium does not know: left out, or the bytes of their text.
 
-Debezium has no form for composite types. A value's text shows the number of its attributes, but
-not their names or types. More attributes than known mean that the type grew since. The ValueError
-makes the caller read the type again. Fewer attributes mean that the value is older than the
-type's growth, which is certain where no attribute was ever dropped.
+``include.unknown.datatypes`` decides. These types are composite types, multiranges, ``tsquery``,
+``pg_lsn``, geometric shapes and everything that no other spec claims. ``waltap.composite.types``
+makes structs of composite types.
+
+A type may be dropped before its values are decoded. The catalogue then no longer describes the
+type, but the values exist. They become strings of PostgreSQL text.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,17 +16,33 @@ import msgspec
 
 from waltap.arrow.column import AS_TEXT, strings
 from waltap.arrow.out_of_range import ArrowMisfit
-from waltap.decode.relation import Column, DataType
+from waltap.decode.relation import Column, DataType, TypeKind
 from waltap.json.schema import quote
 from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.mapping.value_form import ValueForm, column_mapping
+from waltap.specs import TypeSpec
+from waltap_postgres.types.binary import binary_form
+from waltap_postgres.types.builtin import builtin_name
+from waltap_postgres.types.geometry import java_geometry
 from waltap_postgres.types.text import text_mapping
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["composite_mapping", "parse_record"]
+__all__ = [
+    "UNKNOWN_SPECS",
+    "composite_mapping",
+    "parse_record",
+]
+
+
+# Composite types as structs, where ``waltap.composite.types`` asks for them.
+#
+# Debezium has no form for composite types. A value's text shows the number of its attributes, but
+# not their names or types. More attributes than known mean that the type grew since. The
+# ValueError makes the caller read the type again. Fewer attributes mean that the value is older
+# than the type's growth, which is certain where no attribute was ever dropped.
 
 _OTHERWISE = "a composite value with other attributes than its type has now"
 
@@ -179,3 +198,51 @@ def _attributes(data_type: DataType, mapper: TypeMapper) -> _CompositeAttributes
         mappings.append(found.read or found)
     names = tuple(name for name, _type, _modifier in data_type.attributes)
     return _CompositeAttributes(names, tuple(mappings), grown=not data_type.attributes_dropped)
+
+
+_SHAPES = frozenset({"box", "circle", "line", "lseg", "path", "polygon"})
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode()
+
+
+def _encoded_shape(text: str) -> bytes:
+    return java_geometry(text).encode()
+
+
+def _opaque(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    assert column.data_type is not None
+    # Debezium gets shapes from PgJDBC, which prints their numbers as Java does.
+    shape = builtin_name(column.data_type) in _SHAPES
+    read = _encoded_shape if shape else _encoded
+    form = binary_form(mapper.options, read, strings(AS_TEXT))
+    return column_mapping(column, mapper.options, dataclasses.replace(form, opaque=True))
+
+
+def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
+    data_type = column.data_type
+    assert data_type is not None
+    # The catalogue had no answer for the OID: the type was dropped.
+    if not data_type.name and data_type.kind is TypeKind.BASE:
+        return text_mapping(column, mapper)
+    if mapper.options.composite_types == "struct" and data_type.attributes:
+        return composite_mapping(column, mapper)
+    if not mapper.options.include_unknown_datatypes:
+        return None
+    return _opaque(column, mapper)
+
+
+def _claims(_: DataType) -> bool:
+    return True
+
+
+UNKNOWN_SPECS = (
+    TypeSpec(
+        name="unknown",
+        summary="everything else: left out unless include.unknown.datatypes",
+        claims=_claims,
+        build=_build,
+        order=1000,
+    ),
+)

@@ -1,27 +1,57 @@
-"""What old tuples mean under PostgreSQL's four replica identities.
+"""PostgreSQL's replica identities: their flags and old tuples.
 
 Source: PostgreSQL manual, "ALTER TABLE … REPLICA IDENTITY" and "Logical Replication Message
 Formats"; Debezium's recorded events for keys and ``before``.
 """
 
+import enum
+
 from waltap.decode.message import Delete, OldTuple, Update
 from waltap.decode.relation import Relation
 from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
 from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.specs import ReplicaIdentitySpec
 
 __all__ = [
+    "REPLICA_IDENTITIES",
     "DefaultIdentity",
     "FullIdentity",
+    "IdentityEvidence",
     "IndexIdentity",
     "NothingIdentity",
     "completed",
+    "has_word",
     "identity_sql",
+    "mark",
     "usable_word",
 ]
 
 
+class IdentityEvidence(enum.Enum):
+    """Name the columns that `Column.in_identity` flags."""
+
+    KEY = "its primary key"
+    INDEX = "the columns of a unique index"
+    ROW = "all its columns"
+    NOTHING = "none, whatever its key is"
+
+
+_MARKS = {"i": IdentityEvidence.INDEX, "f": IdentityEvidence.ROW, "n": IdentityEvidence.NOTHING}
+
+
+def mark(identity: str) -> IdentityEvidence:
+    """Return the meaning of the flags under an identity's letter."""
+    # Other servers have more identities, which flag the primary key like DEFAULT.
+    return _MARKS.get(identity, IdentityEvidence.KEY)
+
+
+def has_word(relation: Relation, word: str) -> bool:
+    """Return whether a relation has the identity of an SQL word."""
+    return relation.identity == word[:1].lower()
+
+
 def completed(new: Tuple, old: Tuple) -> Tuple:
-    """Return ``new`` with its UNCHANGED values taken from ``old``, where ``old`` has them."""
+    """Return ``new`` with UNCHANGED values from ``old``."""
     if UNCHANGED not in new:
         return new
     return tuple(
@@ -30,16 +60,19 @@ def completed(new: Tuple, old: Tuple) -> Tuple:
 
 
 def identity_sql(relation: Relation, identity: str) -> str:
-    """Return the statement that gives ``relation`` another replica identity."""
-    from psycopg import sql  # plugin.py comes here: `waltap --help` must not load libpq
+    """Return the statement that sets a replica identity."""
+    # plugin.py imports this module, and `waltap --help` must not load libpq.
+    from psycopg import sql
 
     name = sql.Identifier(relation.schema, relation.table).as_string(None)
     return f"ALTER TABLE {name} REPLICA IDENTITY {identity};"
 
 
 def usable_word(relation: Relation) -> str:
-    """Return the replica identity that mends a table without one: where it has no primary key a unique
-    index, else the whole row."""
+    """Return a replica identity that identifies the table's rows.
+
+    It is a unique index of a table without primary key, else FULL.
+    """
     if relation.usable_index is None or _has_primary(relation):
         return "FULL"
     from psycopg import sql
@@ -48,33 +81,34 @@ def usable_word(relation: Relation) -> str:
 
 
 def _has_primary(relation: Relation) -> bool:
-    """Tell whether there is a primary key, not only an index that stands in for it."""
+    """Return whether the table has a primary key, not just an index."""
     return bool(relation.primary_key if relation.wire_key is None else relation.wire_key)
 
 
 def _identifies(kind: OldTuple, old: Tuple, relation: Relation) -> bool:
-    """Tell whether an old row came; that of a table without columns is empty."""
+    """Return whether the message has an old row."""
+    # The old row of a table without columns is empty.
     return kind is not OldTuple.NONE and (bool(old) or not relation.columns)
 
 
 class _OldTupleIdentity(ReplicaIdentity):
-    """Reads old tuples as they come: ``before`` and the old key are what the server sent.
+    """Use the server's old tuple as ``before`` and as the old key.
 
-    A key column that the old tuple lacks stays ABSENT there, so that a format writes the stand-in
-    of a missing value for it. This is Debezium's reading too: under USING INDEX with an index other
-    than the key, a change of an indexed column looks like a change of the key, a delete's key is
-    made of stand-ins, and a change of the key itself goes unseen.
+    A key column that the old tuple lacks stays ABSENT, so that a format writes its placeholder. Debezium
+    does the same. So under USING INDEX with an index other than the key, a change of an indexed column
+    looks like a change of the key, a delete's key has placeholders, and a change of the key is unseen.
     """
 
     def update(self, message: Update) -> RowImages:
-        """Return the images; without an old tuple the key is known not to have changed."""
+        """Return the row's images."""
+        # The server sends an old tuple whenever the key changes.
         old = message.old
         if old is None or not _identifies(message.old_kind, old, message.relation):
             return RowImages(None, message.new, None)
         return RowImages(old, completed(message.new, old), old)
 
     def delete(self, message: Delete) -> RowImages | None:
-        """Return the images; None without an old tuple."""
+        """Return the row's images, None without an old tuple."""
         old = message.old
         if not _identifies(message.old_kind, old, message.relation):
             return None
@@ -82,14 +116,14 @@ class _OldTupleIdentity(ReplicaIdentity):
 
 
 class DefaultIdentity(_OldTupleIdentity):
-    """DEFAULT: the primary key."""
+    """Interpret DEFAULT: the primary key."""
 
     name = "default"
     before = "the old key; of an update only where the key changes"
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn of a table whose rows are identified by nothing: it has no key, or a deferrable one."""
+        """Warn of a table without a key, or with a deferrable one."""
         if any(column.in_identity for column in relation.columns):
             return []
         key = _has_primary(relation)
@@ -103,28 +137,29 @@ class DefaultIdentity(_OldTupleIdentity):
 
 
 class FullIdentity(_OldTupleIdentity):
-    """FULL: the whole row, so that unchanged TOAST values of the new tuple are known too."""
+    """Interpret FULL: the whole row, with unchanged TOAST values."""
 
     name = "full"
     before = "the whole row"
 
 
 class IndexIdentity(_OldTupleIdentity):
-    """USING INDEX: the columns of one unique index."""
+    """Interpret USING INDEX: the columns of one unique index."""
 
     name = "index"
     before = "the index's columns; of an update only where they change"
 
     @property
     def identifying(self) -> tuple[int, ...]:
-        """Return the columns of the index; the key's where it is gone, and old tuples with it."""
+        """Return the places of the index's columns."""
+        # Without the index the server sends no old tuples, and the key identifies rows.
         columns = self.relation.columns
         held = tuple(index for index, column in enumerate(columns) if column.in_identity)
         return held or super().identifying
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn of an index that is gone, and of a key that the index does not cover."""
+        """Warn of a dropped index, and of a key that it does not cover."""
         held = {column.name for column in relation.columns if column.in_identity}
         if not held:
             wanted = "DEFAULT" if _has_primary(relation) else usable_word(relation)
@@ -144,7 +179,7 @@ class IndexIdentity(_OldTupleIdentity):
 
 
 class NothingIdentity(ReplicaIdentity):
-    """NOTHING: no old tuples. Updates come as new rows, deletes identify nothing."""
+    """Interpret NOTHING: no old tuples, and deletes without rows."""
 
     name = "nothing"
     before = "nothing; the server refuses UPDATE and DELETE of a table that publishes them"
@@ -154,12 +189,41 @@ class NothingIdentity(ReplicaIdentity):
         return RowImages(None, message.new, None)
 
     def delete(self, message: Delete) -> RowImages | None:
-        """Return None: no row is identified."""
+        """Return None, because no row is identified."""
         return None
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn of deletes, which arrive as nothing."""
+        """Warn that deletes do not arrive."""
         wanted = "DEFAULT" if _has_primary(relation) else usable_word(relation)
         what = "its replica identity is NOTHING: updates have no old row, and deletes do not come"
         return [IdentityWarning(relation.name, what, identity_sql(relation, wanted))]
+
+
+# Result of ``register_replica_identities``.
+REPLICA_IDENTITIES = (
+    ReplicaIdentitySpec(
+        name="default",
+        summary="Old tuples hold the primary key, and only when it changed or the row is deleted.",
+        letter="d",
+        factory=DefaultIdentity,
+    ),
+    ReplicaIdentitySpec(
+        name="nothing",
+        summary="No old tuples: updates without before, deletes identify no row.",
+        letter="n",
+        factory=NothingIdentity,
+    ),
+    ReplicaIdentitySpec(
+        name="full",
+        summary="Old tuples hold the whole row.",
+        letter="f",
+        factory=FullIdentity,
+    ),
+    ReplicaIdentitySpec(
+        name="index",
+        summary="Old tuples hold the columns of a unique index, when they changed or on delete.",
+        letter="i",
+        factory=IndexIdentity,
+    ),
+)
