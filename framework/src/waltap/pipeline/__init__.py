@@ -12,7 +12,4 @@ __all__ = ["Engine", "Limits"]
 
 if not TYPE_CHECKING:
     # The properties of this package are read for help and checks, without an engine.
-    __getattr__ = on_first_use(
-        __name__,
-        {"waltap.pipeline.engine": ("Engine",), "waltap.pipeline.stop_conditions": ("Limits",)},
-    )
+    __getattr__ = on_first_use(__name__)
