@@ -25,6 +25,7 @@ from waltap.pipeline.connection import OnePartitionOnly
 from waltap.pipeline.counts import RunCounters
 from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.partition_reader import PartitionReader
+from waltap.pipeline.sink_branch import BranchStages, SinkBranch, TransformChain
 from waltap.pipeline.sink_writer import Part, SinkWriter
 from waltap.pipeline.slot_advancer import SlotAdvancer
 from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
@@ -68,19 +69,26 @@ class Rig:
         made = sink_of(self.destination).factory(
             None, SinkContext(pipeline="p", state_dir=Path("unused"))
         )
+        stages = BranchStages(
+            name="",
+            component=None,  # type: ignore[arg-type]
+            format_component=None,  # type: ignore[arg-type]
+            make=lambda: sink or made,
+            make_format=lambda: render,  # type: ignore[arg-type, return-value]
+            chain=TransformChain(),
+            undeliverable=PoisonEventHandler(FailurePolicy(), "", order, desk),
+            order=order,
+            format=render,
+        )
         self.delivery = SinkWriter(
             pipeline="p",
-            sink=sink or made,
+            branch=SinkBranch(stages, self.clock),
             store=self.store,
-            encoder=render,
-            transforms=(),
             host=Host(discover=False),
             offset=Offset(partitions=dict.fromkeys(partitions or (SOLE,), slot)),
             retries=RetryBackoff(lambda _s: False, retries=0, ceiling_s=0.0, chance=None),  # type: ignore[arg-type]
             clock=self.clock,
             counts=RunCounters(),
-            order=order,
-            undeliverable=PoisonEventHandler(FailurePolicy(), "", order, desk),
         )
 
     @property

@@ -177,21 +177,15 @@ class SourceConnection:
         stages.desk.counted, stages.desk.notify = run.counts, run.channels.tell
         delivery = SinkWriter(
             pipeline=run.profile.name,
-            sink=stages.sink,
+            branch=stages.branch,
             store=stages.store,
-            encoder=stages.format,
-            transforms=stages.chain.batches,
             host=run.host,
             offset=stored,
             retries=run.backoff(),
             clock=run.clock,
             counts=run.counts,
-            order=stages.order,
-            undeliverable=stages.undeliverable,
             told=PendingNotifications(
-                run.channels.pending,
-                run.profile.capture.notification_topic or "",
-                relayed=any(each.format is not None for each in stages.outlets),
+                run.channels.pending, run.profile.capture.notification_topic or ""
             ),
             may_write=run.may_write,
             reached=stages.relations.written,

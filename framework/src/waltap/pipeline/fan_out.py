@@ -1,6 +1,6 @@
 """Several sinks of one pipeline, as the one sink that the engine knows.
 
-Each has transforms, format and position of its own (`SinkBranch`). The slowest decides what is
+Each has transforms, format and position of its own (`PositionedBranch`). The slowest decides what is
 confirmed: a
 position is promised when every sink has promised it. After a restart, or the return of one that was
 paused, the others leave out what they have.
@@ -14,12 +14,14 @@ from dataclasses import replace
 from waltap.amounts import size
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
+from waltap.notifications.notification import Notification
 from waltap.offsets.sink_positions import OutletPositions
-from waltap.pipeline.sink_branch import OutletStages, SinkBranch
+from waltap.pipeline.sink_branch import Attempt, BranchStages, PositionedBranch
 from waltap.sink.downstream import DownstreamProgress
 from waltap.sink.sink import Sink, SinkCapabilities
 from waltap.source.connector import PreflightCheck
 from waltap.source.position import Positions
+from waltap.transactions.order import TransactionOrder
 from waltap.transactions.transaction import Batch, SnapshotRows
 
 __all__ = ["FanOut", "OutletPausedTooLong", "OutletReturned"]
@@ -52,27 +54,41 @@ class FanOut(Sink):
     is paused. ``returns``: the pipeline may connect anew, so that a paused sink may come back.
     """
 
+    # As `SinkBranch` has them, for what the branches do.
+    renders = transforms = False
+    left_out: Sequence[int] = ()
+
     def __init__(
         self,
-        stages: Sequence[OutletStages],
+        stages: Sequence[BranchStages],
         positions: OutletPositions,
         *,
         load: Callable[[], Positions | None],
         clock: Clock,
-        topic: str = "",
         failed: Callable[[SinkError], None] = lambda _error: None,
         returns: bool = True,
         repairs: bool = False,
     ) -> None:
-        self.outlets = [SinkBranch(each, clock) for each in stages]
-        self._file, self._load, self._clock, self._topic = positions, load, clock, topic
+        self.outlets = [PositionedBranch(each, clock) for each in stages]
+        self._file, self._load, self._clock = positions, load, clock
         self._failed, self._returns, self._repairs = failed, returns, repairs
+        self.order = TransactionOrder()
         self._written = Positions()
         self._given: tuple[Batch | None, set[str]] = None, set()
         self.capabilities = _shared(
             [each.sink.capabilities for each in self.outlets],
             pauses=any(map(_may_pause, self.outlets)),
         )
+
+    @property
+    def notifies(self) -> bool:
+        """Return whether a sink takes notifications."""
+        return any(outlet.renders for outlet in self.outlets)
+
+    @property
+    def sink(self) -> Sink:
+        """Return the sink that all branches are together."""
+        return self
 
     def check(self) -> list[PreflightCheck]:
         """Return what every sink finds; what one that may be paused finds stops nothing."""
@@ -104,7 +120,7 @@ class FanOut(Sink):
     def forget(self, oid: int) -> None:
         """Have every sink drop what it keeps of a relation that is gone."""
         for outlet in self.outlets:
-            outlet.sink.forget(oid)
+            outlet.forget(oid)
 
     def onward(self) -> Sequence[DownstreamProgress]:
         """Tell how far each sink has got, and those behind it."""
@@ -127,16 +143,43 @@ class FanOut(Sink):
             found += [replace(each, stage=f"{outlet.name}/{each.stage}") for each in behind]
         return found
 
+    def rendered(self, given: Batch) -> Batch:
+        """Return ``given``: each branch renders for itself."""
+        return given
+
+    def give(self, given: Batch, _own: Batch, attempt: Attempt) -> None:
+        """Write ``given``, as `SinkBranch.give` does."""
+        attempt(self.write, given)
+
     def write(self, batch: Batch) -> None:
         """Give ``batch`` to each sink that runs; given again, to those that have not taken it.
 
         Raises: SinkError, of a sink that may not be paused, or not now.
         """
+        if self._given[0] is not batch and batch.snapshot and _opens(batch):
+            for outlet in self.outlets:
+                outlet.begin_anew()
+        self._each(batch, lambda outlet: outlet.write(batch))
+
+    def notify(
+        self, notifications: Sequence[Notification], topic: str, batch: Batch, attempt: Attempt
+    ) -> Batch:
+        """Give notifications to the sinks of records, as `SinkBranch.notify` does."""
+
+        def notified(outlet: PositionedBranch) -> None:
+            if outlet.renders:
+                outlet.notify(notifications, topic, batch)
+
+        def write(batch: Batch) -> None:
+            self._each(batch, notified)
+
+        attempt(write, batch)
+        return batch
+
+    def _each(self, batch: Batch, call: Callable[[PositionedBranch], object]) -> None:
+        """Do ``call`` for each branch that runs and did not take ``batch`` yet."""
         if self._given[0] is not batch:
             self._given = batch, set()
-            if batch.snapshot and _opens(batch):
-                for outlet in self.outlets:
-                    outlet.begin_anew()
         taken = self._given[1]
         for outlet in self.outlets:
             if outlet.name in taken:
@@ -146,10 +189,7 @@ class FanOut(Sink):
                     raise outlet.paused
                 continue
             try:
-                if batch.told:
-                    outlet.tell(batch.told, self._topic, batch)
-                else:
-                    outlet.write(batch)
+                call(outlet)
             except SinkError as error:
                 may_pause = _may_pause(outlet) and not error.loses
                 if not may_pause or batch.snapshot or _has_rows(batch):
@@ -225,7 +265,7 @@ class FanOut(Sink):
 
     # --- pauses -------------------------------------------------------------------------------------
 
-    def _pause(self, outlet: SinkBranch, error: SinkError) -> None:
+    def _pause(self, outlet: PositionedBranch, error: SinkError) -> None:
         """Go on without a sink, which is given what it misses when it is back."""
         with suppress(Exception):
             outlet.close()
@@ -234,7 +274,7 @@ class FanOut(Sink):
         log.warning("sink %s is paused: %s", outlet.name, error)
         self._failed(error)
 
-    def _try(self, outlet: SinkBranch) -> None:
+    def _try(self, outlet: PositionedBranch) -> None:
         """See whether a paused sink opens. Raises: OutletReturned."""
         candidate = outlet.stages.make()
         try:
@@ -248,7 +288,7 @@ class FanOut(Sink):
                 candidate.close()
         raise OutletReturned(f"sink {outlet.name} answers again")
 
-    def _look_at_wal(self, outlet: SinkBranch) -> None:
+    def _look_at_wal(self, outlet: PositionedBranch) -> None:
         most = outlet.stages.properties.pause_bytes
         for name, position in outlet.durable.items():
             written = self._written.get(name)
@@ -287,11 +327,11 @@ def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabiliti
     )
 
 
-def _may_pause(outlet: SinkBranch) -> bool:
+def _may_pause(outlet: PositionedBranch) -> bool:
     return outlet.stages.properties.on_failure == "pause"
 
 
-def _excused(check: PreflightCheck, outlet: SinkBranch) -> PreflightCheck:
+def _excused(check: PreflightCheck, outlet: PositionedBranch) -> PreflightCheck:
     if check.verdict != "error" or not _may_pause(outlet):
         return check
     return PreflightCheck(

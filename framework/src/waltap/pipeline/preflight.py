@@ -8,32 +8,27 @@ does not refuse a start, which waits for it in its place.
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from waltap.amounts import size
 from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatched
-from waltap.config.profile import Component, Profile
+from waltap.config.profile import Profile
 from waltap.errors import OffsetError, RetryVerdict, SinkError, SourceError, WaltapError
 from waltap.files.place import refusal
-from waltap.format.format import Format
 from waltap.host import Host
 from waltap.offsets.gaps import GapCertificates
 from waltap.offsets.offset import Offset
 from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.channels import SINK
-from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.leadership import leases_of
 from waltap.pipeline.lock import running, unusable
 from waltap.pipeline.offline_status import asked_of_the_stored_offset
-from waltap.pipeline.sink_branch import TransformChain
+from waltap.pipeline.sink_branch import SinkBranch
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stages import PipelineStages, chosen_password
-from waltap.sink.sink import Sink
 from waltap.source.check_context import CheckContext
 from waltap.source.connector import Connector, PreflightCheck
 from waltap.source.lease import LeaseContext
-from waltap.specs import FormatSpec, SinkSpec
 
 __all__ = ["NotReady", "checks", "refuse"]
 
@@ -117,12 +112,10 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     offset = stages.store.load()
     runs = not locked and running(stages.state_dir) is not None
     found = [_state(stages, locked=locked), *_of_sink(stages)]
-    for destination in _destinations(stages):
-        found += _truncates(stages, destination)
-        found += _of_format(destination)
-        found += _of_events(destination)
-        found += _of_records(destination)
-        found += _of_converters(stages, destination)
+    for branch in stages.branches:
+        found += _truncates(stages, branch)
+        found += _of_format(branch)
+        found += _of_transforms(stages, branch)
     found += _of_notifications(stages)
     found += _elsewhere(stages, offset)
     if runs:
@@ -378,42 +371,6 @@ def _of_guardrail(stages: PipelineStages, connector: Connector) -> list[Prefligh
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CheckedSink:
-    """A sink, and what renders for it; ``chain`` are the transforms before it."""
-
-    sink: Sink
-    component: Component[SinkSpec]
-    format: Format | None
-    format_spec: FormatSpec
-    chain: TransformChain
-
-
-def _destinations(stages: PipelineStages) -> list[_CheckedSink]:
-    """Return the sink of a pipeline, or each of several."""
-    profile, sink = stages.profile, stages.sink
-    if isinstance(sink, FanOut):
-        return [
-            _CheckedSink(
-                sink=outlet.sink,
-                component=outlet.stages.component,
-                format=outlet.stages.format,
-                format_spec=outlet.stages.format_component.spec,
-                chain=outlet.stages.chain,
-            )
-            for outlet in sink.outlets
-        ]
-    return [
-        _CheckedSink(
-            sink=sink,
-            component=profile.sink,
-            format=stages.format,
-            format_spec=profile.format.spec,
-            chain=stages.chain,
-        )
-    ]
-
-
 def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
     name = f"sink {stages.profile.sink.spec.name}"
     try:
@@ -424,13 +381,13 @@ def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
         return [_blamed(name, stages.host, error)]
 
 
-def _truncates(stages: PipelineStages, destination: _CheckedSink) -> list[PreflightCheck]:
+def _truncates(stages: PipelineStages, branch: SinkBranch) -> list[PreflightCheck]:
     """Return that truncates would reach a sink that does not apply them."""
-    if destination.sink.capabilities.truncate or "t" in stages.capture.skipped:
+    if branch.sink.capabilities.truncate or "t" in stages.capture.skipped:
         return []
     return [
         PreflightCheck(
-            name=f"sink {destination.component.spec.name}",
+            name=f"sink {branch.stages.component.spec.name}",
             verdict="warning",
             found="it does not apply truncates: rows that a TRUNCATE removes stay at the destination",
             remedy="skipped.operations=t says that this is meant",
@@ -438,52 +395,39 @@ def _truncates(stages: PipelineStages, destination: _CheckedSink) -> list[Prefli
     ]
 
 
-def _of_format(destination: _CheckedSink) -> list[PreflightCheck]:
+def _of_format(branch: SinkBranch) -> list[PreflightCheck]:
     """Look whether the sink can hold what the format writes."""
-    form = destination.format
-    if form is None or form.text or not destination.sink.capabilities.json_only:
+    form = branch.stages.format
+    if form is None or form.text or not branch.sink.capabilities.json_only:
         return []
-    sink, name = destination.component.spec.name, destination.format_spec.name
+    sink, name = branch.stages.component.spec.name, branch.stages.format_component.spec.name
     problem = f"the sink {sink} holds JSON, and the format is {name}"
     return [PreflightCheck.failed("format", FormatUnfit(problem))]
 
 
-def _of_events(destination: _CheckedSink) -> list[PreflightCheck]:
-    """Look whether there are events for the transforms that want some."""
-    taken = destination.format is not None and destination.format_spec.takes_events
-    if taken or not destination.chain.events:
-        return []
-    name = destination.chain.events[0][0]
-    who = f"the sink {destination.component.spec.name} takes the changes themselves"
-    if destination.format is not None:
-        who = f"the format {destination.format_spec.name} makes no events"
-    problem = f"{name} transforms events, and {who}"
-    return [PreflightCheck.failed("transforms", EventTransformUnfit(problem, transform=name))]
-
-
-def _of_converters(stages: PipelineStages, destination: _CheckedSink) -> list[PreflightCheck]:
-    """Look whether the sink takes what converters give."""
-    if destination.format is not None or not stages.conversions.converters:
-        return []
-    label = stages.conversions.converters[0][0]
-    sink = destination.component.spec.name
-    problem = (
-        f"{label} converts columns of records, and the sink {sink} takes the changes themselves"
-    )
-    return [PreflightCheck.failed("converters", ConverterUnfit(problem, converter=label))]
-
-
-def _of_records(destination: _CheckedSink) -> list[PreflightCheck]:
-    """Look whether there are records for the transforms that want some."""
-    taken = destination.format is not None and destination.format_spec.takes_record_transforms
-    if taken or not destination.chain.records:
-        return []
-    label = destination.chain.records[0].label
-    who = f"the sink {destination.component.spec.name} takes the changes themselves"
-    if destination.format is not None:
-        who = f"the format {destination.format_spec.name} makes its records in its own way"
-    problem = f"{label} transforms records, and {who}"
-    return [PreflightCheck.failed("transforms", RecordTransformUnfit(problem, transform=label))]
+def _of_transforms(stages: PipelineStages, branch: SinkBranch) -> list[PreflightCheck]:
+    """Return the transforms and converters that sink and format have no use for."""
+    parts, form = branch.stages, branch.stages.format_component.spec
+    takes_changes = f"the sink {parts.component.spec.name} takes the changes themselves"
+    found = []
+    if parts.chain.events and not (branch.renders and form.takes_events):
+        name = parts.chain.events[0][0]
+        why = f"the format {form.name} makes no events" if branch.renders else takes_changes
+        unfit = EventTransformUnfit(f"{name} transforms events, and {why}", transform=name)
+        found.append(PreflightCheck.failed("transforms", unfit))
+    if parts.chain.records and not (branch.renders and form.takes_record_transforms):
+        label, why = parts.chain.records[0].label, takes_changes
+        if branch.renders:
+            why = f"the format {form.name} makes its records in its own way"
+        problem = f"{label} transforms records, and {why}"
+        found.append(
+            PreflightCheck.failed("transforms", RecordTransformUnfit(problem, transform=label))
+        )
+    if stages.conversions.converters and not branch.renders:
+        label = stages.conversions.converters[0][0]
+        problem = f"{label} converts columns of records, and {takes_changes}"
+        found.append(PreflightCheck.failed("converters", ConverterUnfit(problem, converter=label)))
+    return found
 
 
 def _of_notifications(stages: PipelineStages) -> list[PreflightCheck]:

@@ -112,20 +112,18 @@ def replayed(
 
 def _replay(stages: PipelineStages, sink: str, clock: Clock) -> Redelivery:
     """Return what replays the letters of a sink. Raises: ConfigurationError where it is gone."""
-    outlet = next((each for each in stages.outlets if each.name == sink), None)
-    if outlet is None and (sink or stages.outlets):
-        named = ", ".join(each.name for each in stages.outlets) or "the profile's only one"
+    branch = next((each for each in stages.branches if each.name == sink), None)
+    if branch is None:
+        named = ", ".join(each.name for each in stages.branches) or "the profile's only one"
         problem = PropertyProblem(
             "sinks", f"letters are of the sink {sink!r}, which is not there", allowed=named
         )
         raise ConfigurationError([problem])
-    chain = stages.chain if outlet is None else outlet.chain
-    form = stages.format if outlet is None else outlet.format
     offset = stages.store.load()
     return Redelivery(
         store=stages.desk.store,
-        sink=stages.sink if outlet is None else outlet.make(),
-        make=lambda batch: chain.made(batch, form, clock.time_ns()),
+        sink=branch.sink,
+        make=branch.render,
         stored=Positions() if offset is None else offset.positions,
         now_ms=lambda: clock.time_ns() // 1_000_000,
     )

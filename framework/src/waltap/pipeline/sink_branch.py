@@ -1,4 +1,7 @@
-"""One of several sinks of a pipeline, with what only it has: transforms, a format, a position."""
+"""Branches of a pipeline: each renders for one sink, and writes without what that refuses.
+
+A pipeline has a branch for each of its sinks, mostly one.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,81 +29,160 @@ from waltap.transactions.transaction import Batch, events_in
 from waltap.transforms.applied import transformed
 
 __all__ = [
-    "OutletStages",
+    "Attempt",
+    "BranchStages",
+    "PositionedBranch",
     "SinkBranch",
     "TransformChain",
 ]
 
+Attempt = Callable[[Callable[[Batch], None], Batch], None]
+"""Calls the write of a sink with a batch, as often as it takes."""
 
-# The transforms before a sink, by the stage that calls them.
+
+def plain(write: Callable[[Batch], None], batch: Batch) -> None:
+    """Write ``batch`` once."""
+    write(batch)
 
 
 @dataclass(slots=True, kw_only=True)
 class TransformChain:
-    """Transforms in the order of the profile: of batches, which are called first, of events, by name, and
-    of records, both of which the format calls."""
+    """The transforms before a sink, by stage, in the order of the profile."""
 
+    # The engine calls these, before all others.
     batches: list[Callable[[Batch], Batch]] = field(default_factory=list)
+    # The format calls these two; events have the transform's name beside them.
     events: list[tuple[str, EventTransform]] = field(default_factory=list)
     records: list[RecordStep] = field(default_factory=list)
 
     def forget(self, oid: int) -> None:
-        """Have transforms of batches drop what they keep of a relation that is gone."""
+        """Drop the state that batch transforms keep of a dropped relation."""
         for transform in self.batches:
             forget = getattr(transform, "forget", None)
             if forget is not None:
                 forget(oid)
 
-    def made(self, batch: Batch, encoder: Format | None, now: int) -> Batch:
-        """Return what transforms and format make of ``batch``, which stays as it is; ``now`` as in
-        `Format.render`. Raises: RecordError."""
-        own = msgspec.structs.replace(batch)
-        for transform in self.batches:
-            own = transformed(transform, own)
-        if encoder is not None:
-            own.records = encoder.render(own.parts, now)
-        return own
 
+@dataclass(slots=True, kw_only=True)
+class BranchStages:
+    """The parts of a branch that outlive its sink."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutletStages:
-    """What an outlet keeps while sinks come and go: its name, its sink's kind and factory, and the stages
-    before the sink. The transforms of ``chain`` are those of the pipeline and then its own."""
-
+    # The sink's name in the profile, "" for the only one.
     name: str
     component: Component[SinkSpec]
     format_component: Component[FormatSpec]
-    properties: OutletProperties
     make: Callable[[], Sink]
+    make_format: Callable[[], Format]
+    # The pipeline's transforms and then the sink's own.
     chain: TransformChain
     undeliverable: PoisonEventHandler
+    order: TransactionOrder
+    properties: OutletProperties = field(default_factory=OutletProperties)
+    # None as long as no sink was made, and where the sink takes changes.
     format: Format | None = None
-    order: TransactionOrder = field(default_factory=TransactionOrder)
 
 
 class SinkBranch:
-    """Gives one sink what it lacks, and knows how far it has got. Single-threaded.
+    """Render batches for one sink, and write them. Single-threaded."""
 
-    ``reached`` is what the sink has taken and ``durable`` what it has promised, by partition; ``paused``
-    is why it gets nothing now, None while it does; ``flushed_ms`` when it was flushed last.
-    """
-
-    def __init__(self, stages: OutletStages, clock: Clock) -> None:
+    def __init__(self, stages: BranchStages, clock: Clock) -> None:
         self.stages, self._clock = stages, clock
+        self.name, self.order = stages.name, stages.order
         self.sink = stages.make()
+        if stages.format is None and self.sink.capabilities.records:
+            stages.format = stages.make_format()
+        # How many events each batch transform left out of the last batch.
+        self.left_out = [0] * len(stages.chain.batches)
+
+    @property
+    def renders(self) -> bool:
+        """Return whether the sink takes records."""
+        return self.stages.format is not None
+
+    @property
+    def notifies(self) -> bool:
+        """Return whether the sink takes notifications."""
+        return self.renders
+
+    @property
+    def transforms(self) -> bool:
+        """Return whether transforms or converters see the rows before the sink."""
+        return bool(self.stages.chain.batches)
+
+    def forget(self, oid: int) -> None:
+        """Drop the state of a dropped relation, here and in the sink."""
+        if self.stages.format is not None:
+            self.stages.format.forget(oid)
+        self.stages.chain.forget(oid)
+        self.sink.forget(oid)
+
+    def rendered(self, given: Batch) -> Batch:
+        """Return the batch for the sink, without events that cannot be rendered.
+
+        Raises: what transforms and formats raise, if the failure policy is to stop.
+        """
+        return self.stages.undeliverable.made(given, self.render)
+
+    def render(self, batch: Batch) -> Batch:
+        """Apply transforms and format to a copy of ``batch``.
+
+        Raises: RecordError.
+        """
+        stages, own = self.stages, msgspec.structs.replace(batch)
+        for index, transform in enumerate(stages.chain.batches):
+            before = own.events
+            own = transformed(transform, own)
+            self.left_out[index] = before - own.events
+        if stages.format is not None:
+            own.records = stages.format.render(own.parts, self._clock.time_ns())
+        return own
+
+    def give(self, given: Batch, own: Batch, attempt: Attempt = plain) -> None:
+        """Write ``own``, rendered from ``given``, without the events that the sink refuses.
+
+        Raises: SinkError.
+        """
+        while True:
+            try:
+                attempt(self.sink.write, own)
+            except RecordsRefused as error:
+                self.stages.undeliverable.refused(given, own, self.render, error)
+            else:
+                return
+
+    def notify(
+        self,
+        notifications: Sequence[Notification],
+        topic: str,
+        batch: Batch,
+        attempt: Attempt = plain,
+    ) -> Batch:
+        """Write notifications as records, in a copy of the empty ``batch``; return that copy.
+
+        Only for a sink of records: one of changes has no place for them. Raises: SinkError.
+        """
+        assert self.stages.format is not None, "only records can be notifications"
+        records = self.stages.format.notifications(notifications, topic)
+        own = msgspec.structs.replace(batch, records=records)
+        self.give(own, own, attempt)
+        return own
+
+
+class PositionedBranch(SinkBranch):
+    """One of several branches, with the positions of its sink."""
+
+    def __init__(self, stages: BranchStages, clock: Clock) -> None:
+        super().__init__(stages, clock)
+        # The last position that the sink took, and the last that it made durable, by partition.
         self.reached = self.durable = Positions()
+        # The failure that paused the sink; None: it gets batches.
         self.paused: SinkError | None = None
         self.retry_at = 0.0
         self.unflushed = False
         self.flushed_ms: int | None = None
         self._counted: dict[tuple[str, Position], TransactionCounts] = {}
-        self._rendered: tuple[Batch, Batch, Batch] | None = None
-        """A batch that is to be written, what the sink lacks of it, and what that is for the sink."""
-
-    @property
-    def name(self) -> str:
-        """Return what the profile calls it."""
-        return self.stages.name
+        # A batch that was not written yet, its events that the sink lacks, and these as rendered.
+        self._waiting: tuple[Batch, Batch, Batch] | None = None
 
     def open(self, kept: SinkProgress | None, stored: Positions, *, repairs: bool = False) -> None:
         """Open the sink; it goes on from what it keeps itself, else from ``kept``, else from ``stored``,
@@ -122,51 +204,31 @@ class SinkBranch:
         counted = kept.counted if kept else None
         first = next(iter(known.values()), None)
         if first is not None:
-            self.stages.order.restore(counted, first)
+            self.order.restore(counted, first)
 
     def begin_anew(self) -> None:
         """Forget positions: a new snapshot begins."""
         self.reached = self.durable = Positions()
 
-    def lacks(self, batch: Batch) -> bool:
-        """Tell whether a batch has anything for this sink."""
-        reached = self.reached.get(batch.partition)
-        return (
-            reached is None
-            or batch.snapshot
-            or not batch.parts
-            or bool(remaining(batch.parts, reached))
-        )
-
     def write(self, batch: Batch) -> None:
-        """Give the sink what it lacks of ``batch``; the same batch may be given again after a SinkError.
+        """Give the sink the events of ``batch`` that it lacks.
 
-        Raises: SinkError; what transforms and formats raise.
+        The same batch may come again after a SinkError. Raises: SinkError; what transforms and formats
+        raise.
         """
-        if self._rendered is None or self._rendered[0] is not batch:
+        if self._waiting is None or self._waiting[0] is not batch:
             lacking = self._lacking(batch)
-            own = self.stages.undeliverable.made(lacking, self._made)
-            self._rendered = batch, lacking, own
-        _batch, lacking, own = self._rendered
+            self._waiting = batch, lacking, self.rendered(lacking)
+        _batch, lacking, own = self._waiting
         if own.parts or batch.snapshot:
-            self._write(lacking, own)
+            self.give(lacking, own)
             self.unflushed = True
-        self._rendered = None
+        self._waiting = None
         position = max(self.reached.get(batch.partition, batch.position), batch.position)
         self.reached = self.reached.moved(batch.partition, position)
-        counts = self.stages.order.counts_at(position)
+        counts = self.order.counts_at(position)
         if counts is not None:
             self._counted[batch.partition, position] = counts
-
-    def _write(self, given: Batch, own: Batch) -> None:
-        """Write ``own``, which was made of ``given``, without what the sink refuses of it."""
-        while True:
-            try:
-                self.sink.write(own)
-            except RecordsRefused as error:
-                self.stages.undeliverable.refused(given, own, self._made, error)
-            else:
-                return
 
     def _lacking(self, batch: Batch) -> Batch:
         """Return what the sink lacks of ``batch``."""
@@ -176,21 +238,16 @@ class SinkBranch:
             parts = remaining(parts, reached)
         return msgspec.structs.replace(batch, parts=parts, events=events_in(parts), records=None)
 
-    def _made(self, batch: Batch) -> Batch:
-        """Return what transforms and format make of ``batch``. Raises: RecordError."""
-        return self.stages.chain.made(batch, self.stages.format, self._clock.time_ns())
-
-    def tell(self, told: Sequence[Notification], topic: str, batch: Batch) -> None:
-        """Give notifications to a sink of records; one of changes has no place for them.
-
-        Raises: SinkError.
-        """
-        form = self.stages.format
-        if form is not None:
-            records = form.notifications(told, topic)
-            made = msgspec.structs.replace(batch, records=records, told=())
-            self._write(made, made)
-            self.unflushed = True
+    def notify(
+        self,
+        notifications: Sequence[Notification],
+        topic: str,
+        batch: Batch,
+        attempt: Attempt = plain,
+    ) -> Batch:
+        made = super().notify(notifications, topic, batch, attempt)
+        self.unflushed = True
+        return made
 
     def flush(self) -> None:
         """Have the sink make durable what it took. Raises: SinkError."""

@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.clock import Clock
-from waltap.dead_letters.poison_events import PoisonEventHandler
 from waltap.errors import RetryVerdict, SinkError
-from waltap.format.format import Format
 from waltap.format.record import Record
 from waltap.host import Host
 from waltap.notifications.notification import Notification
 from waltap.offsets.offset import Offset, OffsetStore
 from waltap.pipeline.backoff import RetryBackoff
 from waltap.pipeline.counts import ChunkEnd, RunCounters, TablesRead, chunk_ends
+from waltap.pipeline.fan_out import FanOut
+from waltap.pipeline.sink_branch import SinkBranch
 from waltap.sink.downstream import DownstreamProgress
 from waltap.sink.refusal import RecordsRefused
-from waltap.sink.sink import Sink
 from waltap.source.position import Position, Positions
-from waltap.transactions.order import TransactionCounts, TransactionOrder
+from waltap.transactions.order import TransactionCounts
 from waltap.transactions.transaction import (
     Batch,
     Heartbeat,
@@ -32,7 +31,6 @@ from waltap.transactions.transaction import (
     TransactionPart,
     events_in,
 )
-from waltap.transforms.applied import transformed
 
 if TYPE_CHECKING:
     from waltap.snapshot.chunk import SnapshotChunk
@@ -124,12 +122,10 @@ Part = TransactionPart | SnapshotRows | Heartbeat
 
 @dataclass(frozen=True, slots=True)
 class PendingNotifications:
-    """Notifications that the sink is to get, as records of ``topic``, before the next batch. ``relayed``:
-    it renders them itself."""
+    """Notifications that the sink gets as records of ``topic``, before the next batch."""
 
     waiting: deque[Notification]
     topic: str
-    relayed: bool = False
 
 
 class SinkWriter:
@@ -139,8 +135,8 @@ class SinkWriter:
     written. ``written`` has the position after the last batch that the sink took of each partition,
     ``offset`` the last stored ones. A batch is of one partition: where none is named, of ``partition``,
     the first or only one. ``counts`` are those of the run. ``failed``: a flush failed, or a write in a
-    way that no sink may fail in; nothing is flushed, stored or confirmed any more. ``order`` counts the
-    events of transactions, where the format does. ``told`` are notifications for the sink. ``may_write``
+    way that no sink may fail in; nothing is flushed, stored or confirmed any more. ``told`` are
+    notifications for the sink. ``may_write``
     raises where another process may run the pipeline by now, which ends this delivery in the same way.
     ``reached`` is told, after each batch, up to which LSN everything was written, and returns the OIDs of
     relations that nothing more comes of.
@@ -151,23 +147,19 @@ class SinkWriter:
         self,
         *,
         pipeline: str,
-        sink: Sink,
+        branch: SinkBranch | FanOut,
         store: OffsetStore,
-        encoder: Format | None,
-        transforms: Sequence[Callable[[Batch], Batch]],
         host: Host,
         offset: Offset,
         retries: RetryBackoff,
         clock: Clock,
         counts: RunCounters,
-        order: TransactionOrder,
-        undeliverable: PoisonEventHandler,
         told: "PendingNotifications | None" = None,
         may_write: Callable[[], None] = lambda: None,
         reached: Callable[[int], Collection[int]] = lambda _lsn: (),
     ) -> None:
-        self._pipeline, self._sink, self._store, self._format = pipeline, sink, store, encoder
-        self._transforms, self._host, self._retries = transforms, host, retries
+        self._pipeline, self._branch, self._sink = pipeline, branch, branch.sink
+        self._store, self._host, self._retries = store, host, retries
         self._clock, self.counts, self._may_write = clock, counts, may_write
         self._reached = reached
         self.offset = offset
@@ -177,16 +169,13 @@ class SinkWriter:
             name: each.previous_end_lsn for name, each in offset.partitions.items()
         }
         self.signals = offset.signals
-        self._order, self._undeliverable = order, undeliverable
-        self._left_out = [0] * len(transforms)
-        """What each transform left out of the last batch."""
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
         self._committed_ms: dict[str, int] = {}
         first = offset.partitions[self.partition]
-        order.restore(first.counted or None, first.position)
+        branch.order.restore(first.counted or None, first.position)
         self._told = told or PendingNotifications(deque(), "")
         self._reading = TablesRead(offset)
-        self._promises = PendingAcks() if sink.capabilities.acknowledged else None
+        self._promises = PendingAcks() if self._sink.capabilities.acknowledged else None
         """What the sink has not promised, where it promises batch by batch; else all, with each flush."""
         self.unflushed_since: float | None = None
         self.failed = self._untaken = False
@@ -206,14 +195,15 @@ class SinkWriter:
             self.store(self._reading.stored(self.offset, self.partition))
         given = self._batch(parts, partition or self.partition, snapshot=snapshot)
         with calls.call("the rendering of a batch"):
-            batch = self._undeliverable.made(given, self._made)
-        for index, left_out in enumerate(self._left_out):
+            batch = self._branch.rendered(given)
+        for index, left_out in enumerate(self._branch.left_out):
             if left_out:  # converters of columns, which come last, leave nothing out
                 self.counts.filtered[index] += left_out
-        counted = self._order.counts_at(batch.position)
+        counted = self._branch.order.counts_at(batch.position)
         if counted is not None:
             self._counted.append((batch.partition, batch.position, counted))
-        self._write(batch, given)
+        with self.counts.calls.call("a write"):  # with all its tries
+            self._branch.give(given, batch, self._attempt)
         self._untaken = False
         if self._promises is not None:
             self._promised_later(batch, given.parts if snapshot else [])
@@ -237,33 +227,19 @@ class SinkWriter:
         if gone and self.counts.by_table is not None:
             self.counts.by_table.forget(gone)
 
-    def _made(self, batch: Batch) -> Batch:
-        """Return what transforms and format make of ``batch``. Raises: RecordError."""
-        batch = msgspec.structs.replace(batch)  # what was given stays as it is
-        for index, transform in enumerate(self._transforms):
-            before = batch.events
-            batch = transformed(transform, batch)
-            self._left_out[index] = before - batch.events
-        if self._format is not None:
-            batch.records = self._format.render(batch.parts, self._clock.time_ns())
-        return batch
-
     def write_told(self) -> None:
         """Give the sink the notifications that wait for it, as a batch. Raises: SinkError."""
-        told = list(self._told.waiting)
-        if not told or (self._format is None and not self._told.relayed):
+        waiting = self._told.waiting
+        if not waiting or not self._branch.notifies:
             return
-        batch = self._batch([], self.partition, snapshot=False)
-        if self._format is None:
-            batch.told = told
-        else:
-            batch.records = self._format.notifications(told, self._told.topic)
-        started = self._clock.monotonic()
-        self._write(batch, batch)
-        self._promised_later(batch, [])
-        for _ in told:
-            self._told.waiting.popleft()
-        self._count(batch, started)
+        notifications, started = list(waiting), self._clock.monotonic()
+        with self.counts.calls.call("a write"):
+            batch = self._batch([], self.partition, snapshot=False)
+            written = self._branch.notify(notifications, self._told.topic, batch, self._attempt)
+        self._promised_later(written, [])
+        for _ in notifications:
+            waiting.popleft()
+        self._count(written, started)
         if self.unflushed_since is None:
             self.unflushed_since = started
 
@@ -321,18 +297,14 @@ class SinkWriter:
             self.failed = True
             raise
 
-    def _write(self, batch: Batch, given: Batch) -> None:
-        """Write ``batch``, which was made of ``given``, without what the sink refuses of it."""
-        with self.counts.calls.call("a write"):  # with all its tries
-            self._tried(batch, given)
-
-    def _tried(self, batch: Batch, given: Batch) -> None:
+    def _attempt(self, write: Callable[[Batch], None], batch: Batch) -> None:
+        """Write ``batch``, again where the sink asks for that."""
         while True:
             self.check()
             try:
-                self._sink.write(batch)
-            except RecordsRefused as error:
-                self._undeliverable.refused(given, batch, self._made, error)
+                write(batch)
+            except RecordsRefused:
+                raise
             except SinkError as error:
                 if error.retry is not RetryVerdict.SAME_BATCH or not self._retries.wait():
                     raise
@@ -519,18 +491,18 @@ class SinkWriter:
     @property
     def counts_records(self) -> bool:
         """Tell whether the sink takes records, so that limits count those."""
-        return self._format is not None
+        return self._branch.renders
 
     def takes_chunks(self) -> bool:
         """Tell whether the sink has others read an initial snapshot. Where something here is to see its
         rows before the sink does, they come the ordinary way."""
         if not self._sink.wants_chunks():
             return False
-        if self._transforms:
+        if self._branch.transforms:
             log.warning(
                 "the engine reads the snapshot: transforms and converters are to see its rows"
             )
-        return not self._transforms
+        return not self._branch.transforms
 
     def missed(self, table: str) -> None:
         """Tell the sink, as `Sink.missed`. Raises: SinkError."""
@@ -565,7 +537,8 @@ class SinkWriter:
             snapshot=True,
         )
         self.write_told()
-        self._write(end, end)
+        with self.counts.calls.call("a write"):
+            self._branch.give(end, end, self._attempt)
         if self._promises is not None:
             self._promised_later(end, [], ends_snapshot=True)
             self.flush()

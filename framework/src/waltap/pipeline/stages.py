@@ -1,7 +1,7 @@
 """Builds the stages of a pipeline from its profile: capture, types, format, sink, offset store."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.leadership import Leadership
 from waltap.pipeline.new_tables import NewTables
 from waltap.pipeline.relations import DescribedRelations
-from waltap.pipeline.sink_branch import OutletStages, TransformChain
+from waltap.pipeline.sink_branch import BranchStages, SinkBranch, TransformChain
 from waltap.plugin_errors import HookRaised
 from waltap.sink.sink import Sink, SinkContext
 from waltap.snapshot.progress import SnapshotProgress
@@ -125,7 +125,6 @@ class PipelineStages:
             self.capture,
             self.relations.describe,
         )
-        self.order = TransactionOrder()
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
         self.belongings = OwnedObjects(self.state_dir / BELONGINGS)
         self.new_tables = NewTables(
@@ -145,25 +144,28 @@ class PipelineStages:
         )
         self._letters_form: Format | None = None
         self.policy = FailurePolicy.of(profile.engine, profile.capture)
-        self.undeliverable = PoisonEventHandler(self.policy, "", self.order, self.desk)
-        self.chain = self._chain(profile.transforms)
-        self.outlets = [self._outlet(outlet, run_id) for outlet in profile.outlets]
-        self.sink = self._sink()
-        self.format: Format | None = None
-        if self.sink.capabilities.records:
-            self.format = self._format(profile.format, self.chain, self.order, run_id)
-        if self.outlets:  # theirs: what is left out for one may be given to another
-            self.chain = TransformChain()
+        # Of each branch what outlives its sink: one, or those of [[sinks]].
+        self._branches = [self._outlet(each, run_id) for each in profile.outlets]
+        self._branches = self._branches or [self._sole(run_id)]
+        self.branch = self._branch()
 
-    def renew_sink(self) -> Sink:
-        """Close the sink, which failed, and return a new one in its place, not opened. What goes wrong in
-        closing it is told: the new one has another try."""
+    @property
+    def sink(self) -> Sink:
+        """Return the sink, or all of several as one."""
+        return self.branch.sink
+
+    @property
+    def branches(self) -> Sequence[SinkBranch]:
+        """Return the branches of all sinks, mostly of one."""
+        return self.branch.outlets if isinstance(self.branch, FanOut) else [self.branch]
+
+    def renew_sink(self) -> None:
+        """Close the sink, which failed, and make a new one in its place, not opened."""
         try:
             self.sink.close()
-        except SinkError as error:
+        except SinkError as error:  # the new one has another try
             log.warning("the sink that failed: %s", error)
-        self.sink = self._sink()
-        return self.sink
+        self.branch = self._branch()
 
     def open_connector(
         self,
@@ -213,7 +215,7 @@ class PipelineStages:
     @property
     def formats(self) -> list[Format]:
         """Return what renders records: nothing, where sinks take changes."""
-        every = (self.format, *(outlet.format for outlet in self.outlets))
+        every = (branch.stages.format for branch in self.branches)
         return [each for each in every if each is not None]
 
     def _meant_for(self, version: str) -> str | None:
@@ -224,12 +226,8 @@ class PipelineStages:
         return None
 
     def _forget(self, oid: int) -> None:
-        for form in self.formats:
-            form.forget(oid)
-        for chain in (self.chain, *(outlet.chain for outlet in self.outlets)):
-            chain.forget(oid)
-        self.conversions.forget(oid)
-        self.sink.forget(oid)
+        for branch in self.branches:
+            branch.forget(oid)
 
     def _store(self) -> OffsetStore:
         component = self.profile.offset_store
@@ -256,23 +254,16 @@ class PipelineStages:
         """Return the pipeline's own folder."""
         return self.profile.engine.state_dir / self.profile.name
 
-    def _sink(self) -> Sink:
-        if not self.outlets:
-            # a sink of several may be away for a while, or another's key be that of other rows; what was
-            # delivered at PREPARE may be rolled back
-            at_commit = self.profile.engine.two_phase_policy == "commit"
-            plain = not self.conversions.converters and not self.policy.tolerant
-            keep_all = all(use.spec.keeps_all for use in self.profile.transforms)
-            whole = at_commit and plain and keep_all
-            whole = whole and not self.profile.capture.message_key_columns
-            return self._made_sink(self.profile.sink, self.state_dir, self.policy, whole=whole)
+    def _branch(self) -> SinkBranch | FanOut:
+        """Make the sinks, which are not opened, and what renders for them."""
         profile = self.profile
+        if not profile.outlets:
+            return SinkBranch(self._branches[0], self._clock)
         return FanOut(
-            self.outlets,
+            self._branches,
             OutletPositions(self.state_dir / OUTLET_POSITIONS),
             load=self._stored_positions,
             clock=self._clock,
-            topic=profile.capture.notification_topic or "",
             failed=lambda error: self.host.notify(
                 "on_failure", pipeline=profile.name, error=error, retried=True
             ),
@@ -284,7 +275,28 @@ class PipelineStages:
         offset = self.store.load()
         return None if offset is None else offset.positions
 
-    def _outlet(self, outlet: OutletProfile, run_id: str) -> OutletStages:
+    def _sole(self, run_id: str) -> BranchStages:
+        """Return the stages of the only sink."""
+        profile = self.profile
+        # a sink of several may be away for a while, or another's key be that of other rows; what was
+        # delivered at PREPARE may be rolled back
+        at_commit = profile.engine.two_phase_policy == "commit"
+        plain = not self.conversions.converters and not self.policy.tolerant
+        keep_all = all(use.spec.keeps_all for use in profile.transforms)
+        whole = at_commit and plain and keep_all and not profile.capture.message_key_columns
+        chain, order = self._chain(profile.transforms), TransactionOrder()
+        return BranchStages(
+            name="",
+            component=profile.sink,
+            format_component=profile.format,
+            make=lambda: self._made_sink(profile.sink, self.state_dir, self.policy, whole=whole),
+            make_format=lambda: self._format(profile.format, chain, order, run_id),
+            chain=chain,
+            undeliverable=PoisonEventHandler(self.policy, "", order, self.desk),
+            order=order,
+        )
+
+    def _outlet(self, outlet: OutletProfile, run_id: str) -> BranchStages:
         """Return the stages of one of several sinks: the pipeline's, and its own behind them."""
         folder = self.state_dir / OUTLETS / outlet.name
         chain = self._chain((*self.profile.transforms, *outlet.transforms))
@@ -292,17 +304,15 @@ class PipelineStages:
         policy = FailurePolicy.of(
             self.profile.engine, self.profile.capture, outlet.properties.errors_tolerance
         )
-        takes_records = self._made_sink(outlet.sink, folder, policy).capabilities.records
-        form = self._format(outlet.format, chain, order, run_id) if takes_records else None
-        return OutletStages(
+        return BranchStages(
             name=outlet.name,
             component=outlet.sink,
             format_component=outlet.format,
             properties=outlet.properties,
             make=lambda: self._made_sink(outlet.sink, folder, policy),
+            make_format=lambda: self._format(outlet.format, chain, order, run_id),
             chain=chain,
             undeliverable=PoisonEventHandler(policy, outlet.name, order, self.desk),
-            format=form,
             order=order,
         )
 

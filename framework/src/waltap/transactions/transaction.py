@@ -13,7 +13,6 @@ from waltap.source.position import SOLE, Position
 
 if TYPE_CHECKING:
     from waltap.format.record import Record
-    from waltap.notifications.notification import Notification
 
 __all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart", "events_in"]
 
@@ -226,8 +225,6 @@ class Batch(msgspec.Struct, kw_only=True):
     # The batch belongs to an initial snapshot; without parts it ends the snapshot (see
     # `SnapshotRows`).
     snapshot: bool = False
-    # Notifications for a sink that renders them itself; such a batch has nothing else.
-    told: "Sequence[Notification]" = ()
     # The dead letter that this batch delivers after all, see `Sink.replayed`.
     replays: tuple[str, ...] = ()
 
