@@ -26,7 +26,7 @@ from waltap.source.position import parse_lsn
 from waltap_lake.delta import DeltaLake
 from waltap_lake.errors import LakeGone
 from waltap_lake.iceberg import IcebergLake
-from waltap_lake.lake_offset import LakeOffset
+from waltap_lake.lake import LakeOffset
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.sql.errors import SqlTableGone
 

@@ -20,7 +20,7 @@ from waltap.source.check_context import CheckContext
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.comparison import TableDifferences, comparison_table
 from waltap_sinks.comparison.commands import told
-from waltap_sinks.comparison.missing_tables import CaptureScope
+from waltap_sinks.comparison.source import CaptureScope
 from waltap_spark.applier import OutputApplier
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import ModeRules

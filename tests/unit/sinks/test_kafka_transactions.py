@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from waltap.sink.sink import SinkContext
 from waltap.source.position import SOLE, Position, Positions
-from waltap_kafka.failure import KafkaFailures
+from waltap_kafka.client import KafkaFailures
 from waltap_kafka.transaction import KafkaTransactions
 
 

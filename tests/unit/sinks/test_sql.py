@@ -17,13 +17,12 @@ from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, file, model, some_
 from waltap.decode.tuple_image import UNCHANGED
 from waltap.source.position import Position
 from waltap_sinks.sql.history import HistoryWriter
-from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.net_changes import NetChanges
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TargetName, TargetShape
-from waltap_sinks.sql.shapes import TargetShapes
+from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
+from waltap_sinks.sql.targets.target import target_of
 
 Rows = dict[Any, tuple[Any, ...]]
 KEYS = st.integers(1, 3)

@@ -19,10 +19,9 @@ from confluent_kafka import (
 
 from waltap.errors import SinkError
 from waltap_kafka import client
-from waltap_kafka.client import ClientWatch, kafka_error
+from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error
 from waltap_kafka.client_settings import client_settings
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
-from waltap_kafka.failure import KafkaFailures
 from waltap_kafka.properties import KafkaSinkProperties
 
 __all__ = ["TopicOffsets", "topic_offsets"]

@@ -12,9 +12,8 @@ from waltap.errors import SinkError
 from waltap.notifications.notification import Notification
 from waltap_kafka import client
 from waltap_kafka.channel_properties import KafkaNotificationProperties
-from waltap_kafka.client import ClientWatch, kafka_error
+from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error
 from waltap_kafka.client_settings import client_settings
-from waltap_kafka.failure import KafkaFailures
 
 __all__ = ["KafkaNotifications"]
 

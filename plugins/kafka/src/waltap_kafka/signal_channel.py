@@ -15,10 +15,9 @@ from waltap.signals.errors import SignalIgnored
 from waltap.signals.signal import Signal
 from waltap_kafka import client
 from waltap_kafka.channel_properties import KafkaSignalProperties
-from waltap_kafka.client import ClientWatch, kafka_error
+from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error
 from waltap_kafka.client_settings import client_settings
 from waltap_kafka.errors import KafkaSignalTopicMissing
-from waltap_kafka.failure import KafkaFailures
 
 __all__ = ["KafkaSignals"]
 

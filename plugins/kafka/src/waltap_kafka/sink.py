@@ -19,9 +19,8 @@ from waltap.source.connector import PreflightCheck, StopRequested
 from waltap.source.position import Positions
 from waltap.transactions.transaction import Batch
 from waltap_kafka import client
-from waltap_kafka.client import ClientWatch, kafka_error
+from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error
 from waltap_kafka.client_settings import client_settings
-from waltap_kafka.failure import KafkaFailures
 from waltap_kafka.oversize import OversizePolicy
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.topics import TopicCreator

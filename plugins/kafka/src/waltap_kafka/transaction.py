@@ -14,9 +14,8 @@ from confluent_kafka.admin import AdminClient
 from waltap.sink.sink import SinkContext
 from waltap.source.connector import StopRequested
 from waltap.source.position import Positions
-from waltap_kafka.client import kafka_error
+from waltap_kafka.client import KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
-from waltap_kafka.failure import KafkaFailures
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
 from waltap_kafka.topics import TopicCreator
 

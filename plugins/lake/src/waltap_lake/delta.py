@@ -14,8 +14,16 @@ from waltap.files.store import safe_name
 from waltap.plugin_errors import LibraryMissing
 from waltap.source.position import Position
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
-from waltap_lake.lake import ANEW, GONE, LakeConnection, LakeTable, LakeTableName, fitting
-from waltap_lake.lake_offset import LakeOffset, LakeTableVersion
+from waltap_lake.lake import (
+    ANEW,
+    GONE,
+    LakeConnection,
+    LakeOffset,
+    LakeTable,
+    LakeTableName,
+    LakeTableVersion,
+    fitting,
+)
 from waltap_lake.properties import DeltaLakeProperties
 
 if TYPE_CHECKING:

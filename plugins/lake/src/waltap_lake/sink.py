@@ -22,8 +22,15 @@ from waltap.source.connector import PreflightCheck
 from waltap.source.position import Position
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_lake.errors import LakeTableUnfit, LakeTransactionGap
-from waltap_lake.lake import GONE, LakeConnection, LakeTable, LakeTableName
-from waltap_lake.lake_offset import LakeOffset, LakeTableVersion, WrittenTable
+from waltap_lake.lake import (
+    GONE,
+    LakeConnection,
+    LakeOffset,
+    LakeTable,
+    LakeTableName,
+    LakeTableVersion,
+    WrittenTable,
+)
 from waltap_lake.properties import LakeProperties
 from waltap_sinks.changelog.segment import SNAPSHOT_SEQUENCE, TableBuffer, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion

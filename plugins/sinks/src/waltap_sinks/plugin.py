@@ -92,7 +92,7 @@ def choose_comparison(
     profile: "Profile", tables: "Sequence[str]", patience_s: float
 ) -> "Mapping[str, TableComparison] | None":
     """Compare whatever can be read back by rows."""
-    from waltap_sinks.comparison.hook import compared
+    from waltap_sinks.comparison.commands import compared
 
     return compared(profile, tables, patience_s)
 

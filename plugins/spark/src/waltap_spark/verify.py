@@ -13,10 +13,9 @@ from waltap.files.store import FileStore
 from waltap.sink.verification import KeptTable, Row, Rows, TableReader, by_key
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
-from waltap_sinks.comparison.missing_tables import CaptureScope
-from waltap_sinks.comparison.missing_tables import lacking as lacked
-from waltap_sinks.comparison.row_hash import row_text
-from waltap_sinks.comparison.source import ComparisonSource
+from waltap_sinks.comparison.sides import row_text
+from waltap_sinks.comparison.source import CaptureScope, ComparisonSource
+from waltap_sinks.comparison.source import lacking as lacked
 from waltap_spark.canonical import expressions, spark_row_hash
 from waltap_spark.column_identity import PER_INCARNATION
 from waltap_spark.errors import TableUnknown
@@ -238,7 +237,7 @@ class _SparkTable:
 
     def of_keys(self, keys: set[Row]) -> Rows:
         """Return the rows of ``keys``."""
-        from waltap_sinks.comparison.row_hash import bucket_of
+        from waltap_sinks.comparison.sides import bucket_of
 
         found = self.rows(sorted({bucket_of(key) for key in keys}))
         return {key: row for key, row in found.items() if key in keys}

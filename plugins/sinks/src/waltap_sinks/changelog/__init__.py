@@ -11,8 +11,7 @@ from waltap_sinks.changelog.properties import ChangeLogProperties
 if TYPE_CHECKING:
     from waltap.files.store import FileStore
     from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, Segment, TableEntry
-    from waltap_sinks.changelog.reader import ChangeLog
-    from waltap_sinks.changelog.readers import LogReader, LogReaders
+    from waltap_sinks.changelog.reader import ChangeLog, LogReader, LogReaders
     from waltap_sinks.changelog.sink import ChangeLogSink
 
 __all__ = [
@@ -32,8 +31,8 @@ __all__ = [
 _MODULES = {
     "ChangeLog": f"{__name__}.reader",
     "ChangeLogSink": f"{__name__}.sink",
-    "LogReader": f"{__name__}.readers",
-    "LogReaders": f"{__name__}.readers",
+    "LogReader": f"{__name__}.reader",
+    "LogReaders": f"{__name__}.reader",
     "FileStore": "waltap.files.store",
 }
 

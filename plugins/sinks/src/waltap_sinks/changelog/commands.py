@@ -7,8 +7,7 @@ import typer
 
 from waltap.cli.live_console import echo
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
-from waltap_sinks.changelog.reader import ChangeLog
-from waltap_sinks.changelog.readers import HOLD_S
+from waltap_sinks.changelog.reader import HOLD_S, ChangeLog
 
 __all__ = ["application"]
 

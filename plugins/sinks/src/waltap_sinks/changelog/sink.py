@@ -24,7 +24,6 @@ from waltap.source.completeness import PublicationCompleteness
 from waltap.source.connector import PreflightCheck
 from waltap.source.position import SOLE, Position, Positions, lsn_text
 from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap_sinks.changelog.by_relation import by_relation
 from waltap_sinks.changelog.continuity import TableContinuity
 from waltap_sinks.changelog.errors import (
     ChangeLogGone,
@@ -46,7 +45,7 @@ from waltap_sinks.changelog.manifest import (
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.read_chunks import ReadChunks
 from waltap_sinks.changelog.reader import ChangeLog
-from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, estimated_bytes
+from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, by_relation, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion
 
 __all__ = [

@@ -11,7 +11,7 @@ from waltap_sinks.changelog.manifest import ColumnEntry, TableEntry
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.comparison.common_text import source_text
-from waltap_sinks.comparison.row_side import RowSide
+from waltap_sinks.comparison.sides import RowSide
 
 __all__ = [
     "ComparableLog",

@@ -2,7 +2,7 @@
 a destination gives to it."""
 
 from waltap_sinks.comparison.differences import TableDifferences, comparison_table, keys_shown
-from waltap_sinks.comparison.row_hash import HASH_DIGITS, row_text, short_hash, source_row_hash
+from waltap_sinks.comparison.sides import HASH_DIGITS, row_text, short_hash, source_row_hash
 
 __all__ = [
     "HASH_DIGITS",

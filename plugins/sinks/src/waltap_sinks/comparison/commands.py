@@ -1,24 +1,32 @@
 """``waltap verify``: compare what a pipeline has written with its source."""
 
 import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from waltap.cli.profile_source import FileArgument, SetOption
+from waltap.sink.comparison import TableComparison
+from waltap_sinks.comparison.compare import compare
+from waltap_sinks.comparison.differences import (
+    TableDifferences,
+    comparison_table,
+    with_letters,
+    write_surplus,
+)
+from waltap_sinks.comparison.source import CaptureScope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from psycopg import Connection
 
     from waltap.config.profile import Component, Profile
     from waltap.dead_letters.dead_letter import DeadLetter
     from waltap.sink.verification import VerificationSource
     from waltap.specs import SinkSpec
-    from waltap_sinks.comparison.differences import TableDifferences
-    from waltap_sinks.comparison.missing_tables import CaptureScope
 
 __all__ = [
     "DIFFERENT",
@@ -30,6 +38,7 @@ __all__ = [
     "WithoutOption",
     "application",
     "captured_for",
+    "compared",
     "connected",
     "dsn_of",
     "publications_of",
@@ -37,6 +46,9 @@ __all__ = [
     "told",
     "verify",
 ]
+
+
+# ``waltap verify``: compare what a pipeline has written with its source.
 
 DsnOption = Annotated[
     str | None,
@@ -108,37 +120,49 @@ def verify(
     they are dead letters, or when the destination lacks a column, or a table that has rows, that
     --without does not name; 5 when nothing differs but tables that are late, which says nothing of them.
     """
-    from waltap_sinks.comparison.letters import with_letters
-
     profile = _resolved(file, set_)
     codes, letters = [0], _letters(profile)
-    with connected(dsn or dsn_of(profile)) as source:
+    for name, results in _comparisons(
+        profile, dsn or dsn_of(profile), sink, table or (), without or (), patience, captured=True
+    ):
+        mine = with_letters(results, letters, name if profile.outlets else "")
+        codes.append(told(mine, name, wanted=table or ()))
+        _say_where(profile, name, mine)
+    raise typer.Exit(DIFFERENT if DIFFERENT in codes else max(codes))
+
+
+def _comparisons(
+    profile: "Profile",
+    dsn: str,
+    sink: str | None,
+    tables: Sequence[str],
+    without: Sequence[str],
+    patience_s: float,
+    *,
+    captured: bool = False,
+) -> Iterator[tuple[str, list[TableDifferences]]]:
+    """Compare each destination and yield its name with the result."""
+    with connected(dsn) as source:
         for name, readable in readables(profile, sink):
             try:
-                from waltap_sinks.comparison.compare import compare
-
                 results = compare(
                     source,
                     readable,
-                    tables=table or (),
-                    without=without or (),
-                    patience_s=patience,
-                    captured=captured_for(profile, name),
+                    tables=tables,
+                    without=without,
+                    patience_s=patience_s,
+                    captured=captured_for(profile, name) if captured else None,
                     publications=publications_of(profile),
                 )
             finally:
                 readable.close()
-            mine = with_letters(results, letters, name if profile.outlets else "")
-            codes.append(told(mine, name, wanted=table or ()))
-            _say_where(profile, name, mine)
-    raise typer.Exit(DIFFERENT if DIFFERENT in codes else max(codes))
+            yield name, results
 
 
 def _say_where(profile: "Profile", name: str, found: "Sequence[TableDifferences]") -> None:
     """Write files that name all rows which only the destination has, and say where they are."""
     from waltap.cli.live_console import answers
     from waltap.printable import printable
-    from waltap_sinks.comparison.surplus import write_surplus
 
     try:
         places = write_surplus(profile, name, found)
@@ -165,7 +189,6 @@ def told(
     whether they are captured."""
     from waltap.cli.live_console import answers
     from waltap.printable import printable
-    from waltap_sinks.comparison.differences import comparison_table
 
     answers().print(comparison_table(results, name))
     lacks = [each for each in wanted if each not in {found.table for found in results}]
@@ -205,7 +228,6 @@ def _differs(found: "TableDifferences") -> bool:
 def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
     """Return what of the source is to be in the destination ``sink`` (its name among several)."""
     from waltap.capture.capture import CaptureRules
-    from waltap_sinks.comparison.missing_tables import CaptureScope
 
     capture = CaptureRules(profile.capture)
     own = [use for outlet in profile.outlets if outlet.name == sink for use in outlet.transforms]
@@ -335,3 +357,26 @@ def _stored_lsn(profile: "Profile") -> int | None:
     if offset is None or offset.snapshot is not None:
         return None
     return min(each.position.end_lsn for each in offset.partitions.values())
+
+
+def compared(
+    profile: "Profile", tables: Sequence[str], patience_s: float
+) -> Mapping[str, TableComparison] | None:
+    """Return what is known of ``tables`` over all destinations of a profile; None where one of them cannot
+    be read. Raises: WaltapError."""
+    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
+    if any(sink.spec.readable is None for sink in sinks):
+        return None
+    found: dict[str, TableComparison] = {}
+    for name, results in _comparisons(profile, dsn_of(profile), None, tables, (), patience_s):
+        places: Mapping[str, Path] = {}
+        with suppress(OSError):  # the result is valid without the files
+            places = write_surplus(profile, name, results)
+        for each in results:
+            known = found.get(each.table, TableComparison(equal=True))
+            found[each.table] = TableComparison(
+                equal=known.equal and each.equal and not (each.left_out or each.apart),
+                surplus=(*known.surplus, *each.surplus),
+                place=" and ".join(filter(None, (known.place, str(places.get(each.table, ""))))),
+            )
+    return found

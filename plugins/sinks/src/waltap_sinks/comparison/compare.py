@@ -16,9 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from waltap.sink.verification import KeptTable, Row, Rows, TableReader, VerificationSource
 from waltap_sinks.comparison.differences import TableDifferences, keys_shown, rows_shown
-from waltap_sinks.comparison.missing_tables import CaptureScope, lacking
-from waltap_sinks.comparison.row_hash import short_hash
-from waltap_sinks.comparison.source import ComparisonSource, SourceColumn, SourceTable
+from waltap_sinks.comparison.sides import short_hash
+from waltap_sinks.comparison.source import (
+    CaptureScope,
+    ComparisonSource,
+    SourceColumn,
+    SourceTable,
+    lacking,
+)
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -1,11 +1,22 @@
-"""What a comparison of source and target found, and how it is told. Sans-IO."""
+"""Dead letters as what a difference comes from: rows that the destination refused. Sans-IO."""
 
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
+
+from waltap.dead_letters.dead_letter import DeadLetter
+from waltap.offsets.private_file import private, private_folder
+from waltap.offsets.state_folder import DIFFERENCES
+from waltap.printable import printable
+from waltap.sink.verification import Row
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from waltap.config.profile import Profile
 
 __all__ = [
     "KEYS_SHOWN",
@@ -14,7 +25,12 @@ __all__ = [
     "key_shown",
     "keys_shown",
     "rows_shown",
+    "with_letters",
+    "write_surplus",
 ]
+
+
+# What a comparison of source and target found, and how it is told. Sans-IO.
 
 KEYS_SHOWN: Final = 3
 """Most keys that are named of each kind of difference."""
@@ -177,3 +193,74 @@ def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
             verdict,
         )
     return table
+
+
+# Files that name every row which only a destination has, with the SQL that removes it there.
+
+NO_NAME: Final = re.compile(r"[^\w.-]")
+
+
+def write_surplus(
+    profile: "Profile", sink: str, found: Iterable[TableDifferences]
+) -> Mapping[str, Path]:
+    """Write a file for each table with rows that the source has no more, in the pipeline's state folder;
+    return where, by table. Files of tables that have none now are removed. Raises: OSError."""
+    folder = profile.engine.state_dir / profile.name / DIFFERENCES
+    places = {}
+    for each in found:
+        stem = NO_NAME.sub("_", f"{sink} {each.table}")
+        files = {True: folder / f"{stem}.sql", False: folder / f"{stem}.txt"}
+        for path in files.values():
+            path.unlink(missing_ok=True)
+        if each.surplus_keys and each.verdict == "different":
+            path = files[bool(each.removal)]
+            private_folder(folder)
+            with os.fdopen(private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+                file.writelines(f"{line}\n" for line in _lines(each))
+            places[each.table] = path
+    return places
+
+
+def _lines(found: TableDifferences) -> Iterable[str]:
+    if found.removal:
+        yield f"-- {len(found.surplus_keys)} rows of {printable(found.table)} that the source has no more"
+        yield from found.removal
+        return
+    for key in sorted(found.surplus_keys, key=str):
+        yield printable(key_shown(found.key, key))
+
+
+def with_letters(
+    found: Sequence[TableDifferences], letters: Iterable[DeadLetter], sink: str
+) -> list[TableDifferences]:
+    """Return ``found`` with what letters of ``sink`` (its name among several, else "") say of it: those
+    that were not delivered."""
+    by_table: dict[str, list[DeadLetter]] = {}
+    for letter in letters:
+        if letter.sink == sink and letter.replayed_ms is None:
+            for relation in () if letter.change is None else letter.change.relations:
+                by_table.setdefault(relation.name, []).append(letter)
+    return [
+        each if each.equal else _explained(each, by_table.get(each.table, [])) for each in found
+    ]
+
+
+def _explained(found: TableDifferences, letters: Sequence[DeadLetter]) -> TableDifferences:
+    keys = {key for letter in letters for key in _keys(letter, found.table, found.key)}
+    return replace(found, letters=len(letters), refused=len(found.keys & keys))
+
+
+def _keys(letter: DeadLetter, table: str, key: Sequence[str]) -> Iterable[Row]:
+    """Return the keys of the rows that a letter is about, old and new, as the server writes them."""
+    form = letter.change
+    if form is None or not key:
+        return
+    for relation in form.relations:
+        names = [column.name for column in relation.columns]
+        if relation.name != table or not set(key) <= set(names):
+            continue
+        for row in (form.new, form.old):
+            if len(row) == len(names):
+                values = [row[names.index(name)] for name in key]
+                if all(isinstance(value, str) for value in values):
+                    yield tuple(str(value) for value in values)

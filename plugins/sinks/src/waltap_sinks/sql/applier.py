@@ -15,14 +15,13 @@ from waltap.events import (
 )
 from waltap.mapping.type_mapping import TypeMapper
 from waltap.transactions.transaction import SnapshotRows, TransactionPart
-from waltap_sinks.sql.history import HistoryWriter, VersionCause
-from waltap_sinks.sql.net_changes import NetChanges
+from waltap_sinks.sql.history import HistoryWriter
+from waltap_sinks.sql.net_changes import NetChanges, VersionCause
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
-from waltap_sinks.sql.shape import TargetName, TargetShape
-from waltap_sinks.sql.shapes import TargetShapes
+from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
-from waltap_sinks.sql.target import BoundTable, SqlTarget
+from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
 __all__ = ["SqlApplier"]
 
@@ -225,7 +224,9 @@ class SqlApplier:
         elif self._inserts_only:
             self._fold(shape).insert(rows)
         else:
-            self._fold(shape).upsert(rows)
+            fold = self._fold(shape)
+            for row in rows:
+                fold.put(row)
 
     def load(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
         """Add the rows of a snapshot, of a table that was emptied for it."""

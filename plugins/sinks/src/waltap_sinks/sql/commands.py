@@ -1,6 +1,7 @@
-"""``waltap sql``: compare a target with its source."""
+"""``waltap sql``: compare a target with its source, and move its sequences."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -8,9 +9,23 @@ from waltap.cli.profile_source import FileArgument
 from waltap_sinks.comparison.commands import verify
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from psycopg import Connection
+
+    from waltap_sinks.sql.metadata import KnownTable
     from waltap_sinks.sql.properties import SqlProperties
 
 __all__ = ["application"]
+
+OWNED = """
+    SELECT format('%%I.%%I', n.nspname, s.relname), quote_ident(a.attname)
+    FROM pg_depend d JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S'
+      JOIN pg_namespace n ON n.oid = s.relnamespace
+      JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+    WHERE d.refobjid = to_regclass(%s) AND d.classid = 'pg_class'::regclass
+      AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+"""
 
 application = typer.Typer(
     no_args_is_help=True,
@@ -29,12 +44,8 @@ def sequences(file: FileArgument) -> None:
     For the moment in which applications begin to write there; no sequence is moved back.
     """
     from waltap.cli.live_console import answers
-    from waltap_sinks.sql.sequences import move_sequences
-    from waltap_sinks.sql.target_metadata import opened_books
 
-    properties, pipeline = _target(file)
-    with opened_books(properties, pipeline) as (target, books):
-        moved = move_sequences(target, books.kept.values())
+    moved = _move_all(*_target(file))
     for sequence, last in moved:
         answers().print(f"{sequence}: {last}")
     if not moved:
@@ -42,7 +53,10 @@ def sequences(file: FileArgument) -> None:
 
 
 def _target(file: str) -> "tuple[SqlProperties, str]":
-    """Return the sink's properties and the pipeline's name. Raises: ConfigurationError."""
+    """Return the sink's properties and the pipeline's name.
+
+    Raises: ConfigurationError.
+    """
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
@@ -57,3 +71,53 @@ def _target(file: str) -> "tuple[SqlProperties, str]":
         )
         raise ConfigurationError([problem], origin=COMMAND_LINE)
     return properties, profile.name
+
+
+def _move_all(properties: "SqlProperties", pipeline: str) -> list[tuple[str, int]]:
+    """Move the sequences of all tables of a pipeline.
+
+    Raises: SinkError.
+    """
+    from waltap.sink.sink import SinkContext
+    from waltap_sinks.sql.metadata import SinkMetadata
+    from waltap_sinks.sql.shape import TargetName
+    from waltap_sinks.sql.targets.postgresql import PostgresTarget
+
+    target = PostgresTarget(properties, SinkContext(pipeline=pipeline, state_dir=Path()))
+    table = TargetName.parsed(properties.position_table, schemas=True)
+    metadata = SinkMetadata(target, table, pipeline)
+    try:
+        try:
+            target.open()
+            target.raw.autocommit = True
+            target.reads_whole_tables()
+            metadata.read()
+        except Exception as error:
+            if not target.speaks(error):
+                raise
+            raise target.failure(
+                error, table=None, position="the start", positions=metadata.name
+            ) from error
+        return _move_sequences(target.raw, metadata.kept.values())
+    finally:
+        target.close()
+
+
+def _move_sequences(
+    connection: "Connection[Any]", tables: "Iterable[KnownTable]"
+) -> list[tuple[str, int]]:
+    """Move each sequence to the largest value of its column.
+
+    Return the moved sequences with their new last values. No sequence moves back.
+    """
+    moved = []
+    for table in tables:
+        place = ".".join('"' + part.replace('"', '""') + '"' for part in table.name if part)
+        for sequence, column in connection.execute(OWNED, [place]).fetchall():
+            query = (
+                f"SELECT setval('{sequence.replace(chr(39), chr(39) * 2)}', top) FROM"
+                f" (SELECT max({column})::bigint AS top FROM {place}) rows, {sequence} held"
+                " WHERE top > held.last_value OR (top = held.last_value AND NOT held.is_called)"
+            )
+            moved += [(sequence, int(last)) for (last,) in connection.execute(query.encode())]
+    return moved

@@ -10,10 +10,10 @@ from waltap.errors import SinkError, WaltapError
 from waltap.sink.sink import SinkContext
 from waltap.source.check_context import CheckContext
 from waltap.source.connector import PreflightCheck
-from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import base_column, target_name
 from waltap_sinks.sql.tables import inexact
+from waltap_sinks.sql.targets.target import target_of
 
 __all__ = ["held"]
 
@@ -55,7 +55,7 @@ def held(context: CheckContext) -> list[PreflightCheck]:
 
 
 def _long_keys(relation: Relation) -> Iterator[PreflightCheck]:
-    from waltap_sinks.sql.mysql import INDEX_BYTES
+    from waltap_sinks.sql.targets.mysql import INDEX_BYTES
 
     names = relation.primary_key or ()
     share = INDEX_BYTES // max(1, len(names))
@@ -96,7 +96,7 @@ def _of_target(
     properties: SqlProperties, pipeline: str, folder: Path, relations: list[Relation]
 ) -> Iterator[PreflightCheck]:
     """Yield what tables that are there do not take."""
-    from waltap_sinks.sql.mysql import MysqlTarget
+    from waltap_sinks.sql.targets.mysql import MysqlTarget
 
     if "{topic}" in properties.table_format:
         return

@@ -1,103 +1,33 @@
 """Changes to versions of rows: who was what from when to when, and which change made it so."""
 
-import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 from waltap.capture.java_regex import NameMatcher
 from waltap.decode.message import Change, Delete, Truncate, Update
-from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
+from waltap.decode.tuple_image import UNCHANGED, Tuple
 from waltap.events import DELETES, INSERTS, TRUNCATES, runs
 from waltap.mapping.type_mapping import TypeMapper
-from waltap.transactions.row_block import RowBlock
 from waltap.transactions.transaction import TransactionPart
-from waltap_sinks.sql.history_shape import HistoryShape
-from waltap_sinks.sql.net_changes import merged
+from waltap_sinks.sql.net_changes import (
+    HistoryChanges,
+    RowVersion,
+    VersionCause,
+    filled,
+    null_missing,
+    with_values,
+)
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
-from waltap_sinks.sql.shape import TargetName, TargetShape
-from waltap_sinks.sql.shapes import TargetShapes
+from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
-from waltap_sinks.sql.target import BoundTable, SqlTarget
-from waltap_sinks.sql.versions import shape_of, versions_of
+from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
+from waltap_sinks.sql.targets.versions import shape_of, versions_of
 
 __all__ = ["HistoryWriter"]
 
 READ_SEQ: Final = -1
 """``seq`` of rows that were read, not changed: before the first change of a transaction at their LSN."""
-
-EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is written behind
-
-
-@dataclass(frozen=True, slots=True)
-class VersionCause:
-    """What made a version: ``ts`` is when it begins (µs since 1970 UTC), ``committed`` whether a commit
-    was that; ``xid`` None for rows that were read."""
-
-    lsn: int
-    ts: int
-    xid: int | None = None
-    committed: bool = True
-
-
-@dataclass(slots=True)
-class RowVersion:
-    """A row from ``cause`` on, to ``ends`` (None: it is open). ``lender``: the key whose open version in
-    the target has the values that were not sent."""
-
-    row: Tuple
-    op: str
-    cause: VersionCause
-    seq: int
-    sub: int = 0
-    ends: int | None = None
-    lender: Any = None
-
-
-@dataclass(slots=True)
-class HistoryChanges:
-    """What a batch adds to the history of one shape. ``open`` has the keys that the batch touched, with
-    their open version (None: closed); ``closes`` those whose version in the target it closes, and when."""
-
-    shape: HistoryShape
-    versions: list[RowVersion] = field(default_factory=list)
-    open: dict[Any, RowVersion | None] = field(default_factory=dict)
-    closes: dict[Any, int] = field(default_factory=dict)
-
-    def clear(self) -> None:
-        """Begin anew: all was written."""
-        self.versions, self.open, self.closes = [], {}, {}
-
-    def begin(self, key: Any, version: RowVersion) -> None:
-        """Add an open version."""
-        self.versions.append(version)
-        self.open[key] = version
-
-    def end(self, key: Any, ts: int) -> RowVersion | None:
-        """Close the open version of ``key``; return it, None where only the target has it."""
-        if key not in self.open:
-            self.closes[key], self.open[key] = ts, None
-            return None
-        before = self.open[key]
-        if before is not None:
-            before.ends = ts
-        self.open[key] = None
-        return before
-
-    def lent(
-        self, key: Any, row: Tuple, before: RowVersion | None, *, known: bool
-    ) -> tuple[Tuple, Any]:
-        """Return ``row`` with the values that it lacks, and who lends it the rest. ``known``: the batch
-        touched ``key`` before."""
-        if UNCHANGED not in row:
-            return row, None
-        if not known:
-            return row, key
-        if before is None:
-            return row, None
-        return merged(row, before.row), before.lender
 
 
 class HistoryWriter:
@@ -197,23 +127,19 @@ class HistoryWriter:
         if old is None:
             self._put(log, row, "u", cause, number)
             return
-        left, key = key_of(old), key_of(row)
-        known = left in log.open
-        before = log.end(left, cause.ts)
-        row, lender = log.lent(left, row, before, known=known)
-        log.versions.append(RowVersion(_told(old), "d", cause, number, ends=cause.ts))
+        row, lender = log.replace(key_of(old), row, cause.ts)
+        log.close(null_missing(old), "d", cause, number)
+        key = key_of(row)
         log.end(key, cause.ts)
         log.begin(key, RowVersion(row, "c", cause, number, sub=1, lender=lender))
 
     def _put(
         self, log: HistoryChanges, row: Tuple, op: str, cause: VersionCause, number: int
     ) -> None:
-        """Take the new state of the row of its key."""
+        """Add the new state of a row whose key stays."""
         assert log.shape.key_of is not None
         key = log.shape.key_of(row)
-        known = key in log.open
-        before = log.end(key, cause.ts)
-        row, lender = log.lent(key, row, before, known=known)
+        row, lender = log.replace(key, row, cause.ts)
         log.begin(key, RowVersion(row, op, cause, number, lender=lender))
 
     def _delete(
@@ -223,10 +149,8 @@ class HistoryWriter:
         images = log.shape.plan.delete(change)
         if images is not None:
             before, identifying = images
-            key = log.shape.key_of(identifying)
-            log.end(key, cause.ts)
-            row = merged_missing(before, identifying)
-            log.versions.append(RowVersion(row, "d", cause, number, ends=cause.ts))
+            log.end(log.shape.key_of(identifying), cause.ts)
+            log.close(filled(before, identifying), "d", cause, number)
 
     def _keyless(
         self,
@@ -242,16 +166,14 @@ class HistoryWriter:
                 before, row, _old = log.shape.plan.update(change)
                 if before is not None:
                     self._end_row(log, before, cause.ts)
-                    row = merged_missing(row, before)
-                ends = cause.ts if before is None else None  # nothing tells which row it was
-                log.versions.append(RowVersion(row, "u", cause, number, ends=ends))
+                    log.versions.append(RowVersion(filled(row, before), "u", cause, number))
+                else:  # the old row is unknown, so no later change could close this version
+                    log.close(row, "u", cause, number)
             elif isinstance(change, Delete):
                 images = log.shape.plan.delete(change)
                 if images is not None:
                     self._end_row(log, images[0], cause.ts)
-                    log.versions.append(
-                        RowVersion(_told(images[0]), "d", cause, number, ends=cause.ts)
-                    )
+                    log.close(null_missing(images[0]), "d", cause, number)
             else:
                 log.versions.append(RowVersion(change.new, "c", cause, number))  # type: ignore[union-attr]
 
@@ -269,7 +191,7 @@ class HistoryWriter:
                 self._settle(log)
                 self._close_all(self._bound(log.shape), cause.ts)
                 nothing: Tuple = (None,) * len(log.shape.base.relation.columns)
-                log.versions.append(RowVersion(nothing, "t", cause, number, ends=cause.ts))
+                log.close(nothing, "t", cause, number)
 
     def read(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
         """Take rows that were read while their table was streamed: they may be there or not."""
@@ -311,12 +233,8 @@ class HistoryWriter:
         versions = self.of(shape)
         if versions is None:
             return
-        told = _values("r", cause, READ_SEQ, 0, None, current=not self._deferred)
-        table = self._bound(versions)
-        if isinstance(rows, RowBlock):
-            self._rows.insert(table, _beside(rows, told))
-        else:
-            self._rows.insert(table, [row + told for row in rows])
+        own = cause.values("r", READ_SEQ, current=not self._deferred)
+        self._rows.insert(self._bound(versions), with_values(rows, own))
 
     def ends_snapshot(self) -> None:
         """Open what was loaded, where that was put off."""
@@ -348,11 +266,11 @@ class HistoryWriter:
             if unsent and version.lender is not None:
                 lacking.setdefault(unsent, []).append(version)
             else:
-                whole.append(_whole(version))
+                whole.append(version.whole())
         opened: list[Any] = []
         for unsent, versions in lacking.items():
             # beside the open version that lends them values they are not open yet
-            rows = [version.row + _told_of(version, current=False) for version in versions]
+            rows = [version.values(current=False) for version in versions]
             columns = [column for column in log.shape.base.columns if column.index in unsent]
             count = self._versions.insert_filled(table, rows, columns, [v.lender for v in versions])
             key_of = log.shape.key_of
@@ -385,66 +303,3 @@ class HistoryWriter:
         table = self._tables.of(shape)
         self._on_table(table)
         return table
-
-
-# --- rows of a history ----------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=256)
-def moment_text(ts: int) -> str:
-    """Return an instant, µs since 1970 UTC, as PostgreSQL prints it in UTC."""
-    moment = EPOCH + dt.timedelta(microseconds=ts)
-    return f"{moment:%Y-%m-%d %H:%M:%S.%f}".rstrip("0").rstrip(".") + "+00"
-
-
-def _told(row: Tuple) -> Tuple:
-    """Return ``row`` with NULL for what it does not have."""
-    return tuple(None if isinstance(value, MissingValue) else value for value in row)
-
-
-def merged_missing(row: Tuple, before: Tuple) -> Tuple:
-    """Return ``row`` with the values of ``before`` where it has none, and NULL where neither has."""
-    return _told(
-        tuple(
-            old if isinstance(new, MissingValue) else new
-            for new, old in zip(row, before, strict=True)
-        )
-    )
-
-
-def _whole(version: RowVersion) -> Tuple:
-    row = _told(version.row) if UNCHANGED in version.row else version.row
-    return row + _told_of(version, current=version.ends is None)
-
-
-def _told_of(version: RowVersion, *, current: bool) -> Tuple:
-    return _values(
-        version.op, version.cause, version.seq, version.sub, version.ends, current=current
-    )
-
-
-def _values(
-    op: str, cause: VersionCause, seq: int, sub: int, ends: int | None, *, current: bool
-) -> tuple[Value, ...]:
-    """Return the values of the columns behind the table's own, as PostgreSQL prints them."""
-    begins = moment_text(cause.ts)
-    return (
-        op,
-        str(cause.lsn),
-        str(seq),
-        str(sub),
-        begins if cause.committed else None,
-        None if cause.xid is None else str(cause.xid),
-        begins,
-        None if ends is None else moment_text(ends),
-        "t" if current else "f",
-    )
-
-
-def _beside(rows: RowBlock, told: Tuple) -> RowBlock:
-    """Return ``rows`` with the same values behind each."""
-    import pyarrow as pa
-
-    count = len(rows)
-    more = [pa.repeat(pa.scalar(value, pa.string()), count) for value in told]
-    return RowBlock([*rows.columns, *more], count)

@@ -8,7 +8,7 @@ from typing import Any
 from waltap.source.position import Position, lsn_text, parse_lsn
 from waltap_sinks.sql.errors import SqlFenced, SqlPositionChanged
 from waltap_sinks.sql.shape import TargetName
-from waltap_sinks.sql.target import SqlTarget
+from waltap_sinks.sql.targets.target import SqlTarget
 
 __all__ = ["KnownTable", "SinkMetadata"]
 

@@ -1,45 +1,80 @@
-"""The net effect of changes on one table: what a reader sees who cannot see between them. Sans-IO."""
+"""Reduce the changes of a batch to last rows by key, or to versions of rows. Sans-IO."""
 
+import datetime as dt
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
 
-from waltap.decode.tuple_image import UNCHANGED, Tuple
-from waltap_sinks.sql.shape import TargetShape
+from waltap.decode.tuple_image import UNCHANGED, MissingValue, Tuple
+from waltap.transactions.row_block import RowBlock
+from waltap_sinks.sql.shape import HistoryShape, TargetShape
 
-__all__ = ["NetChanges"]
+__all__ = [
+    "HistoryChanges",
+    "NetChanges",
+    "RowVersion",
+    "VersionCause",
+    "filled",
+    "merged",
+    "null_missing",
+    "with_values",
+]
+
+EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the text names the zone
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def merged(row: Tuple, before: Tuple) -> Tuple:
+    """Return ``row`` with its unsent values from ``before``."""
+    return tuple(old if new is UNCHANGED else new for new, old in zip(row, before, strict=True))
+
+
+def null_missing(row: Tuple) -> Tuple:
+    """Return ``row`` with NULL for each missing value."""
+    return tuple(None if isinstance(value, MissingValue) else value for value in row)
+
+
+def filled(row: Tuple, before: Tuple) -> Tuple:
+    """Return ``row`` with its missing values from ``before``, else NULL."""
+    pairs = zip(row, before, strict=True)
+    return null_missing(tuple(old if isinstance(new, MissingValue) else new for new, old in pairs))
+
+
+# --- the last row of each key ---------------------------------------------------------------------
 
 
 class NetChanges:
-    """Changes of one table with a key, folded: one entry for each key, the last state of its row.
+    """Hold the last row of each changed key of one table.
 
-    ``fresh`` are rows that were inserted, so the target has none of their key (once ``gone`` is gone),
-    ``puts`` rows that are there and change, ``gone`` keys whose rows go (with the commit time of that,
-    µs since 1970 UTC). They are applied in the order gone, puts, fresh. A row of ``puts`` may lack values
-    (UNCHANGED): the target's stay. ``brief`` are those of ``gone`` whose row came and went since: the
-    target has none of them.
+    A reader cannot see between the changes of one transaction of the target. So each key needs one
+    statement: write ``gone`` first, then ``puts``, then ``fresh``.
     """
 
     __slots__ = ("brief", "fresh", "gone", "puts", "shape")
 
     def __init__(self, shape: TargetShape) -> None:
         self.shape = shape
+        # Inserted rows. The target has no row of their key once `gone` is deleted.
         self.fresh: dict[Any, Tuple] = {}
+        # Updated rows. The target keeps the values that are UNCHANGED.
         self.puts: dict[Any, Tuple] = {}
+        # Deleted keys, with the commit time in µs since 1970 UTC.
         self.gone: dict[Any, int] = {}
+        # Keys of `gone` whose row was inserted in the same batch: the target never had them.
         self.brief: set[Any] = set()
 
     def __bool__(self) -> bool:
         return bool(self.fresh or self.puts or self.gone)
 
-    def __len__(self) -> int:
-        return len(self.fresh) + len(self.puts) + len(self.gone)
-
     def clear(self) -> None:
-        """Begin anew: all was written."""
+        """Drop all changes."""
         self.fresh, self.puts, self.gone, self.brief = {}, {}, {}, set()
 
     def insert(self, rows: Sequence[Tuple]) -> None:
-        """Take new rows."""
+        """Add new rows."""
         assert self.shape.key_of is not None
         new = dict(zip(map(self.shape.key_of, rows), rows, strict=True))
         if self.puts:
@@ -47,13 +82,8 @@ class NetChanges:
                 del self.puts[key]
         self.fresh.update(new)
 
-    def upsert(self, rows: Sequence[Tuple]) -> None:
-        """Take rows that may be there or not."""
-        for row in rows:
-            self.put(row)
-
     def put(self, row: Tuple) -> None:
-        """Take the new state of a row that is there."""
+        """Add the new state of a row."""
         assert self.shape.key_of is not None
         key = self.shape.key_of(row)
         known = self.fresh if key in self.fresh else self.puts
@@ -62,7 +92,7 @@ class NetChanges:
         known[key] = row
 
     def delete(self, key: Any, ts: int) -> None:
-        """Let the row of ``key`` go, at ``ts``."""
+        """Delete the row of ``key`` at ``ts``."""
         if key in self.fresh and key not in self.gone:
             self.brief.add(key)
         self.fresh.pop(key, None)
@@ -70,8 +100,10 @@ class NetChanges:
         self.gone[key] = ts
 
     def move(self, old: Any, row: Tuple, ts: int) -> bool:
-        """Take the new state of a row that had the key ``old``. False, and nothing taken: it lacks values
-        that only the target has."""
+        """Move the row of key ``old`` to the key of ``row``.
+
+        Return false, without a change, if only the target has some of its values.
+        """
         before = self.fresh.get(old, self.puts.get(old))
         if UNCHANGED in row:
             if before is None:
@@ -87,6 +119,131 @@ class NetChanges:
         return True
 
 
-def merged(row: Tuple, before: Tuple) -> Tuple:
-    """Return ``row`` with the values of ``before`` where it lacks them."""
-    return tuple(old if new is UNCHANGED else new for new, old in zip(row, before, strict=True))
+# --- versions of rows -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VersionCause:
+    """Describe the commit or snapshot that made a version."""
+
+    lsn: int
+    # When the version begins, in µs since 1970 UTC.
+    ts: int
+    # None for rows that a snapshot read.
+    xid: int | None = None
+    committed: bool = True
+
+    def values(
+        self, op: str, seq: int, sub: int = 0, ends: int | None = None, *, current: bool
+    ) -> Tuple:
+        """Return a history's own columns as PostgreSQL prints them."""
+        begins = moment_text(self.ts)
+        return (
+            op,
+            str(self.lsn),
+            str(seq),
+            str(sub),
+            begins if self.committed else None,
+            None if self.xid is None else str(self.xid),
+            begins,
+            None if ends is None else moment_text(ends),
+            "t" if current else "f",
+        )
+
+
+@dataclass(slots=True)
+class RowVersion:
+    """Hold a row from its cause until it ends."""
+
+    row: Tuple
+    op: str
+    cause: VersionCause
+    seq: int
+    sub: int = 0
+    # None while the version is open.
+    ends: int | None = None
+    # The key whose open version in the target has the unsent values.
+    lender: Any = None
+
+    def values(self, *, current: bool) -> Tuple:
+        """Return the row with the history's own columns behind it."""
+        own = self.cause.values(self.op, self.seq, self.sub, self.ends, current=current)
+        return self.row + own
+
+    def whole(self) -> Tuple:
+        """Return the values of a version without a lender."""
+        if UNCHANGED in self.row:
+            self.row = null_missing(self.row)
+        return self.values(current=self.ends is None)
+
+
+@dataclass(slots=True)
+class HistoryChanges:
+    """Collect the versions that a batch adds to one history."""
+
+    shape: HistoryShape
+    versions: list[RowVersion] = field(default_factory=list)
+    # Each changed key with its open version; None if it is closed.
+    open: dict[Any, RowVersion | None] = field(default_factory=dict)
+    # Keys whose open version is in the target, with the time that closes it.
+    closes: dict[Any, int] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Drop all versions."""
+        self.versions, self.open, self.closes = [], {}, {}
+
+    def begin(self, key: Any, version: RowVersion) -> None:
+        """Add an open version."""
+        self.versions.append(version)
+        self.open[key] = version
+
+    def close(self, row: Tuple, op: str, cause: VersionCause, seq: int) -> None:
+        """Add a version that ends where it begins."""
+        self.versions.append(RowVersion(row, op, cause, seq, ends=cause.ts))
+
+    def end(self, key: Any, ts: int) -> RowVersion | None:
+        """Close the open version of ``key`` and return it.
+
+        The result is None if only the target has it.
+        """
+        if key not in self.open:
+            self.closes[key], self.open[key] = ts, None
+            return None
+        before = self.open[key]
+        if before is not None:
+            before.ends = ts
+        self.open[key] = None
+        return before
+
+    def replace(self, old: Any, row: Tuple, ts: int) -> tuple[Tuple, Any]:
+        """Close the open version of ``old``, whose row becomes ``row``.
+
+        Return the row with the values of that version, and the key that lends the rest.
+        """
+        known = old in self.open
+        before = self.end(old, ts)
+        if UNCHANGED not in row:
+            return row, None
+        if not known:
+            return row, old
+        if before is None:
+            return row, None
+        return merged(row, before.row), before.lender
+
+
+@lru_cache(maxsize=256)
+def moment_text(ts: int) -> str:
+    """Return an instant (µs since 1970 UTC) as PostgreSQL prints it."""
+    moment = EPOCH + dt.timedelta(microseconds=ts)
+    return f"{moment:%Y-%m-%d %H:%M:%S.%f}".rstrip("0").rstrip(".") + "+00"
+
+
+def with_values(rows: Sequence[Tuple], values: Tuple) -> Sequence[Tuple]:
+    """Return ``rows`` with the same values behind each."""
+    if not isinstance(rows, RowBlock):
+        return [row + values for row in rows]
+    import pyarrow as pa
+
+    count = len(rows)
+    more = [pa.repeat(pa.scalar(value, pa.string()), count) for value in values]
+    return RowBlock([*rows.columns, *more], count)

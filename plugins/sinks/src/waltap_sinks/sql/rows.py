@@ -6,7 +6,7 @@ from typing import Any, Final, NoReturn
 from waltap.decode.tuple_image import Tuple
 from waltap_sinks.sql.errors import SqlChangeIgnored
 from waltap_sinks.sql.shape import TargetColumn, TargetName
-from waltap_sinks.sql.target import BoundTable, SqlTarget
+from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
 __all__ = ["RowWriter", "certainly_ignored"]
 

@@ -23,15 +23,13 @@ from waltap_sinks.sql.errors import (
     SqlTransactionGap,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.history import VersionCause
-from waltap_sinks.sql.kinds import target_of
 from waltap_sinks.sql.metadata import SinkMetadata
+from waltap_sinks.sql.net_changes import VersionCause
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
-from waltap_sinks.sql.shape import TargetName
-from waltap_sinks.sql.shapes import TargetShapes
+from waltap_sinks.sql.shape import TargetName, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
-from waltap_sinks.sql.target import SqlTarget
+from waltap_sinks.sql.targets.target import SqlTarget, target_of
 
 __all__ = [
     "SqlSink",

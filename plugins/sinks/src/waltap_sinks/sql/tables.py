@@ -12,19 +12,18 @@ from waltap_sinks.sql.errors import (
     SqlTableGone,
     SqlTableUnfit,
 )
-from waltap_sinks.sql.history_shape import HistoryShape
 from waltap_sinks.sql.metadata import KnownTable, SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
-from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape
-from waltap_sinks.sql.target import (
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape
+from waltap_sinks.sql.targets.target import (
     BoundColumn,
     BoundTable,
     ExistingColumn,
     SqlTarget,
     TargetDescription,
 )
-from waltap_sinks.sql.versions import versions_of
+from waltap_sinks.sql.targets.versions import versions_of
 
 __all__ = ["TargetTables", "inexact"]
 

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 from waltap.sink.sink import SinkContext
 from waltap.sink.verification import KeptTable, Row, TableReader, VerificationSource
 from waltap_sinks.comparison.common_text import reader_of, source_text
-from waltap_sinks.comparison.postgres_side import PostgresSide, settle_session
-from waltap_sinks.comparison.row_side import RowSide
-from waltap_sinks.sql.generic import GenericTarget
-from waltap_sinks.sql.kinds import target_of
+from waltap_sinks.comparison.sides import PostgresSide, RowSide, settle_session
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetName
-from waltap_sinks.sql.target import SqlTarget, TargetDescription
+from waltap_sinks.sql.targets.generic import GenericTarget
+from waltap_sinks.sql.targets.target import SqlTarget, TargetDescription, target_of
 
 if TYPE_CHECKING:
-    from waltap_sinks.sql.postgresql import PostgresTarget
+    from waltap_sinks.sql.targets.postgresql import PostgresTarget
 
 __all__ = ["open_readable"]
 

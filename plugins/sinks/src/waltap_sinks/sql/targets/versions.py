@@ -6,9 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from waltap.decode.tuple_image import Tuple
-from waltap_sinks.sql.history_shape import HistoryShape
-from waltap_sinks.sql.shape import TargetColumn
-from waltap_sinks.sql.target import BoundTable, SqlTarget
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn
+from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
 __all__ = ["VersionStatements", "shape_of", "versions_of"]
 
@@ -71,5 +70,7 @@ def shape_of(table: BoundTable) -> HistoryShape:
 def versions_of(target: SqlTarget) -> VersionStatements:
     """Return the statements for a kind of target."""
     module, name = target.versions
-    found: VersionStatements = getattr(import_module(f"waltap_sinks.sql.{module}"), name)(target)
+    found: VersionStatements = getattr(import_module(f"waltap_sinks.sql.targets.{module}"), name)(
+        target
+    )
     return found

@@ -20,16 +20,16 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.generic import GenericTarget, escaped
 from waltap_sinks.sql.shape import TargetColumn, TargetName
-from waltap_sinks.sql.target import (
+from waltap_sinks.sql.targets.generic import GenericTarget, escaped
+from waltap_sinks.sql.targets.target import (
     BoundTable,
     ExistingColumn,
     TargetDescription,
     WriteObstacle,
     chunks,
 )
-from waltap_sinks.sql.typed import arrow_type, finite, json_text
+from waltap_sinks.sql.targets.typed import arrow_type, finite, json_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

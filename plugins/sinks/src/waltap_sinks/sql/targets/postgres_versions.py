@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltap.decode.tuple_image import MissingValue, Tuple
-from waltap_sinks.sql.copy_text import array_literal
-from waltap_sinks.sql.history_shape import HistoryShape
-from waltap_sinks.sql.postgres_statements import (
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn
+from waltap_sinks.sql.targets.postgres_statements import (
+    array_literal,
     cast_to,
     equal_tests,
     key_literals,
@@ -15,12 +15,11 @@ from waltap_sinks.sql.postgres_statements import (
     sql_name,
     texts,
 )
-from waltap_sinks.sql.shape import TargetColumn
-from waltap_sinks.sql.target import BoundTable, chunks
-from waltap_sinks.sql.versions import VersionStatements, shape_of
+from waltap_sinks.sql.targets.target import BoundTable, chunks
+from waltap_sinks.sql.targets.versions import VersionStatements, shape_of
 
 if TYPE_CHECKING:
-    from waltap_sinks.sql.postgresql import PostgresTarget
+    from waltap_sinks.sql.targets.postgresql import PostgresTarget
 
 __all__ = ["PostgresVersions"]
 

@@ -1,13 +1,17 @@
-"""The contract of a kind of target: what the sink asks of a database, in the words of the sink."""
+"""Which kind of target an address leads to."""
 
 import abc
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 from waltap.decode.tuple_image import Tuple
-from waltap.errors import SinkError
+from waltap.errors import ConfigurationError, PropertyProblem, SinkError
+from waltap.sink.sink import SinkContext
+from waltap_sinks.sql.errors import SqlDriverMissing
+from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape
 
 __all__ = [
@@ -18,7 +22,11 @@ __all__ = [
     "TargetDescription",
     "WriteObstacle",
     "chunks",
+    "target_of",
 ]
+
+
+# The contract of a kind of target: what the sink asks of a database, in the words of the sink.
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,3 +329,37 @@ def chunks(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
         return
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
+
+
+KINDS: Final = {
+    "postgresql": ("postgresql", "PostgresTarget"),
+    "postgres": ("postgresql", "PostgresTarget"),
+    "sqlite": ("sqlite", "SqliteTarget"),
+    "duckdb": ("duck", "DuckTarget"),
+    "mariadb": ("mysql", "MysqlTarget"),
+    "mysql": ("mysql", "MysqlTarget"),
+}
+"""What an address begins with → module and class."""
+
+
+def target_of(properties: SqlProperties, context: SinkContext) -> SqlTarget:
+    """Return the target that ``sink.url`` names. Raises: ConfigurationError, SqlDriverMissing."""
+    scheme = properties.url.partition("://")[0]
+    kind = scheme.partition("+")[0].lower()
+    if kind not in KINDS or "://" not in properties.url:
+        known = ", ".join(f"{name}://" for name in KINDS)
+        raise ConfigurationError(
+            [PropertyProblem("sink.url", "names no kind of target", allowed=known)]
+        )
+    module, name = KINDS[kind]
+    try:
+        found = getattr(import_module(f"waltap_sinks.sql.targets.{module}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("waltap"):
+            raise
+        raise SqlDriverMissing(
+            f"the sink sql needs the Python package {error.name} for {kind}://",
+            package="'waltap[sql]'",
+        ) from error
+    made: SqlTarget = found(properties, context)
+    return made

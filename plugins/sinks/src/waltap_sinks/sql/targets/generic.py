@@ -27,8 +27,8 @@ from waltap_sinks.sql.errors import (
 )
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetColumn
-from waltap_sinks.sql.target import BoundColumn, BoundTable, SqlTarget, chunks
-from waltap_sinks.sql.typed import TypedRows
+from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, SqlTarget, chunks
+from waltap_sinks.sql.targets.typed import TypedRows
 
 __all__ = ["GenericTarget", "escaped"]
 

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.decode.tuple_image import Tuple
-from waltap_sinks.sql.generic import GenericTarget, escaped
-from waltap_sinks.sql.history_shape import HistoryShape, with_suffix
-from waltap_sinks.sql.shape import TargetColumn
-from waltap_sinks.sql.target import BoundColumn, BoundTable, chunks
-from waltap_sinks.sql.versions import VersionStatements, shape_of
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn, with_suffix
+from waltap_sinks.sql.targets.generic import GenericTarget, escaped
+from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, chunks
+from waltap_sinks.sql.targets.versions import VersionStatements, shape_of
 
 if TYPE_CHECKING:
-    from waltap_sinks.sql.duck import DuckTarget
+    from waltap_sinks.sql.targets.duck import DuckTarget
 
 __all__ = ["DuckVersions", "GenericVersions", "MysqlVersions"]
 

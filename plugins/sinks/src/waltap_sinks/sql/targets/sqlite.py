@@ -16,10 +16,10 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.generic import GenericTarget
 from waltap_sinks.sql.shape import TargetColumn, TargetName
-from waltap_sinks.sql.target import ExistingColumn, TargetDescription, WriteObstacle
-from waltap_sinks.sql.typed import arrow_type, json_text
+from waltap_sinks.sql.targets.generic import GenericTarget
+from waltap_sinks.sql.targets.target import ExistingColumn, TargetDescription, WriteObstacle
+from waltap_sinks.sql.targets.typed import arrow_type, json_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

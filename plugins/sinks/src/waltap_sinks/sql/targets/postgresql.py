@@ -18,7 +18,6 @@ from waltap.errors import SinkError
 from waltap.pandas_blocker import spare_pandas
 from waltap.session import PINNED_AGAIN, USERS_PATH, beginning
 from waltap.sink.sink import SinkContext
-from waltap_sinks.sql.copy_text import array_literal, copy_lines
 from waltap_sinks.sql.errors import (
     SqlChangeIgnored,
     SqlColumnMissing,
@@ -32,9 +31,13 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.postgres_statements import (
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import TargetColumn, TargetName
+from waltap_sinks.sql.targets.postgres_statements import (
     alive,
+    array_literal,
     cast_to,
+    copy_lines,
     equal_tests,
     equals,
     insert_statement,
@@ -47,9 +50,7 @@ from waltap_sinks.sql.postgres_statements import (
     update_statement,
     values_of,
 )
-from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TargetColumn, TargetName
-from waltap_sinks.sql.target import (
+from waltap_sinks.sql.targets.target import (
     BoundColumn,
     BoundTable,
     ExistingColumn,

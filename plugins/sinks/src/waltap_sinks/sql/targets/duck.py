@@ -18,10 +18,15 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.generic import READ_AT_ONCE, GenericTarget
 from waltap_sinks.sql.shape import TargetColumn, TargetName
-from waltap_sinks.sql.target import BoundColumn, BoundTable, ExistingColumn, TargetDescription
-from waltap_sinks.sql.typed import arrow_type
+from waltap_sinks.sql.targets.generic import READ_AT_ONCE, GenericTarget
+from waltap_sinks.sql.targets.target import (
+    BoundColumn,
+    BoundTable,
+    ExistingColumn,
+    TargetDescription,
+)
+from waltap_sinks.sql.targets.typed import arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,0 +1,225 @@
+"""A table of a PostgreSQL server as a side: summed up there, in SQL."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import md5
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap.session import beginning
+from waltap.sink.verification import Row, Rows, by_key
+from waltap_sinks.comparison.common_text import reader_of
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+__all__ = [
+    "HASH_DIGITS",
+    "PostgresSide",
+    "RowSide",
+    "bucket_of",
+    "hash_of",
+    "line_of",
+    "quoted",
+    "row_text",
+    "settle_session",
+    "short_hash",
+    "source_bucket",
+    "source_row_hash",
+]
+
+
+# A text and a hash of each row, in SQL and in Python alike.
+#
+# The hash of a table is the sum of a hash of each row, so that neither side has to sort. NULL is
+# told apart from every text by writing values with their length in front. Sans-IO.
+
+HASH_DIGITS: Final = 15
+"""Hexadecimal digits of each row's MD5 that are summed up: 60 bits, positive in every database."""
+
+
+def row_text(columns: Sequence[str]) -> str:
+    """Return SQL, of any database, of one text for a row of ``columns`` (texts or NULLs)."""
+    parts = [
+        f"CASE WHEN ({text}) IS NULL THEN '-' ELSE concat(length({text}), ':', {text}) END"
+        for text in columns
+    ]
+    return f"concat_ws(',', {', '.join(parts)})" if parts else "''"
+
+
+def source_row_hash(columns: Sequence[str]) -> str:
+    """Return the sum of row hashes as PostgreSQL computes it, a numeric without fraction."""
+    text = f"convert_to({row_text(columns)}, 'UTF8')"
+    one = f"('x' || substr(md5({text}), 1, {HASH_DIGITS}))::bit({4 * HASH_DIGITS})::bigint"
+    return f"coalesce(sum({one}), 0)::text"
+
+
+def source_bucket(key: Sequence[str]) -> str:
+    """Return SQL of PostgreSQL for the bucket of a row."""
+    return f"substr(md5(convert_to({row_text(key)}, 'UTF8')), 1, 3)"
+
+
+def line_of(row: Sequence[str | None]) -> str:
+    """Return what `row_text` gives for a row."""
+    return ",".join(["-" if text is None else f"{len(text)}:{text}" for text in row])
+
+
+def hash_of(row: Sequence[str | None]) -> int:
+    """Return the hash of a row, of which `source_row_hash` is the sum."""
+    digest = md5(line_of(row).encode(), usedforsecurity=False).hexdigest()
+    return int(digest[:HASH_DIGITS], 16)
+
+
+def bucket_of(key: Sequence[str | None]) -> str:
+    """Return what `source_bucket` gives for a key."""
+    return md5(line_of(key).encode(), usedforsecurity=False).hexdigest()[:3]
+
+
+def short_hash(total: str) -> str:
+    """Return a sum of hashes as 16 hexadecimal digits."""
+    return f"{int(total) % (1 << 64):016x}"
+
+
+# A side whose rows are read as they are and hashed here: what needs no SQL of a destination's
+# own.
+
+
+class RowSide:
+    """One table's columns, read whole at each call.
+
+    ``read`` gives the rows, values in the order of ``columns``, which are (name, ``pg_type.typname``).
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Iterable[Sequence[Any]]],
+        columns: Sequence[tuple[str, str]],
+        key: Sequence[str],
+    ) -> None:
+        self._read = read
+        self._readers = [reader_of(type_) for _, type_ in columns]
+        names = [name for name, _ in columns]
+        self._key = [names.index(name) for name in key]
+
+    def _texts(self) -> Iterator[Row]:
+        readers = self._readers
+        for row in self._read():
+            yield tuple(
+                [
+                    None if value is None else text(value)
+                    for text, value in zip(readers, row, strict=True)
+                ]
+            )
+
+    def _keyed(self) -> Iterator[tuple[Row, Row]]:
+        for row in self._texts():
+            yield tuple([row[n] for n in self._key]), row
+
+    def whole(self) -> tuple[int, int]:
+        """Return count and sum of all rows."""
+        count = total = 0
+        for row in self._texts():
+            count, total = count + 1, total + hash_of(row)
+        return count, total
+
+    def sums(self) -> dict[str, tuple[int, int]]:
+        """Return count and sum of each bucket."""
+        found: dict[str, tuple[int, int]] = {}
+        for key, row in self._keyed():
+            bucket = bucket_of(key)
+            count, total = found.get(bucket, (0, 0))
+            found[bucket] = count + 1, total + hash_of(row)
+        return found
+
+    def rows(self, buckets: Sequence[str]) -> Rows:
+        """Return the rows of ``buckets``."""
+        wanted = set(buckets)
+        return by_key((key, row) for key, row in self._keyed() if bucket_of(key) in wanted)
+
+    def of_keys(self, keys: set[Row]) -> Rows:
+        """Return the rows of ``keys``."""
+        return by_key((key, row) for key, row in self._keyed() if key in keys)
+
+
+SESSION: Final = {"extra_float_digits": "1"}
+
+NOT_READ_BACK: Final = frozenset({"float4", "float8", "bytea", "interval"})
+"""Types whose common text is not what the server reads as a value; nor are those of extensions, whose
+operators our sessions do not look for."""
+
+
+def settle_session(connection: "Connection[Any]") -> None:
+    """Have values written as texts that compare."""
+    connection.execute(beginning(connection.info.server_version, more=SESSION).encode())
+
+
+class PostgresSide:
+    """``texts`` are SQL of the texts of columns, ``key`` (name, type's name, text) of those of the key,
+    all in SQL. ``table`` is what stands after FROM."""
+
+    def __init__(
+        self,
+        connection: "Connection[Any]",
+        table: str,
+        texts: Sequence[str],
+        key: Sequence[tuple[str, str, str]],
+    ) -> None:
+        self._connection, self._table, self._texts = connection, table, texts
+        self._keys = [text for _, _, text in key]
+        self._key = key
+        self._hash = source_row_hash(texts)
+        self._indexed = not any(type_ in NOT_READ_BACK or "." in type_ for _, type_, _ in key)
+
+    def _all(self, query: str, parameters: Sequence[object] = ()) -> list[Any]:
+        return self._connection.execute(query.encode(), parameters or None).fetchall()
+
+    def whole(self) -> tuple[int, int]:
+        """Return count and sum of all rows."""
+        ((count, total),) = self._all(f"SELECT count(*), {self._hash} FROM {self._table}")
+        return int(count), int(total)
+
+    def sums(self) -> dict[str, tuple[int, int]]:
+        """Return count and sum of each bucket."""
+        query = (
+            f"SELECT {source_bucket(self._keys)}, count(*), {self._hash}"
+            f" FROM {self._table} GROUP BY 1"
+        )
+        return {bucket: (int(count), int(total)) for bucket, count, total in self._all(query)}
+
+    def rows(self, buckets: Sequence[str]) -> Rows:
+        """Return the rows of ``buckets``."""
+        return self._rows(
+            f"WHERE {_percent(source_bucket(self._keys))} = ANY (%s)", [list(buckets)]
+        )
+
+    def of_keys(self, keys: set[Row]) -> Rows:
+        """Return the rows of ``keys``, by the index of the key where their texts are values."""
+        if self._indexed and not any(None in key for key in keys):
+            names = [f"w{n}" for n in range(len(self._key))]
+            arrays = ", ".join(["%s::text[]"] * len(names))
+            same = " AND ".join(
+                f"{_percent(column)} = w.{name}::{_percent(type_)}"
+                for name, (column, type_, _) in zip(names, self._key, strict=True)
+            )
+            columns = [list(values) for values in zip(*keys, strict=True)]
+            joined = f"JOIN unnest({arrays}) AS w({', '.join(names)}) ON {same}"
+            return self._rows(joined, columns)
+        name = f"md5(convert_to({_percent(row_text(self._keys))}, 'UTF8'))"
+        wanted = "SELECT md5(convert_to(t, 'UTF8')) FROM unnest(%s::text[]) t"
+        return self._rows(f"WHERE {name} IN ({wanted})", [[line_of(key) for key in keys]])
+
+    def _rows(self, ending: str, parameters: Sequence[object]) -> Rows:
+        names = _percent(", ".join([*self._keys, *self._texts]))
+        query = f"SELECT {names} FROM {_percent(self._table)} {ending}"
+        size = len(self._keys)
+        return by_key(
+            (tuple(row[:size]), tuple(row[size:])) for row in self._all(query, parameters)
+        )
+
+
+def quoted(name: str) -> str:
+    """Return an identifier as SQL of PostgreSQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _percent(text: str) -> str:
+    """Return SQL that stands in a statement with %s for values."""
+    return text.replace("%", "%%")

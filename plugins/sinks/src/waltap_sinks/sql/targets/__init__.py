@@ -1,0 +1,1 @@
+"""The kinds of databases that the sink ``sql`` writes to."""
