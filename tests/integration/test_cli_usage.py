@@ -247,10 +247,13 @@ def test_a_faulty_file_is_explained_as_far_as_it_is_right(shop: Shop, form: str)
         assert "decimal.handling.mode" not in names
 
 
-def test_init_writes_a_profile_that_explains_itself(shop: Shop) -> None:
+@pytest.mark.parametrize("form", ["", "--all "])
+def test_init_writes_a_profile_that_explains_itself(shop: Shop, form: str) -> None:
     uri = "postgres://ann:geheim@db.example:6000/shop"
-    told = shop.says("init new.toml --sink terminal:40 --dsn", uri)
+    told = shop.says(f"init new.toml {form}--sink terminal:40 --dsn", uri)
     text = (shop.folder / "new.toml").read_text()
+    assert ('"waltap.linger.ms"' in text) == bool(form)
+    assert 'name = "new"' in text
     assert "geheim" not in text + told
     assert "export WALTAP_PASSWORD" in told
     assert max(map(len, text.splitlines())) <= 100
@@ -266,6 +269,20 @@ def test_init_writes_a_profile_that_explains_itself(shop: Shop) -> None:
     ]
     (shop.folder / "all.toml").write_text("\n".join(lines))
     shop.says("explain all.toml")  # what it comments out is valid when it is used
+
+
+def test_a_new_profile_has_at_most_forty_lines_whatever_its_sink(shop: Shop) -> None:
+    for sink, settings in (
+        ("spark:tables", ['"path" = "tables"', '"format" = "parquet"', '"mode" = ["scd1"]']),
+        ("sql:postgresql://u@h/d", ['"url" =', '"insert.mode" = "upsert"']),
+        ("files:out", ['"path" = "out"', '"file.format" =']),
+    ):
+        shop.says("init it.toml --force --dsn postgres://u@h:5433/d --sink", sink)
+        lines = (shop.folder / "it.toml").read_text().splitlines()
+        assert len(lines) <= 40
+        for setting in settings:
+            assert [line for line in lines if line.startswith(setting)], sink
+        shop.says("explain it.toml --set database.password=x")
 
 
 def test_init_asks_for_what_is_missing_and_never_replaces_a_file_unasked(shop: Shop) -> None:

@@ -65,6 +65,7 @@ class CaptureProperties(Properties):
     )
     table_include: CommaList = declare(
         "table.include.list",
+        common=True,
         default=(),
         summary="Patterns of tables (schema.table) to capture; others are left out.",
         deprecated={"table.whitelist": "table.include.list"},
@@ -93,6 +94,7 @@ class CaptureProperties(Properties):
     )
     column_exclude: CommaList = declare(
         "column.exclude.list",
+        common=True,
         default=(),
         summary="Patterns of columns (schema.table.column) that event values do not have.",
         deprecated={"column.blacklist": "column.exclude.list"},

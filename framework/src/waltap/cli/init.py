@@ -1,7 +1,9 @@
-"""``waltap init``: writes a commented profile to start from."""
+"""Write a commented profile to start from (``waltap init``)."""
 
 import json
 import re
+from collections.abc import Container, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,10 +24,7 @@ __all__ = ["command", "compose", "without_password"]
 
 LINE = 100
 VARIABLE = "WALTAP_SINK_PASSWORD"
-_PASSWORD = re.compile(r"^(\w[\w+.-]*://[^/?#:]*:)(?!(?:\$\{[^}]*\})+@)[^/?#]+@")
-"""What an address has before its password, and that: up to the last @ before the path, as readers of
-addresses take it."""
-SHAPE = {
+CAPTURE = {
     "topic.prefix",
     "schema.include.list",
     "table.include.list",
@@ -37,7 +36,9 @@ SHAPE = {
     "time.precision.mode",
     "decimal.handling.mode",
 }
-"""The capture properties that a new profile lists; the reference page has them all."""
+"""The capture properties that ``--all`` lists; the reference page has the others."""
+_PASSWORD = re.compile(r"^(\w[\w+.-]*://[^/?#:]*:)(?!(?:\$\{[^}]*\})+@)[^/?#]+@")
+"""An address up to its password, and the password up to the last @ before the path, as clients read it."""
 
 
 def command(
@@ -51,42 +52,40 @@ def command(
     sink: Annotated[
         str | None, typer.Option("--sink", metavar="NAME[:VALUE]", help="Where changes go.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List the other settings too, commented out.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Write a commented profile; asks for what the options do not say."""
+    """Write a commented profile of at most 40 lines; asks for missing options."""
     from waltap.host import Host
     from waltap.specs import ConnectorSpec, SinkSpec
 
     if file.exists() and not force:
-        problem = PropertyProblem(str(file), "exists already", allowed="another name, or --force")
-        raise ConfigurationError([problem], origin=COMMAND_LINE)
+        raise _refused(str(file), "exists already", "another name, or --force")
     host = Host()
     uri = dsn or answered(
         "--dsn", "Database (URI)", default="postgres://postgres@localhost:5432/postgres"
     )
     raw = read(uri)
     if "source" not in raw.types:
-        problem = PropertyProblem(
-            "--dsn", "names no database", allowed="postgres://user@host:port/db"
-        )
-        raise ConfigurationError([problem], origin=COMMAND_LINE)
+        raise _refused("--dsn", "names no database", "postgres://user@host:port/db")
     source = {name: setting.value for name, setting in raw.settings.items()}
     connector = host.find(ConnectorSpec, str(raw.types["source"].value))
     if sink is None:
         sinks = ", ".join(sorted(host.sinks))
         sink = answered("--sink", f"Sink ({sinks})", default=_default_sink(host))
-    name, _, value = sink.partition(":")
+    name, _, given = sink.partition(":")
     sink_spec = host.find(SinkSpec, name)
     secrets = [n for n in source if looks_secret(n) and not n.endswith("file")]
     variables = {n: f"WALTAP_{n.rpartition('.')[2].upper()}" for n in secrets}
     source |= {name: f"${{env:{variable}}}" for name, variable in variables.items()}
-    given, value = value, without_password(value)
-    text = compose(file.stem, connector, source, sink_spec, value)
+    value = without_password(given)
+    text = compose(file.stem, connector, source, sink_spec, value, every=every)
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as cause:
-        problem = PropertyProblem(str(file), f"cannot be written: {cause.strerror}")
-        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
+        raise _refused(str(file), f"cannot be written: {cause.strerror}") from cause
     echo(f"wrote {file}")
     for name, variable in variables.items():
         echo(f"{name} is not in it: export {variable}=…")
@@ -97,8 +96,12 @@ def command(
     echo(f"Next: waltap doctor {file}, then waltap run {file}")
 
 
+def _refused(place: str, what: str, allowed: str | None = None) -> ConfigurationError:
+    return ConfigurationError([PropertyProblem(place, what, allowed=allowed)], origin=COMMAND_LINE)
+
+
 def without_password(address: str) -> str:
-    """Return the address of a sink with the name of a variable in place of a password."""
+    """Return a sink's address with a variable's name in place of its password."""
     return _PASSWORD.sub(rf"\g<1>${{env:{VARIABLE}}}@", address)
 
 
@@ -108,62 +111,76 @@ def compose(
     source: dict[str, object],
     sink: "SinkSpec",
     sink_value: str,
+    *,
+    every: bool = False,
 ) -> str:
-    """Return the text of a profile: what is given, and what most people change, commented out."""
+    """Return the text of a profile: the given settings, and others commented out.
+
+    Others are those that most profiles set; ``every`` adds all that are not advanced.
+    """
     from waltap.capture.properties import CaptureProperties
     from waltap.config.resolve import pipeline_name
     from waltap.config.selection import SelectionProperties
     from waltap.pipeline.properties import EngineProperties
 
+    pipeline = pipeline_name(name)
+    of_sink = {sink.shorthand: sink_value} if sink_value else {}
+    section = partial(_section, every=every, pipeline=pipeline)
     lines = [
-        f"# Profile of the waltap pipeline {name!r}. Lines that are commented out show defaults.",
-        "# Every property: waltap explain FILE. Secrets: ${env:NAME} or ${file:PATH}.",
+        "# A waltap profile. A line that is commented out shows a default. All properties: waltap",
+        "# explain FILE, or waltap init --all. Secrets: ${env:NAME} or ${file:PATH}.",
+        f"name = {_toml(name)}",
         "",
         "[source]",
         f"type = {_toml(connector.name)}",
+        *section(connector.properties, source),
+        *section(SelectionProperties, {}, only={"plugin.name", "snapshot.mode"}),
+        *section(CaptureProperties, {"topic.prefix": name}, only=CAPTURE),
+        "",
+        "[sink]",
+        f"type = {_toml(sink.name)}",
+        *section(sink.properties, of_sink, chosen=True),
+        "",
+        "[engine]",
+        *section(EngineProperties, {}),
     ]
-    lines += _section(connector.properties, source, pipeline=pipeline_name(name))
-    lines += _section(SelectionProperties, {}, only={"plugin.name", "snapshot.mode"})
-    lines += ["", "# What is captured, and what events look like."]
-    lines += _section(CaptureProperties, {"topic.prefix": name}, only=SHAPE)
-    lines += ["", "[sink]", f"type = {_toml(sink.name)}"]
-    lines += _section(sink.properties, {sink.shorthand: sink_value} if sink_value else {})
-    lines += ["", "[engine]"]
-    lines += _section(EngineProperties, {})
     return "\n".join(lines) + "\n"
 
 
 def _section(
     model: "type[Properties] | None",
-    given: dict[str, object],
-    only: set[str] | None = None,
-    pipeline: str = "",
+    given: Mapping[str, object],
+    *,
+    every: bool,
+    pipeline: str,
+    only: Container[str] | None = None,
+    chosen: bool = False,
 ) -> list[str]:
+    """Return the lines of a component; with ``chosen`` common settings are not commented out."""
     from waltap.config.property import declarations
 
     lines: list[str] = []
     for declaration in declarations(model) if model is not None else ():
-        known = declaration.name in given
+        name = declaration.name
         if declaration.family is not None:
-            members = [name for name in given if declaration.family.fullmatch(name)]
-            lines += [f"{_key(name)} = {_toml(given[name])}" for name in members]
-            continue
-        if only and declaration.name not in only:
-            continue
-        if declaration.advanced and not known:
-            continue
-        lines += ["", *_comment(declaration)]
-        if known:
-            lines.append(f"{_key(declaration.name)} = {_toml(given[declaration.name])}")
+            members = [each for each in given if declaration.family.fullmatch(each)]
+            lines += [f"{_key(each)} = {_toml(given[each])}" for each in members]
+        elif name in given:
+            comment = _comment(declaration, whole=True) if every else []
+            lines += [*comment, f"{_key(name)} = {_toml(given[name])}"]
         elif declaration.required:
-            lines.append(f'{_key(declaration.name)} = ""  # required')
-        else:
-            lines.append(f"# {_key(declaration.name)} = {_toml(_default(declaration, pipeline))}")
+            lines += [*_comment(declaration, whole=every), f'{_key(name)} = ""  # required']
+        elif declaration.common or (
+            every and not declaration.advanced and (only is None or name in only)
+        ):
+            default = _toml(_default(declaration, pipeline))
+            mark = "" if chosen and declaration.common else "# "
+            lines += [*_comment(declaration, whole=every), f"{mark}{_key(name)} = {default}"]
     return lines
 
 
 def _default(declaration: "PropertyDeclaration", pipeline: str) -> object:
-    """Return the default that a profile of our own has, "" for none."""
+    """Return the default in a profile of waltap's, "" for none."""
     if declaration.secret:
         return "${env:NAME}"
     value = declaration.profile_default_of(pipeline)
@@ -171,11 +188,13 @@ def _default(declaration: "PropertyDeclaration", pipeline: str) -> object:
     return "" if value is None else value
 
 
-def _comment(declaration: "PropertyDeclaration") -> list[str]:
-    """Return summary, unit and allowed values as comment lines."""
+def _comment(declaration: "PropertyDeclaration", *, whole: bool) -> list[str]:
+    """Return the summary or its first sentence, the unit and the allowed values as comments."""
     import textwrap
 
     text = declaration.summary
+    if not whole:
+        text = text.partition(". ")[0].removesuffix(".") + "."
     if declaration.unit:
         text += f" Unit: {declaration.unit}."
     if declaration.choices:
@@ -184,7 +203,7 @@ def _comment(declaration: "PropertyDeclaration") -> list[str]:
 
 
 def _key(name: str) -> str:
-    """Return a property's name as a TOML key; quoted, so that no name can be part of another."""
+    """Return a property's name as a TOML key, quoted: one name may continue another."""
     return json.dumps(name)
 
 
@@ -199,6 +218,6 @@ def _toml(value: object) -> str:
 
 
 def _default_sink(host: "Host") -> str:
-    """Return the sink that is offered: files that Spark can read, where there is a plugin for it."""
+    """Return the offered sink: tables for Spark where a plugin writes them."""
     wanted = (("spark", "spark:tables"), ("changelog", "changelog:changes"), ("jsonl", "jsonl:-"))
     return next((offer for name, offer in wanted if name in host.sinks), "terminal")

@@ -75,6 +75,7 @@ def declare(
     aliases: tuple[str, ...] = (),
     deprecated: dict[str, str] | None = None,
     advanced: bool = False,
+    common: bool = False,
     profile_default: Any = None,
     examples: tuple[str, ...] = (),
     path: bool | tuple[str, ...] = False,
@@ -96,6 +97,7 @@ def declare(
     is one of these words; a relative path starts at the folder of its profile, as that of a field of type
     `Path` does.
     ``pipeline_name``: the default in a profile of our own is the pipeline's name, as an identifier.
+    ``common``: most profiles set it, so `waltap init` lists it.
     ``words``: what the entries of a comma list may be; they know no case, as a closed set's values.
     ``refused``: old names that mean something else now, so that they are refused, with this one named.
     ``renewed``: where its value came from is kept, to be asked again (`Properties.renewal`).
@@ -120,6 +122,7 @@ def declare(
         "aliases": list(aliases),
         "deprecated": dict(deprecated or {}),
         "advanced": advanced,
+        "common": common,
         "profile_default": profile_default,
         "pipeline_name": pipeline_name,
         "words": list(words),
@@ -347,6 +350,11 @@ class PropertyDeclaration:
     def advanced(self) -> bool:
         """Tell whether most profiles never need it."""
         return bool(self._extra("advanced"))
+
+    @property
+    def common(self) -> bool:
+        """Return whether `waltap init` lists it."""
+        return bool(self._extra("common"))
 
     @property
     def path(self) -> bool:

@@ -33,6 +33,7 @@ class SelectionProperties(Properties):
     )
     snapshot_mode: str = declare(
         "snapshot.mode",
+        common=True,
         default="initial",
         summary="When a start reads the tables before it streams.",
     )

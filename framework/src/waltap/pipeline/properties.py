@@ -136,6 +136,7 @@ class EngineProperties(Properties):
     )
     state_dir: Path = declare(
         "waltap.state.dir",
+        common=True,
         default=Path(".waltap"),
         summary="Folder for offsets, spilled transactions and sink state. As every path: a relative one "
         "starts at the profile's folder.",
@@ -211,6 +212,7 @@ class EngineProperties(Properties):
     )
     http: str | None = declare(
         "waltap.http",
+        common=True,
         default=None,
         summary="HOST:PORT of a status page, with /metrics, /healthz, /readyz, /api/status and "
         "/api/signal; empty: none.",

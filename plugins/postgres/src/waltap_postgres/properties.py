@@ -165,6 +165,7 @@ class PostgresProperties(Properties):
 
     slot_name: SlotName = declare(
         "slot.name",
+        common=True,
         default="debezium",
         pipeline_name=True,
         summary="Replication slot that retains WAL for this pipeline.",
@@ -214,6 +215,7 @@ class PostgresProperties(Properties):
     )
     publication_name: str = declare(
         "publication.name",
+        common=True,
         default="dbz_publication",
         pipeline_name=True,
         summary="Publication that the decoder asks for.",

@@ -49,6 +49,7 @@ class SparkProperties(StorageProperties):
     )
     format: str = declare(
         "format",
+        common=True,
         default="parquet",
         summary="Format of the tables: parquet, delta, iceberg, or that of a plugin.",
     )
@@ -69,6 +70,7 @@ class SparkProperties(StorageProperties):
     )
     mode: CommaList = declare(
         "mode",
+        common=True,
         default=("scd1",),
         summary=(
             "What a table keeps: append (its history), scd1 (its rows as they are), scd2 (every version "

@@ -41,6 +41,7 @@ class FilesProperties(StorageProperties):
     )
     format: Literal["jsonl", "parquet"] = declare(
         "file.format",
+        common=True,
         default="jsonl",
         summary="jsonl: a line for each record. parquet: a row for each change, in the source's types and "
         "with the columns of the change log; formats and transforms of records have no part in it.",

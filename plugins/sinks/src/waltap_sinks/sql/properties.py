@@ -28,12 +28,14 @@ class SqlProperties(Properties):
     )
     mode: Literal["upsert", "insert"] = declare(
         "insert.mode",
+        common=True,
         default="upsert",
         summary="upsert: rows as the source has them. insert: new rows are added, where a row of that key "
         "is not there yet; updates, deletes and truncates are not applied.",
     )
     delete_mode: Literal["delete", "soft", "ignore"] = declare(
         "delete.mode",
+        common=True,
         default="delete",
         summary="What a delete becomes: the row goes; it stays, with the time of the delete in "
         "soft.delete.column; or nothing.",
