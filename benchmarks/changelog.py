@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 
 from benchmarks.render_json import relation, row
-from waltap.arrow.tuples import RelationCodec
-from waltap.decode.message import Change, Insert, Update
-from waltap.decode.tuple_image import UNCHANGED, Value
-from waltap.mapping.type_registry import TypeRegistry
-from waltap.sink.sink import SinkContext
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, TransactionPart
+from waltap.changes.arrow.tuples import RelationCodec
+from waltap.changes.decode.message import Change, Insert, Update
+from waltap.changes.decode.tuple_image import UNCHANGED, Value
+from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, TransactionPart
+from waltap.ports.sink.sink import SinkContext
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink

@@ -10,7 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from waltap.decode import DataType, Decoder, DecoderContext, Frame, Message, Relation, ServerInfo
+from waltap.changes.decode import (
+    DataType,
+    Decoder,
+    DecoderContext,
+    Frame,
+    Message,
+    Relation,
+    ServerInfo,
+)
 from waltap_decoders.decoderbufs import DecoderBufs
 from waltap_decoders.pgoutput import PgOutput
 from waltap_decoders.wal2json import Wal2Json

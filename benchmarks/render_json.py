@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.decode.message import Change, Delete, Insert, OldTuple, Update
-from waltap.decode.relation import Column, DataType, Relation
-from waltap.decode.tuple_image import ABSENT, Tuple
-from waltap.format.converted import ConvertedFormat, RecordConverters
-from waltap.format.converter import ConverterContext, Side
-from waltap.format.format import Format, FormatContext
-from waltap.json.format import JsonFormat
-from waltap.json.lines import JsonLines
-from waltap.json.properties import JsonProperties
-from waltap.mapping.connect_schema import Schema
-from waltap.mapping.type_registry import TypeRegistry
-from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Update
+from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.tuple_image import ABSENT, Tuple
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
+from waltap.encoders.format.converter import ConverterContext, Side
+from waltap.encoders.format.format import Format, FormatContext
+from waltap.encoders.json.format import JsonFormat
+from waltap.encoders.json.lines import JsonLines
+from waltap.encoders.json.properties import JsonProperties
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.avro.properties import AvroProperties
 from waltap_postgres.identity import REPLICA_IDENTITIES

@@ -34,10 +34,10 @@ from tests.harness.servers.postgres import server_programs
 from benchmarks.machine import stamp
 from benchmarks.render_json import json_format, relation, row
 from benchmarks.report import RESULTS
-from waltap.decode.message import Update
-from waltap.json.lines import JsonLines
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.decode.message import Update
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.encoders.json.lines import JsonLines
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import FormatChoice

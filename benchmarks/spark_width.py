@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.harness.changelog import Database, batch, context, relation
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.plan import plan
 from waltap_spark.small_sets import rows_of, stored_types, write_rows

@@ -14,7 +14,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.tiers.exhaustive import mark_exhaustive
 from tests.harness.tiers.groups import add_groups
 
-from waltap.config import redaction
+from waltap.base import redaction
 
 pytest_plugins = ["tests.harness.servers.fixtures"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.harness.captures import NOT_JSON, RecordedCatalogue, sessions
 
-from waltap.decode import DecoderContext, ServerInfo
+from waltap.changes.decode import DecoderContext, ServerInfo
 from waltap_testing.recording import FrameRecording, load_recordings
 
 MEANT = Path(__file__).parent / "recordings"

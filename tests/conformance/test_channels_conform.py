@@ -7,10 +7,10 @@ import pytest
 from tests.harness.http_receiver import Receiver, notification_of
 
 import waltap.plugin
-from waltap.notifications import Notification
-from waltap.notifications.log_channel import KEYS
-from waltap.notifications.webhook_properties import WebhookProperties
-from waltap.signals.file_channel import FileSignalProperties
+from waltap.ports.notifications import Notification
+from waltap.ports.notifications.log_channel import KEYS
+from waltap.ports.notifications.webhook_properties import WebhookProperties
+from waltap.ports.signals.file_channel import FileSignalProperties
 from waltap_testing import (
     NotificationChannelRig,
     NotificationChannelSuite,
@@ -100,7 +100,7 @@ def test_no_key_of_a_row_comes_into_the_log(caplog):
 class TestWebhookNotifications(NotificationChannelSuite):
     @pytest.fixture
     def rig(self, monkeypatch):
-        monkeypatch.setattr("waltap.notifications.webhook_channel.CLOSE_S", 90.0)
+        monkeypatch.setattr("waltap.ports.notifications.webhook_channel.CLOSE_S", 90.0)
         with Receiver() as receiver:
             properties = WebhookProperties.model_validate(
                 {

@@ -7,9 +7,9 @@ import pytest
 
 import waltap.plugin
 import waltap_formats.plugin
-from waltap.format.conversion import joined
-from waltap.json.converter import JsonConverterProperties
-from waltap.json.properties import JsonProperties
+from waltap.encoders.format.conversion import joined
+from waltap.encoders.json.converter import JsonConverterProperties
+from waltap.encoders.json.properties import JsonProperties
 from waltap_formats.cloudevents.properties import CloudEventsProperties
 from waltap_formats.plain import StringProperties
 from waltap_testing.format_suite import NOW, FormatRig, FormatSuite, every_part

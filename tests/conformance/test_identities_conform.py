@@ -4,7 +4,7 @@ import pytest
 
 import waltap_postgres.plugin
 import waltap_yugabyte.plugin
-from waltap.decode.message import OldTuple
+from waltap.changes.decode.message import OldTuple
 from waltap_testing.identity_suite import IdentityRig, IdentitySuite
 
 SPECS = {

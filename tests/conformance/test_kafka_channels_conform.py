@@ -10,8 +10,8 @@ from tests.harness.http_receiver import notification_of
 from tests.harness.kafka import create, read_all
 from tests.harness.servers.kafka import Kafka
 
-from waltap.notifications import Notification
-from waltap.signals.signal import Signal
+from waltap.ports.notifications import Notification
+from waltap.ports.signals.signal import Signal
 from waltap_kafka.channel_properties import KafkaNotificationProperties, KafkaSignalProperties
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.plugin import register_notification_channels, register_signal_channels

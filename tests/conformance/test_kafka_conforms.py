@@ -20,10 +20,10 @@ from confluent_kafka.admin import (
 from tests.harness.kafka import create, read_all
 from tests.harness.servers.kafka import Kafka
 
-from waltap.format.record import Record
-from waltap.sink.sink import Sink, SinkContext
-from waltap.specs import SinkSpec
-from waltap.transactions.transaction import Batch
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.transaction import Batch
+from waltap.ports.sink.sink import Sink, SinkContext
+from waltap.ports.specs import SinkSpec
 from waltap_kafka.plugin import register_sinks
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.sink import KafkaSink

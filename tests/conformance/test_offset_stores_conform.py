@@ -3,7 +3,7 @@
 import pytest
 
 import waltap.plugin
-from waltap.offsets.file_store import FileOffsetProperties
+from waltap.ports.offsets.file_store import FileOffsetProperties
 from waltap_testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
 
 SPECS = {spec.name: spec for spec in waltap.plugin.register_offset_stores()}

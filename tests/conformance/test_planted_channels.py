@@ -11,11 +11,11 @@ import msgspec
 from tests.harness.http_receiver import notification_of
 from tests.harness.planted_faults import Faults, FindsFaults
 
+from waltap.changes.transactions.notification import Notification
 from waltap.errors import OffsetError
-from waltap.notifications.notification import Notification
-from waltap.offsets.offset import Offset, OffsetStore, decoded, encoded
-from waltap.signals.signal import Signal
-from waltap.specs import NotificationChannelSpec, OffsetStoreSpec, SignalChannelSpec
+from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
+from waltap.ports.signals.signal import Signal
+from waltap.ports.specs import NotificationChannelSpec, OffsetStoreSpec, SignalChannelSpec
 from waltap_testing.notification_channel_suite import (
     NotificationChannelRig,
     NotificationChannelSuite,

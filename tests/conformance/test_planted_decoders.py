@@ -10,8 +10,16 @@ from tests.conformance.recorded_sessions import CONTEXT, recordings
 from tests.harness.planted_faults import Faults, FindsFaults
 
 import waltap_decoders.plugin
-from waltap.decode.message import Begin, Commit, Delete, Insert, RelationSeen, Truncate, Update
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.decode.message import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    RelationSeen,
+    Truncate,
+    Update,
+)
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import DecodeError
 from waltap_decoders.pgoutput import PgOutput
 from waltap_testing.decoder_suite import DecoderRig, DecoderSuite

@@ -8,12 +8,12 @@ import msgspec
 from tests.harness.planted_faults import Faults, FindsFaults
 
 import waltap.plugin
-from waltap.decode.message import Insert, Update
-from waltap.decode.tuple_image import UNCHANGED
-from waltap.json.event_format import JsonEventFormat
-from waltap.json.format import JsonFormat
-from waltap.json.properties import JsonProperties
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.decode.message import Insert, Update
+from waltap.changes.decode.tuple_image import UNCHANGED
+from waltap.changes.transactions.transaction import TransactionPart
+from waltap.encoders.json.event_format import JsonEventFormat
+from waltap.encoders.json.format import JsonFormat
+from waltap.encoders.json.properties import JsonProperties
 from waltap_testing.format_suite import FormatRig, FormatSuite
 
 FAULTS = Faults()

@@ -7,10 +7,10 @@ import msgspec
 from tests.harness.planted_faults import Faults, FindsFaults
 
 import waltap_postgres.plugin
-from waltap.decode.message import OldTuple
-from waltap.decode.replica_identity import IdentityWarning, RowImages
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.mapping import (
+from waltap.changes.decode.message import OldTuple
+from waltap.changes.decode.replica_identity import IdentityWarning, RowImages
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.mapping import (
     ColumnMapping,
     ConnectKind,
     DataType,
@@ -21,8 +21,8 @@ from waltap.mapping import (
     simple_type,
     types_named,
 )
-from waltap.snapshot.snapshotter import SnapshotFacts, Snapshotter
-from waltap.specs import SnapshotterSpec
+from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
+from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.identity import DefaultIdentity, FullIdentity, NothingIdentity
 from waltap_testing import TypeRig, TypeSuite
 from waltap_testing.identity_suite import IdentityRig, IdentitySuite

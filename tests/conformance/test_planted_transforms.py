@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from tests.harness.planted_faults import Faults, FindsFaults
 from tests.harness.schemas import TEXT
 
-from waltap.decode.message import Insert
-from waltap.format.record_transform import RecordUnfit
-from waltap.json.event_format import EventTransformFailed
-from waltap.mapping.connect_schema import Field
-from waltap.source.position import Position
-from waltap.specs import EventTransformSpec, RecordTransformSpec, TransformSpec
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.decode.message import Insert
+from waltap.changes.mapping.connect_schema import Field
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import TransactionPart
+from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.json.event_format import EventTransformFailed
+from waltap.ports.specs import EventTransformSpec, RecordTransformSpec, TransformSpec
 from waltap_testing.event_transform_suite import EventTransformRig, EventTransformSuite
 from waltap_testing.record_transform_suite import RecordTransformRig, RecordTransformSuite
 from waltap_testing.transform_suite import TransformRig, TransformSuite

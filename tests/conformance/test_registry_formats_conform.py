@@ -12,8 +12,8 @@ from tests.harness.json_events import part
 from tests.harness.protobuf import protobuf_reader
 from tests.harness.servers.registry import Registry
 
-from waltap.decode.message import Update
-from waltap.decode.tuple_image import UNCHANGED
+from waltap.changes.decode.message import Update
+from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.cloudevents.properties import CloudEventsProperties
 from waltap_formats.json_schema.properties import JsonSchemaProperties

@@ -15,9 +15,9 @@ import waltap_lake.plugin
 import waltap_sinks.plugin
 import waltap_spark.plugin
 import waltap_streams.plugin
-from waltap.files.store import FileStore
-from waltap.format.record import Record
-from waltap.sink.jsonl import JsonLinesProperties
+from waltap.base.files.store import FileStore
+from waltap.changes.events.record import Record
+from waltap.ports.sink.jsonl import JsonLinesProperties
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap_sinks.files.properties import FilesProperties

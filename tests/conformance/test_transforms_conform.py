@@ -5,7 +5,7 @@ import pytest
 from tests.harness.change_records import outbox_records
 
 import waltap.plugin
-from waltap.specs import SourceTransformSpec
+from waltap.ports.specs import SourceTransformSpec
 from waltap_testing.event_transform_suite import EventTransformRig, EventTransformSuite
 from waltap_testing.record_transform_suite import RecordTransformRig, RecordTransformSuite
 from waltap_testing.transform_suite import TransformRig, TransformSuite

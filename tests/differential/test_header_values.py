@@ -7,10 +7,10 @@ import pytest
 from tests.differential.header_values import CONVERTERS, RECORDED, VALUES
 from tests.differential.test_converters import read_schema
 
-from waltap.format.converter import Converter, ConverterContext
-from waltap.format.simple_header import from_json
-from waltap.host import Host
-from waltap.specs import FormatSpec
+from waltap.encoders.format.converter import Converter, ConverterContext
+from waltap.encoders.format.simple_header import from_json
+from waltap.plugins.host import Host
+from waltap.ports.specs import FormatSpec
 
 LINES = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").split("\n") if line]
 HOST = Host()

@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.differential.engines import PEER
 
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.converter import ConverterContext
-from waltap.json.converter import JsonConverter, JsonConverterProperties
-from waltap.mapping.connect_schema import Schema
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.converter import ConverterContext
+from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
 __all__ = ["Answer", "Question", "ask", "asked", "record_text", "written"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
-from waltap.dead_letters.dead_letter import DeadLetter
-from waltap.dead_letters.store import LetterStore
+from waltap.services.dead_letters.dead_letter import DeadLetter
+from waltap.services.dead_letters.store import LetterStore
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 ROWS = 350

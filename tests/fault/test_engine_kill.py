@@ -23,8 +23,8 @@ from tests.harness.json_lines import records
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
-from waltap.offsets.offset import Offset
-from waltap.source.position import Position
+from waltap.changes.transactions.position import Position
+from waltap.ports.offsets.offset import Offset
 from waltap_sinks.changelog import ChangeLog
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)

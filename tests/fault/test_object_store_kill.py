@@ -24,7 +24,7 @@ from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import S3Server
 
-from waltap.files import FilesAway, FileStore, StorageProperties
+from waltap.base.files import FilesAway, FileStore, StorageProperties
 from waltap_sinks.changelog import ChangeLog
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)

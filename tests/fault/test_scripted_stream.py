@@ -8,7 +8,7 @@ import pytest
 from tests.harness.scripted_run import records_of, run_scripted
 from tests.harness.servers.postgres import Database
 
-from waltap.source.position import parse_lsn
+from waltap.changes.transactions.position import parse_lsn
 from waltap_testing.recording import frames_of_slot
 from waltap_testing.walsender import (
     READS,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tests.harness.captures import READERS, decoderbufs, sessions, yboutput
 
-from waltap.decode import Decoder, Frame
+from waltap.changes.decode import Decoder, Frame
 from waltap.errors import DecodeError
 
 SECONDS_PER_INPUT = 1.0

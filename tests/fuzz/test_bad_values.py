@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from waltap.base.property import declarations
+from waltap.cli.reference.properties import components
 from waltap.config.layers import load, read_tables
-from waltap.config.property import declarations
 from waltap.config.resolve import survey
 from waltap.errors import ConfigurationError
-from waltap.host import Host
-from waltap.reference.properties import components
+from waltap.plugins.host import Host
 
 HOST = Host()
 BAD = [

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from waltap.decode import (
+from waltap.changes.decode import (
     Change,
     Commit,
     DataType,
@@ -23,7 +23,7 @@ from waltap.decode import (
     Truncate,
     Update,
 )
-from waltap.source.position import parse_lsn
+from waltap.changes.transactions.position import parse_lsn
 from waltap_decoders.decoderbufs import DecoderBufs
 from waltap_decoders.pgoutput import PgOutput
 from waltap_decoders.wal2json import Wal2Json

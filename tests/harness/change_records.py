@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, mapped, of, struct
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.format.record_transform import RecordTransformContext
-from waltap.mapping import envelope
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.mapping import envelope
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
+from waltap.encoders.format.record_transform import RecordTransformContext
 from waltap_transforms.debezium import DEBEZIUM
 
 __all__ = ["PIPELINE", "change_records", "outbox_records", "structures", "transform"]

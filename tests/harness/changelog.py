@@ -11,14 +11,14 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
-from waltap.decode.relation import Column, DataType, Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.files.store import FileStore
-from waltap.sink.sink import SinkContext
-from waltap.source.completeness import PublicationCompleteness
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.base.files.store import FileStore
+from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
+from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.source.completeness import PublicationCompleteness
 from waltap_postgres.types.builtin import BUILTIN_OIDS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.manifest import Manifest
@@ -79,7 +79,7 @@ def relation(
 
 def context(folder: Path, *, resumes: bool = False, **more: Any) -> SinkContext:
     """Return what the engine gives a sink that takes changes."""
-    from waltap.mapping.type_registry import TypeRegistry
+    from waltap.changes.mapping.type_registry import TypeRegistry
     from waltap_postgres.identity import REPLICA_IDENTITIES
     from waltap_postgres.types import TYPE_SPECS
 

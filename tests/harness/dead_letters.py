@@ -7,8 +7,8 @@ from typing import Any
 from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig
 
-from waltap.dead_letters.dead_letter import DeadLetter
-from waltap.dead_letters.store import LetterStore
+from waltap.services.dead_letters.dead_letter import DeadLetter
+from waltap.services.dead_letters.store import LetterStore
 
 KEEP = {"errors.tolerance": "dead_letter"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tests.harness.servers.postgres import Database
 
-from waltap.decode import Decoder, DecoderContext, ServerInfo
+from waltap.changes.decode import Decoder, DecoderContext, ServerInfo
 from waltap_decoders.plugin import register_decoders
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties

@@ -13,7 +13,7 @@ from typing import Any
 from tests.harness import decoderbufs_wire, pgoutput_wire
 from tests.harness.captures import EmptyCatalogue, decoderbufs, pgoutput, wal2json
 
-from waltap.decode import ABSENT, UNCHANGED, Column, DataType, Decoder, Relation, TypeKind
+from waltap.changes.decode import ABSENT, UNCHANGED, Column, DataType, Decoder, Relation, TypeKind
 
 __all__ = ["FORMS", "LSN", "WIRES", "Known", "frames", "table"]
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from tests.harness.changelog import relation
 
-from waltap.decode.relation import Relation
-from waltap.snapshot.chunk import SnapshotChunk
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
+from waltap.ports.snapshot.chunk import SnapshotChunk
 
 ITEMS = relation("public.items", [("id", "int4"), ("v", "text")])
 

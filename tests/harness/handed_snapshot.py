@@ -8,11 +8,11 @@ from typing import Any
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.pipeline.stages import build
-from waltap.sink.sink import SinkContext
-from waltap.snapshot import SnapshotChunk
-from waltap.source.connector import MadeByRun
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.snapshot import SnapshotChunk
+from waltap.ports.source.connector import MadeByRun
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from waltap.notifications import Notification
+from waltap.ports.notifications import Notification
 
 
 def notification_of(document: dict[str, Any]) -> Notification:

@@ -11,9 +11,9 @@ from tests.differential.normalise import Record as Event
 from tests.differential.normalise import parse
 from tests.harness.changelog import typed
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.capture.topic_naming import TopicNaming
-from waltap.decode.message import (
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.topic_naming import TopicNaming
+from waltap.changes.decode.message import (
     Change,
     Delete,
     Insert,
@@ -22,17 +22,17 @@ from waltap.decode.message import (
     Truncate,
     Update,
 )
-from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import ABSENT, Tuple
-from waltap.format.format import Format, FormatContext
-from waltap.format.record import Record
-from waltap.format.record_stage import RecordStep
-from waltap.json.format import JsonFormat
-from waltap.json.lines import JsonLines
-from waltap.json.properties import JsonProperties
-from waltap.json.record_format import json_record_format
-from waltap.mapping.type_registry import TypeRegistry
-from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.tuple_image import ABSENT, Tuple
+from waltap.changes.events.record import Record
+from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.format.format import Format, FormatContext
+from waltap.encoders.format.record_stage import RecordStep
+from waltap.encoders.json.format import JsonFormat
+from waltap.encoders.json.lines import JsonLines
+from waltap.encoders.json.properties import JsonProperties
+from waltap.encoders.json.record_format import json_record_format
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
 
@@ -215,7 +215,7 @@ class Server:
 
 def split_properties(properties: Mapping[str, str]) -> tuple[CaptureProperties, JsonProperties]:
     """Validate what of a connector's properties concerns capture and format."""
-    from waltap.config.property import declarations
+    from waltap.base.property import declarations
 
     found: list[dict[str, Any]] = []
     for model in (CaptureProperties, JsonProperties):

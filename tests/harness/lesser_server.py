@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from tests.harness.servers.postgres import Database
 
-from waltap.config.property import declare
-from waltap.decode.decoder import ServerInfo
+from waltap.base.property import declare
+from waltap.changes.decode.decoder import ServerInfo
 from waltap.errors import OffsetError, SourceError
-from waltap.hookspecs import hookimpl
-from waltap.source.connector import Connector, ConnectorContext
-from waltap.specs import ConnectorSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.source.connector import Connector, ConnectorContext
+from waltap.ports.specs import ConnectorSpec
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.preflight import PreflightChecks
 from waltap_postgres.connector import PostgresConnector

@@ -6,7 +6,7 @@ Shares no code with the decoder. Times are given as on the wire.
 import struct
 from collections.abc import Iterable, Sequence
 
-from waltap.decode import ABSENT, UNCHANGED
+from waltap.changes.decode import ABSENT, UNCHANGED
 
 UNIX_OF_2000 = 946_684_800_000_000
 

@@ -19,22 +19,22 @@ import msgspec
 from tests.harness.command import waltap
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import MissingValue, Tuple
+from waltap.changes.transactions.position import Position, parse_lsn
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.cli.connection import connected
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
-from waltap.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import MissingValue, Tuple
-from waltap.hookspecs import hookimpl
-from waltap.host import Host
-from waltap.offsets.offset import Offset
 from waltap.pipeline import Engine, Limits
 from waltap.pipeline.preflight import checks
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import PreflightCheck
-from waltap.source.position import Position, parse_lsn
-from waltap.specs import SinkSpec
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.plugins.hookspecs import hookimpl
+from waltap.plugins.host import Host
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.source.connector import PreflightCheck
+from waltap.ports.specs import SinkSpec
 
 WAIT_S = 90.0
 

@@ -5,7 +5,7 @@ from typing import Any
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 
-from waltap.decode.relation import Relation
+from waltap.changes.decode.relation import Relation
 from waltap_spark.live import LiveTables
 
 NAME = "public.remade"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["BYTES", "INT32", "INT64", "MAYBE_TEXT", "TEXT", "array", "mapped", "of", "struct"]
 

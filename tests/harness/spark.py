@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.harness.changelog import ALL, Database, batch, context
 
-from waltap.decode.relation import Relation
+from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice

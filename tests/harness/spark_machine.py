@@ -45,11 +45,11 @@ from tests.harness.spark_steps import (
     Widen,
 )
 
-from waltap.decode.relation import Relation
-from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.completeness import PublicationCompleteness
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.ports.source.completeness import PublicationCompleteness
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from waltap_spark.errors import HistoryNotKept
 from waltap_spark.formats.choice import FormatChoice

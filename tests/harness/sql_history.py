@@ -4,10 +4,10 @@ from typing import Any
 
 from tests.harness.sql import Place, micros
 
-from waltap.decode.message import Delete, Insert, Truncate, Update
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import UNCHANGED, Tuple
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.decode.message import Delete, Insert, Truncate, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
+from waltap.changes.transactions.transaction import TransactionPart
 
 __all__ = ["Annals", "Known", "told"]
 

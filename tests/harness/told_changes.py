@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from waltap.decode import ABSENT, UNCHANGED
+from waltap.changes.decode import ABSENT, UNCHANGED
 
 __all__ = ["told_changes"]
 

@@ -8,16 +8,16 @@ import msgspec
 import psycopg
 from tests.harness.typed_values import LITERALS, printed_once
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.decode.message import Delete, Insert, OldTuple
-from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import UNCHANGED
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.converted import ConvertedFormat, RecordConverters
-from waltap.format.converter import ConverterContext
-from waltap.format.format import FormatContext
-from waltap.json.converter import JsonConverter, JsonConverterProperties
-from waltap.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.decode.message import Delete, Insert, OldTuple
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.tuple_image import UNCHANGED
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
+from waltap.encoders.format.converter import ConverterContext
+from waltap.encoders.format.format import FormatContext
+from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.avro.properties import AvroProperties
 from waltap_testing.installed import identity_kept, mapper

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from tests.harness.servers.postgres import Database
 
-from waltap.decode.relation import Column
+from waltap.changes.decode.relation import Column
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 

@@ -6,7 +6,7 @@ from typing import Final
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 
-from waltap.decode.relation import Relation
+from waltap.changes.decode.relation import Relation
 from waltap_spark.live import LiveTables
 
 __all__ = ["COURSES", "a_dropped_column"]

@@ -41,7 +41,7 @@ def _load() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     _ = Host().commands
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has no threads"

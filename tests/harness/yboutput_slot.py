@@ -11,8 +11,8 @@ from typing import Any
 from psycopg import pq
 from tests.harness.servers.postgres import Database
 
-from waltap.decode.decoder import Frame
-from waltap.source.position import parse_lsn
+from waltap.changes.decode.decoder import Frame
+from waltap.changes.transactions.position import parse_lsn
 from waltap_testing.recording import frames_of_slot
 
 XLOG_HEADER_BYTES = 25  # w, dataStart, walEnd, sendTime

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from tests.harness.servers.postgres import Database
 
-from waltap.decode.relation import Column
-from waltap.source.relation_memory import RelationMemory
+from waltap.changes.decode.relation import Column
+from waltap.ports.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.properties import PostgresProperties

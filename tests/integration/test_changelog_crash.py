@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.harness.changelog import Database, batch, context, in_parts, relation, replay
 
-from waltap.decode.message import Insert
-from waltap.source.position import START, Position
-from waltap.transactions.transaction import Batch, TransactionPart
+from waltap.changes.decode.message import Insert
+from waltap.changes.transactions.position import START, Position
+from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, FileStore
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])

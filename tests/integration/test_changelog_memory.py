@@ -8,9 +8,9 @@ from pathlib import Path
 PROGRAM = """
 import sys
 from pathlib import Path
-from waltap.decode.message import Insert
-from waltap.transactions.transaction import Batch, TransactionPart
-from waltap.source.position import Position
+from waltap.changes.decode.message import Insert
+from waltap.changes.transactions.transaction import Batch, TransactionPart
+from waltap.changes.transactions.position import Position
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from tests.harness.changelog import context, relation
 

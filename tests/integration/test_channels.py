@@ -8,10 +8,10 @@ import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-from waltap.hookspecs import hookimpl
-from waltap.notifications import Notification
-from waltap.signals import Signal
-from waltap.specs import NotificationChannelSpec, SignalChannelSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.notifications import Notification
+from waltap.ports.signals import Signal
+from waltap.ports.specs import NotificationChannelSpec, SignalChannelSpec
 
 SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
 ROWS = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25);"

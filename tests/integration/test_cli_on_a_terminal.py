@@ -14,7 +14,7 @@ from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
-from waltap.monitor.server import MonitorServer
+from waltap.services.monitor.server import MonitorServer
 
 
 def on_terminal(shop: Shop, *arguments: str, term: str = "xterm") -> tuple[int, str]:

@@ -11,8 +11,8 @@ from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap.cli.connection import connected
-from waltap.offsets.offset import Offset
 from waltap.pipeline.preflight import checks
+from waltap.ports.offsets.offset import Offset
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "try:\n    main()\n"
         "except SystemExit as end:\n    code = end.code\n"
         f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules], code)\n"
-        "print('PARTS', [m for m in ('pydantic', 'waltap.pipeline', 'waltap.sink') if m in sys.modules])\n"
+        "print('PARTS', [m for m in ('pydantic', 'waltap.pipeline', 'waltap.ports.sink') if m in sys.modules])\n"
         "print(sum(m.partition('.')[0] == 'waltap' for m in sys.modules))\n"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -133,8 +133,8 @@ def test_a_state_folder_without_room_is_told_as_such(shop: Shop) -> None:
 # --- plugins ---------------------------------------------------------------------------------------
 
 COMMAND = """
-from waltap.hookspecs import hookimpl
-from waltap.specs import CommandSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import CommandSpec
 {function}
 @hookimpl
 def register_commands():
@@ -354,8 +354,8 @@ def test_a_password_in_a_property_is_not_shown(shop: Shop, command: str) -> None
 
 
 RAISING = """
-from waltap.hookspecs import hookimpl
-from waltap.specs import SinkSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import SinkSpec
 from waltap.errors import SinkError
 import logging
 

@@ -11,10 +11,10 @@ import pytest
 from tests.harness.servers.postgres import Database
 
 PLUGIN = """
-from waltap.hookspecs import hookimpl
-from waltap.mapping import ColumnConversion, ConnectKind, Schema
+from waltap.plugins.hookspecs import hookimpl
+from waltap.changes.mapping import ColumnConversion, ConnectKind, Schema
 from waltap.config import Properties, declare
-from waltap.specs import ColumnConverterSpec
+from waltap.ports.specs import ColumnConverterSpec
 
 WALTAP_API = 1
 

@@ -11,9 +11,9 @@ from tests.harness.servers.postgres import Cluster
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import examine
 from waltap.errors import ConfigurationError, ConnectionLost
-from waltap.hookspecs import hookimpl
-from waltap.host import Host
-from waltap.source.password import PasswordUnavailable
+from waltap.plugins.hookspecs import hookimpl
+from waltap.plugins.host import Host
+from waltap.ports.source.password import PasswordUnavailable
 
 ROLE = "token_user"
 

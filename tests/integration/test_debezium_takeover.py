@@ -15,20 +15,20 @@ from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.hunt.takeover import SETUP, Handovers, play
 
+from waltap.changes.transactions.position import parse_lsn
 from waltap.cli.offsets_debezium import export_to, import_from
 from waltap.config.layers import load
 from waltap.config.resolve import resolve
 from waltap.errors import OffsetError
-from waltap.host import Host
-from waltap.offsets.debezium import (
+from waltap.pipeline import Engine, Limits
+from waltap.plugins.host import Host
+from waltap.services.debezium_offsets import (
     DebeziumOffsetMissing,
     DebeziumOffsetsUnreadable,
     DebeziumOffsetUnusable,
     DebeziumStillReads,
 )
-from waltap.offsets.debezium.java_map import java_map, parse_java_map
-from waltap.pipeline import Engine, Limits
-from waltap.source.position import parse_lsn
+from waltap.services.debezium_offsets.java_map import java_map, parse_java_map
 from waltap_kafka.errors import KafkaTopicMissing
 
 PREFIX = "shop"

@@ -10,7 +10,7 @@ import pytest
 from tests.harness.decoder_slots import VARIANTS, DecoderSlots
 from tests.harness.servers.postgres import Database
 
-from waltap.decode import (
+from waltap.changes.decode import (
     DecoderCapabilities,
     Delete,
     Insert,
@@ -18,8 +18,8 @@ from waltap.decode import (
     Truncate,
     Update,
 )
-from waltap.source.position import START, Position
-from waltap.transactions.assembly import TransactionAssembler
+from waltap.changes.transactions.assembly import TransactionAssembler
+from waltap.changes.transactions.position import START, Position
 
 WORKLOAD = Path(__file__).parent.parent / "workloads" / "decoders.sql"
 SETUP = """

@@ -12,7 +12,7 @@ import pytest
 from tests.harness.decoder_slots import DecoderSlots
 from tests.harness.servers.postgres import Database
 
-from waltap.decode import ABSENT, Decoder, Delete, Insert, Update
+from waltap.changes.decode import ABSENT, Decoder, Delete, Insert, Update
 
 OTHERS = ["wal2json 2", "wal2json 1", "wal2json chunks", "decoderbufs"]
 SETUP = (

@@ -12,9 +12,9 @@ from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import SinkError
-from waltap.sink.jsonl import LinesFileCut
-from waltap.source.position import parse_lsn
+from waltap.ports.sink.jsonl import LinesFileCut
 from waltap_sinks.changelog import ChangeLog, FileStore
 from waltap_sinks.changelog.errors import ChangeLogGone
 

@@ -18,11 +18,11 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import Place
 
+from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import RetryVerdict, SinkError
-from waltap.offsets.gaps import CaptureGap, GapCertificates
 from waltap.pipeline.repair import GapRepair
-from waltap.sink.held import DestinationBehind
-from waltap.source.position import parse_lsn
+from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
+from waltap.ports.sink.held import DestinationBehind
 from waltap_lake.delta import DeltaLake
 from waltap_lake.errors import LakeGone
 from waltap_lake.iceberg import IcebergLake

@@ -15,10 +15,10 @@ import psutil
 import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 
-from waltap.decode.relation import Relation
-from waltap.hookspecs import hookimpl
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.transaction import Batch, Heartbeat
 from waltap.pipeline import Limits
-from waltap.transactions.transaction import Batch, Heartbeat
+from waltap.plugins.hookspecs import hookimpl
 
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"

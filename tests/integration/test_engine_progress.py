@@ -7,11 +7,11 @@ import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.transactions.position import parse_lsn
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.offsets.offset import Offset
 from waltap.pipeline import Limits
-from waltap.source.position import parse_lsn
-from waltap.transactions.transaction import Batch
+from waltap.ports.offsets.offset import Offset
 
 
 @pytest.fixture

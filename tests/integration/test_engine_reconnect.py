@@ -15,10 +15,10 @@ from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster
 
+from waltap.changes.transactions.position import Position, parse_lsn
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.errors import ConnectionLost
-from waltap.hookspecs import hookimpl
-from waltap.source.position import Position, parse_lsn
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.plugins.hookspecs import hookimpl
 from waltap_postgres.errors import OtherServer
 from waltap_sinks.changelog import ChangeLog
 

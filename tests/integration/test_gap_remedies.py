@@ -8,8 +8,8 @@ import pytest
 from tests.harness.pipeline import QUICK, PipelineRig
 from tests.harness.servers.postgres import queries
 
-from waltap.offsets.gaps import GapCertificates
 from waltap.pipeline.new_tables import TablesNotStreamed
+from waltap.ports.offsets.gaps import GapCertificates
 from waltap_postgres.errors import TableLocked
 
 COPY = "SELECT pg_copy_logical_replication_slot(%s, %s)"

@@ -9,10 +9,10 @@ import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-from waltap.offsets.gaps import CaptureGap, GapCertificates, GapEnd, GapsUnusable, RereadTable
+from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline.lock import PipelineRunning
 from waltap.pipeline.repair import GapRepair, RepairIncomplete
-from waltap.source.position import parse_lsn
+from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, GapsUnusable, RereadTable
 from waltap_postgres.errors import PositionGap, SlotMissing
 
 

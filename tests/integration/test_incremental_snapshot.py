@@ -16,7 +16,7 @@ from tests.harness.chunks import around_chunk
 from tests.harness.pipeline import SIGNALS, WAIT_S, Destination, PipelineRig, Run
 from tests.harness.servers.postgres import Cluster
 
-from waltap.transactions.transaction import SnapshotRows
+from waltap.changes.transactions.transaction import SnapshotRows
 
 CHUNK = "incremental.snapshot.chunk.size"
 READ_ONLY = {"read.only": "true", "signal.data.collection": None}
@@ -553,7 +553,7 @@ def forbid_watermarks(pipeline: PipelineRig) -> None:
 def test_a_condition_limits_what_is_read_and_observers_hear_of_it(
     pipeline: PipelineRig, caplog
 ) -> None:
-    caplog.set_level("INFO", logger="waltap.snapshot.incremental")
+    caplog.set_level("INFO", logger="waltap.ports.snapshot.incremental")
     tens = {"data-collection": "public.t", "filter": "id % 20 = 0 -- twenties"}
     with pipeline.running() as run:
         pipeline.signal("execute-snapshot", "t", additional_conditions=[tens])

@@ -20,7 +20,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    "module", ["waltap.cli.application", "typer", "waltap.errors", "waltap.host"]
+    "module", ["waltap.cli.application", "typer", "waltap.errors", "waltap.plugins.host"]
 )
 def test_no_traceback_of_an_import(module: str) -> None:
     done = subprocess.run(

@@ -26,7 +26,7 @@ from tests.harness.servers.postgres import Database
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError
-from waltap.host import Host
+from waltap.plugins.host import Host
 from waltap_kafka.channel_properties import KafkaOffsetProperties
 from waltap_kafka.errors import KafkaOffsetUnkept
 from waltap_kafka.offset_store import KafkaOffsetStore
@@ -79,7 +79,7 @@ class TestKafka(OffsetStoreSuite):
 def test_an_offset_of_the_state_folder_goes_into_the_topic(
     kafka: Kafka, topic: str, tmp_path: Path
 ) -> None:
-    from waltap.offsets.file_store import FileOffsetStore
+    from waltap.ports.offsets.file_store import FileOffsetStore
 
     kept = FileOffsetStore(tmp_path / "p/offset.json")
     kept.store(OLD)

@@ -28,14 +28,14 @@ from tests.harness.servers.jars import jars
 from tests.harness.servers.kafka import COORDINATES, Kafka
 from tests.harness.servers.requirement import missing
 
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
-from waltap.format.record import Record
-from waltap.sink import RecordsRefused
-from waltap.sink.refusal import leave_out
-from waltap.sink.sink import SinkContext
-from waltap.source.connector import StopRequested
-from waltap.source.position import Position, Positions
-from waltap.transactions.transaction import Batch
+from waltap.ports.sink import RecordsRefused
+from waltap.ports.sink.refusal import leave_out
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.source.connector import StopRequested
 from waltap_kafka.errors import (
     KafkaFenced,
     KafkaRecordTooLarge,

@@ -10,7 +10,7 @@ from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-from waltap.events.plan import OldRowUnidentified
+from waltap.changes.events.plan import OldRowUnidentified
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 

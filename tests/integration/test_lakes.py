@@ -14,10 +14,10 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.transactions.position import Position
 from waltap.errors import RetryVerdict, SinkError
-from waltap.sink.held import DestinationBehind
-from waltap.sink.sink import Sink
-from waltap.source.position import Position
+from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.sink import Sink
 from waltap_lake.errors import (
     LakeFenced,
     LakeGone,

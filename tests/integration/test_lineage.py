@@ -17,7 +17,7 @@ from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig, Run, until
 
 from waltap.errors import SourceError
-from waltap.telemetry.observers import observed
+from waltap.services.telemetry.observers import observed
 
 
 def facet_classes() -> dict[str, type]:
@@ -86,8 +86,8 @@ def lines(file: Path) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is waited for: what came too late would come again, or not at all."""
-    monkeypatch.setattr("waltap.telemetry.lineage_delivery.END_S", 90.0)
-    monkeypatch.setattr("waltap.telemetry.lineage.TIMEOUT_S", 90.0)
+    monkeypatch.setattr("waltap.services.telemetry.lineage_delivery.END_S", 90.0)
+    monkeypatch.setattr("waltap.services.telemetry.lineage.TIMEOUT_S", 90.0)
 
 
 pytestmark = pytest.mark.pipeline(

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.pipeline import PipelineRig, Run
 
 from waltap.errors import ConfigurationError
-from waltap.monitor.metrics import METRICS
-from waltap.monitor.server import MonitorServer
+from waltap.services.monitor.metrics import METRICS
+from waltap.services.monitor.server import MonitorServer
 
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1), (2);"
@@ -24,7 +24,9 @@ def seen(
     pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Run, MonitorServer]]:
     """A pipeline that streams, and its monitor."""
-    monkeypatch.setattr("waltap.monitor.server.WAIT_S", 90.0)  # for the engine, on a busy machine
+    monkeypatch.setattr(
+        "waltap.services.monitor.server.WAIT_S", 90.0
+    )  # for the engine, on a busy machine
     run = Run(pipeline, limits=None, settings={})
     with MonitorServer(run.engine, "127.0.0.1:0", None) as monitor:
         run.host.register(monitor.exposition, "metrics")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from tests.harness.pipeline import PipelineRig, Run, until
 
-from waltap.monitor import listener
-from waltap.monitor.server import MonitorServer
+from waltap.services.monitor import listener
+from waltap.services.monitor.server import MonitorServer
 
 SIGNAL = b'{"type": "log", "data": {"message": "attacked"}}'
 TOKEN = "of-the-state-folder"
@@ -78,7 +78,7 @@ def test_the_plain_request_is_taken(
     monitor: MonitorServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other tests of this module prove nothing where this one fails."""
-    monkeypatch.setattr("waltap.monitor.server.WAIT_S", 0.05)
+    monkeypatch.setattr("waltap.services.monitor.server.WAIT_S", 0.05)
     assert b" 202 " in sent(monitor, post())
     assert taken(monitor) == 1
 

@@ -10,9 +10,9 @@ from tests.harness.pipeline import QUICK, PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import WaltapError
-from waltap.offsets.gaps import GapCertificates
 from waltap.pipeline.new_tables import NewTables, TablesNotStreamed
-from waltap.source.connector import Connector
+from waltap.ports.offsets.gaps import GapCertificates
+from waltap.ports.source.connector import Connector
 
 WARN = {"waltap.new.tables": "warn"}
 FILTERED = {

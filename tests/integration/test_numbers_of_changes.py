@@ -15,11 +15,11 @@ from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, in_parts, relation
 from tests.harness.lakes import delta_rows
 
-from waltap.decode.message import Insert
-from waltap.sink.sink import Sink
-from waltap.transactions.transaction import Batch, TransactionPart
-from waltap.transforms.applied import transformed
-from waltap.transforms.filter import FilterProperties, changes_filter
+from waltap.changes.decode.message import Insert
+from waltap.changes.transactions.transaction import Batch, TransactionPart
+from waltap.ports.sink.sink import Sink
+from waltap.ports.transforms.applied import transformed
+from waltap.ports.transforms.filter import FilterProperties, changes_filter
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties
 from waltap_sinks.changelog import ChangeLog

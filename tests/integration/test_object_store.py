@@ -20,8 +20,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import Login, S3Server
 
-from waltap.errors import SinkError
-from waltap.files import (
+from waltap.base.files import (
     AccessRefused,
     BucketMissing,
     FilesAway,
@@ -30,6 +29,7 @@ from waltap.files import (
     FilesUnavailable,
     StorageProperties,
 )
+from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.files.errors import FilesGone, FilesOfAnother
 from waltap_sinks.files.sink import parse

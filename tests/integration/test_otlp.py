@@ -15,8 +15,8 @@ from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.postgres import Database
 
 import waltap
-from waltap.monitor.metrics import METRICS
-from waltap.telemetry.observers import observed
+from waltap.services.monitor.metrics import METRICS
+from waltap.services.telemetry.observers import observed
 
 
 class Receiver(ThreadingHTTPServer):
@@ -98,7 +98,7 @@ def test_each_delivery_is_a_trace_and_metrics_are_those_of_the_page(
     spans = {span.span_id: span for span in receiver.spans}
     roots = [span for span in spans.values() if not span.parent_span_id]
     deliveries = [span for span in roots if span.name == "waltap.delivery"]
-    assert sum(attributes(span)["waltap.events"] for span in deliveries) == 71
+    assert sum(attributes(span)["waltap.changes.events"] for span in deliveries) == 71
     batches = [span for span in spans.values() if span.name == "waltap.batch"]
     status = run.engine.status()
     assert len(batches) == status.batches < status.events, "by batch, not by row"
@@ -154,4 +154,4 @@ def test_a_pipeline_of_a_program_is_observed_in_each_run(
         kinds = [json.loads(line)["eventType"] for line in events.read_text().splitlines()]
         assert kinds.count("COMPLETE") == number
         delivered = [span for span in receiver.spans if span.name == "waltap.delivery"]
-        assert sum(attributes(span)["waltap.events"] for span in delivered) == number
+        assert sum(attributes(span)["waltap.changes.events"] for span in delivered) == number

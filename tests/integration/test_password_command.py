@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from waltap.config.redaction import HIDDEN
-from waltap.source.connector import StopRequested
-from waltap.source.password_command import PasswordCommandFailed, printed_password
+from waltap.base.redaction import HIDDEN
+from waltap.ports.source.connector import StopRequested
+from waltap.ports.source.password_command import PasswordCommandFailed, printed_password
 
 SECRET = "s3cret of-the-moment"
 

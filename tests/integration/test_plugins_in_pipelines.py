@@ -9,22 +9,22 @@ from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop, install_plugin
 
 from waltap.cli.connection import connected
-from waltap.hookspecs import hookimpl
 from waltap.pipeline.preflight import checks
-from waltap.sink import Sink, SinkCapabilities
-from waltap.source import CheckContext, Connector, PreflightCheck
-from waltap.specs import CheckSpec, SinkSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.sink import Sink, SinkCapabilities
+from waltap.ports.source import CheckContext, Connector, PreflightCheck
+from waltap.ports.specs import CheckSpec, SinkSpec
 
 PLUGIN = """
 import os
 
-from waltap.decode.decoder import DecoderCapabilities
-from waltap.hookspecs import hookimpl
-from waltap.offsets.memory_store import MemoryOffsetStore
-from waltap.sink.sink import Sink, SinkCapabilities
-from waltap.snapshot.snapshotter import Snapshotter
-from waltap.source.connector import PreflightCheck
-from waltap.specs import (
+from waltap.changes.decode.decoder import DecoderCapabilities
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.offsets.memory_store import MemoryOffsetStore
+from waltap.ports.sink.sink import Sink, SinkCapabilities
+from waltap.ports.snapshot.snapshotter import Snapshotter
+from waltap.ports.source.connector import PreflightCheck
+from waltap.ports.specs import (
     CheckSpec, DecoderSpec, FormatSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec,
     TopicNamingSpec, TransformSpec,
 )

@@ -16,7 +16,7 @@ from tests.harness.shop import Shop
 
 from waltap.cli.plugins_new import TemplateKind, generate
 from waltap.errors import ConfigurationError
-from waltap.host import Host
+from waltap.plugins.host import Host
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 MADE = {

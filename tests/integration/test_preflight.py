@@ -15,7 +15,7 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database
 
 from waltap.errors import WaltapError
-from waltap.signals.errors import SignalTableUnusable
+from waltap.ports.signals.errors import SignalTableUnusable
 
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"

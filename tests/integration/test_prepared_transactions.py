@@ -8,8 +8,8 @@ import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.errors import RetryVerdict, SinkError
-from waltap.transactions.transaction import Batch, TransactionPart
 
 TWO_PHASE = {"pgoutput.two_phase": "true"}
 POLICIES = pytest.mark.parametrize("policy", ["commit", "prepare"])

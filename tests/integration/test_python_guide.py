@@ -104,7 +104,7 @@ def test_batches_are_gathered_and_acknowledged(shop: Database) -> None:
 def test_changes_as_they_are(shop: Database) -> None:
     seen = []
     # [changes]
-    from waltap.transactions.transaction import SnapshotRows, TransactionPart
+    from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 
     for batch in waltap.stream("shop.toml", records=False, limits=waltap.Limits(until_idle=1)):
         for part in batch.parts:
@@ -151,7 +151,7 @@ def test_samples_of_the_last_hour(shop: Database) -> None:
 
 def test_hooks_of_a_program(shop: Database) -> None:
     # [hooks]
-    from waltap.hookspecs import hookimpl
+    from waltap.plugins.hookspecs import hookimpl
 
     class Told:
         """Hooks, for this pipeline alone."""

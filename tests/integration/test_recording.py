@@ -11,10 +11,11 @@ from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, Event, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline import Engine, Limits
-from waltap.recording.connector import RecordingHead
-from waltap.recording.errors import RecordingDamaged, RecordingUnfit
-from waltap.recording.file import (
+from waltap.services.recording.connector import RecordingHead
+from waltap.services.recording.errors import RecordingDamaged, RecordingUnfit
+from waltap.services.recording.file import (
     Entry,
     RecordedAnswer,
     RecordedFrames,
@@ -24,8 +25,7 @@ from waltap.recording.file import (
     RecordingWriter,
     entries,
 )
-from waltap.recording.profiles import recording, replaying
-from waltap.source.position import parse_lsn
+from waltap.services.recording.profiles import recording, replaying
 
 WORK = """
 CREATE TYPE mood AS ENUM ('low', 'high');

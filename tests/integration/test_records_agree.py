@@ -27,9 +27,9 @@ from tests.differential.normalise import RUN_ID, Record, payload
 from tests.harness.captures import context
 from tests.harness.servers.postgres import Database
 
-from waltap.decode.decoder import DecoderCapabilities
-from waltap.host import Host
-from waltap.specs import DecoderSpec
+from waltap.changes.decode.decoder import DecoderCapabilities
+from waltap.plugins.host import Host
+from waltap.ports.specs import DecoderSpec
 
 SCENARIO = Path(__file__).parents[1] / "workloads" / "every_decoder.sql"
 HOST = Host()

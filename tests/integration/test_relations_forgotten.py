@@ -10,7 +10,7 @@ import pytest
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
-from waltap.json.codec import RowCodec
+from waltap.encoders.json.codec import RowCodec
 
 TABLES = 700
 """Tables that are made, filled and dropped; decoders ask what is gone at 256 relations."""
@@ -108,7 +108,7 @@ def test_no_consumer_keeps_anything_of_a_table_that_is_gone(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consumer: str, plugin: str
 ) -> None:
     monkeypatch.setattr("waltap_decoders.retirement.SMALLEST", UNASKED)
-    monkeypatch.setattr("waltap.mapping.type_registry._CACHE_LIMIT", UNASKED)
+    monkeypatch.setattr("waltap.changes.mapping.type_registry._CACHE_LIMIT", UNASKED)
     tables = Recreations(database, tmp_path, CONSUMERS[consumer], plugin)
     with tables.pipeline.running() as run:
         tables.make(run, 100)

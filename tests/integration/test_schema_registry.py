@@ -16,15 +16,15 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
 
+from waltap.changes.events.record import Record
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.transactions.position import parse_lsn
+from waltap.encoders.format.converter import ConverterContext
 from waltap.errors import ConfigurationError, RetryVerdict
-from waltap.format.converter import ConverterContext
-from waltap.format.record import Record
-from waltap.hookspecs import hookimpl
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.sink.sink import Sink, SinkCapabilities
-from waltap.source.connector import StopRequested
-from waltap.source.position import parse_lsn
-from waltap.specs import SinkSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.sink.sink import Sink, SinkCapabilities
+from waltap.ports.source.connector import StopRequested
+from waltap.ports.specs import SinkSpec
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.errors import (

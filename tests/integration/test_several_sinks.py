@@ -10,9 +10,9 @@ from tests.harness.pipeline import Destination, PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
-from waltap.offsets.gaps import GapCertificates
 from waltap.pipeline.fan_out import OutletPausedTooLong
-from waltap.sink.held import DestinationBehind
+from waltap.ports.offsets.gaps import GapCertificates
+from waltap.ports.sink.held import DestinationBehind
 from waltap_sinks.changelog import ChangeLog, FileStore
 
 

@@ -9,11 +9,11 @@ import pytest
 from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig
 
-from waltap.hookspecs import hookimpl
-from waltap.notifications import Notification
-from waltap.signals import SignalAnswer, SignalCall, SignalUnusable
-from waltap.source.position import parse_lsn
-from waltap.specs import SignalActionSpec
+from waltap.changes.transactions.position import parse_lsn
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.notifications import Notification
+from waltap.ports.signals import SignalAnswer, SignalCall, SignalUnusable
+from waltap.ports.specs import SignalActionSpec
 
 WAIT_S = 60.0
 READ_T = {"data-collections": ["public.t"]}

@@ -227,7 +227,7 @@ def test_a_registry_that_hangs_is_named_without_its_login(pipeline: PipelineRig,
 @pytest.mark.parametrize("how", ["no sink", "one that returns"])
 def test_a_call_that_ends_leaves_nothing_in_flight(how: str) -> None:
     from waltap.clock import SystemClock
-    from waltap.pipeline.counts import SinkCalls
+    from waltap.services.monitor.counts import SinkCalls
 
     calls = SinkCalls(SystemClock())
     if how == "one that returns":

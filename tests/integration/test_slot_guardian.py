@@ -12,12 +12,12 @@ from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
-from waltap.notifications.notification import Notification
-from waltap.offsets.gaps import CaptureGap, GapCertificates
+from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline.repair import GapRepair
-from waltap.slot_monitor.errors import SlotGivenUp
-from waltap.slot_monitor.health import SlotHealth
-from waltap.source.position import parse_lsn
+from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
+from waltap.services.slot_monitor.errors import SlotGivenUp
+from waltap.services.slot_monitor.health import SlotHealth
 from waltap_postgres.errors import SlotInvalidated
 
 MB = 1 << 20

@@ -19,15 +19,15 @@ from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
 
 import waltap as package
+from waltap.changes.transactions.position import Position
 from waltap.cli.connection import connected
 from waltap.errors import WaltapError
-from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.offsets.owned_objects import OwnedObject
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stages import PipelineStages
-from waltap.source.connector import Connector
-from waltap.source.position import Position
+from waltap.ports.offsets.offset import Offset, PartitionOffset
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.source.connector import Connector
 from waltap_postgres.errors import OtherSlot, SlotNotOurs
 
 CREATE_SLOT = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
@@ -111,7 +111,7 @@ def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(
     """Killed between the slot and the first stored offset: the next start knows the slot for its own."""
     code = (
         "import os, signal, sys\n"
-        "from waltap.offsets.file_store import FileOffsetStore\n"
+        "from waltap.ports.offsets.file_store import FileOffsetStore\n"
         "FileOffsetStore.store = lambda self, offset: os.kill(os.getpid(), signal.SIGKILL)\n"
         "from waltap.__main__ import main\n"
         "main()\n"

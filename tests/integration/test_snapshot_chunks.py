@@ -15,8 +15,8 @@ from tests.harness.servers.postgres import Database
 
 from waltap.errors import ConnectionLost
 from waltap.pipeline.stages import build
-from waltap.snapshot import SnapshotChunk
-from waltap.source.connector import Connector, MadeByRun, SourceLacks
+from waltap.ports.snapshot import SnapshotChunk
+from waltap.ports.source.connector import Connector, MadeByRun, SourceLacks
 from waltap_postgres import connector as postgres_connector
 from waltap_postgres.waiting import pause
 

@@ -11,8 +11,8 @@ import pytest
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
-from waltap.hookspecs import hookimpl
-from waltap.transactions.transaction import SnapshotRows
+from waltap.changes.transactions.transaction import SnapshotRows
+from waltap.plugins.hookspecs import hookimpl
 from waltap_sinks.changelog import ChangeLog
 
 DECODERS = ["pgoutput", "wal2json", "decoderbufs"]

@@ -11,12 +11,12 @@ import pytest
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database
 
-from waltap.decode.message import LogicalMessage
-from waltap.decode.relation import Relation
-from waltap.hookspecs import hookimpl
-from waltap.snapshot import SnapshotStart, Snapshotter
-from waltap.specs import SnapshotterSpec
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.decode.message import LogicalMessage
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.snapshot import SnapshotStart, Snapshotter
+from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.applier import ApplyOptions, OutputApplier

@@ -8,12 +8,12 @@ import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database, queries
 
-from waltap.decode.relation import Relation
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import ConfigurationError, SnapshotError
-from waltap.hookspecs import hookimpl
-from waltap.snapshot import SnapshotFacts, SnapshotStart, Snapshotter
-from waltap.specs import SnapshotterSpec
-from waltap.transactions.transaction import Batch
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.snapshot import SnapshotFacts, SnapshotStart, Snapshotter
+from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.errors import (
     SnapshotLockRefused,
     SnapshotModeUnclear,

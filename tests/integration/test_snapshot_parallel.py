@@ -11,8 +11,8 @@ import pytest
 from tests.harness.pipeline import Destination, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
-from waltap.hookspecs import hookimpl
-from waltap.transactions.transaction import SnapshotRows
+from waltap.changes.transactions.transaction import SnapshotRows
+from waltap.plugins.hookspecs import hookimpl
 from waltap_postgres.snapshot import parallel
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 

@@ -11,10 +11,10 @@ import pytest
 from tests.harness import pipeline as harness
 from tests.harness.pipeline import PipelineRig, until
 
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.errors import WaltapError
-from waltap.hookspecs import hookimpl
-from waltap.offsets.offset import Offset
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.offsets.offset import Offset
 from waltap_postgres.errors import SnapshotTooOld
 from waltap_postgres.snapshot import plan
 from waltap_sinks.changelog import ChangeLog

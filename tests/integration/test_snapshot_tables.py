@@ -7,7 +7,7 @@ import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
 
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap_postgres.errors import RowsHidden, TableUnreadable
 
 

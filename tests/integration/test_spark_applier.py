@@ -10,8 +10,8 @@ from tests.harness.changelog import context, relation
 from tests.harness.remade_tables import COURSES as REMADE
 from tests.harness.spark import Rig
 
-from waltap.mapping.type_mapping import TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
+from waltap.changes.mapping.type_mapping import TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import OutputApplier

@@ -19,8 +19,8 @@ from tests.harness.command import waltap
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
+from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError, WaltapError
-from waltap.source.position import Position
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, segment
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark import driver
@@ -42,7 +42,7 @@ NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
 HOLD = """
 import sys
 from pathlib import Path
-from waltap.offsets.lock_file import LockFile
+from waltap.base.files.lock_file import LockFile
 lock = LockFile(Path(sys.argv[1]))
 assert lock.take() is None
 print("held", flush=True)

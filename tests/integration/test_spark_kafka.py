@@ -20,7 +20,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
 from tests.harness.topics import Reader, event, produce
 
-from waltap.source.position import parse_lsn
+from waltap.changes.transactions.position import parse_lsn
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.kafka import KafkaFeed, KafkaTopics

@@ -14,8 +14,8 @@ from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
-from waltap.mapping.type_mapping import TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
+from waltap.changes.mapping.type_mapping import TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import ChangeLogOlder, ChangeLogRetired

@@ -13,8 +13,8 @@ from tests.harness.servers.postgres import Database
 from tests.harness.spark import Rig
 from tests.harness.versions import ends, states, versions
 
-from waltap.decode.relation import Relation
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap_spark import timeline
 from waltap_spark.live import LiveTables
 from waltap_spark.modes import EXTRA, ModeRules

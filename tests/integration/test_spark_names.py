@@ -11,7 +11,7 @@ from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
-from waltap.decode.relation import Relation
+from waltap.changes.decode.relation import Relation
 from waltap_spark import session, small_sets
 from waltap_spark.column_names import ColumnNames
 from waltap_spark.commands import application

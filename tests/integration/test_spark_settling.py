@@ -17,7 +17,7 @@ from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 from tests.property.test_move_origins import Action, Source
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 from waltap_sinks.changelog.manifest import Segment
 from waltap_spark import compact_in_memory, drop_overwritten, pipelines
 from waltap_spark import compact_in_memory as few_changes

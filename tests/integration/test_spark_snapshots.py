@@ -12,7 +12,7 @@ from tests.harness.handed_snapshot import HandedSnapshots
 from tests.harness.servers.postgres import Database
 from tests.harness.spark import Died
 
-from waltap.decode.relation import Relation
+from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_spark import external_snapshots

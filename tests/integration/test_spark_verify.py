@@ -15,8 +15,8 @@ from tests.harness.servers.postgres import Database
 from tests.harness.spark import Rig
 
 from waltap.cli.connection import connected
-from waltap.host import Host
-from waltap.source.check_context import CheckContext
+from waltap.plugins.check_context import CheckContext
+from waltap.plugins.host import Host
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.comparison import TableDifferences, comparison_table
 from waltap_sinks.comparison.commands import told

@@ -17,8 +17,8 @@ from tests.harness.sql import (
     some_of_everything,
 )
 
-from waltap.decode.message import Truncate
-from waltap.source.position import Position
+from waltap.changes.decode.message import Truncate
+from waltap.changes.transactions.position import Position
 from waltap_sinks.sql.errors import SqlFenced, SqlTransactionGap
 
 NAMES = {"people": ("id", "name", "note"), "visits": ("person", "page")}

@@ -19,8 +19,8 @@ from tests.harness.sql import (
 )
 from tests.harness.sql_history import Annals, Known, told
 
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.sql.errors import SqlHistoryColumnTaken, SqlNameTaken
 
 

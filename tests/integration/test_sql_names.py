@@ -11,7 +11,7 @@ from tests.harness.changelog import batch, relation
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.sql import Place
 
-from waltap.capture.java_regex import NameMatcher
+from waltap.changes.capture.java_regex import NameMatcher
 from waltap_sinks.sql.errors import SqlColumnNameTaken, SqlKeyUnfit, SqlNameTaken, SqlTableUnfit
 
 UPPER = relation("public.Orders", [("id", "int4"), ("v", "text")])

@@ -8,10 +8,10 @@ from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts
 from tests.harness.sql import PEOPLE, Place
 
-from waltap.sink import RecordsRefused
-from waltap.sink.refusal import leave_out
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
+from waltap.ports.sink import RecordsRefused
+from waltap.ports.sink.refusal import leave_out
 from waltap_sinks.sql import SqlSink
 
 CHECKED = "CREATE TABLE people (id int PRIMARY KEY, name varchar(10) CHECK (name <> 'bad'), note varchar(5))"

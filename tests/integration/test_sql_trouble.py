@@ -19,9 +19,9 @@ from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.sql import PEOPLE, Place, failure, waiting
 from tests.hunt.proxy import Proxy
 
+from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
-from waltap.sink.refusal import RecordsRefused
-from waltap.source.position import Position, lsn_text
+from waltap.ports.sink.refusal import RecordsRefused
 from waltap_sinks.sql import SqlSink
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,

@@ -12,12 +12,12 @@ import pytest
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, queries
 
-from waltap.amounts import size
+from waltap.base.amounts import size
+from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import RetryVerdict, WaltapError
-from waltap.offsets.offset import Offset
 from waltap.pipeline import Limits
 from waltap.pipeline.repair import GapRepair
-from waltap.source.position import Position, lsn_text
+from waltap.ports.offsets.offset import Offset
 from waltap_postgres.errors import (
     FailoverUnavailable,
     OtherServer,

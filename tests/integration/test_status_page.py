@@ -11,7 +11,7 @@ from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.requirement import missing
 
-from waltap.monitor.server import MonitorServer
+from waltap.services.monitor.server import MonitorServer
 
 EVIL = '<img src=x onerror="document.title=1">'
 WAIT_MS = 90_000

@@ -17,12 +17,12 @@ from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.redis import RedisServer
 
-from waltap.config.redaction import hide, redacted
+from waltap.base.redaction import hide, redacted
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.format.record import Record
-from waltap.sink.sink import Sink
-from waltap.source.position import Position, Positions
-from waltap.transactions.transaction import Batch
+from waltap.ports.sink.sink import Sink
 from waltap_streams.errors import (
     StreamFenced,
     StreamFull,

@@ -17,17 +17,17 @@ import pytest
 from tests.harness.typed_records import context
 from tests.harness.typed_values import LITERALS, UNKNOWN, printed_once, typed
 
-from waltap.arrow.out_of_range import MisfitCount
-from waltap.arrow.tuples import RelationCodec
-from waltap.decode.relation import Column, DataType, Relation
-from waltap.format.record_block import RecordBlock
-from waltap.json.format import JsonFormat
-from waltap.json.properties import JsonProperties
-from waltap.json.schema import value_json
-from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
-from waltap.transactions.row_block import RowBlock
-from waltap.transactions.transaction import SnapshotRows
+from waltap.changes.arrow.out_of_range import MisfitCount
+from waltap.changes.arrow.tuples import RelationCodec
+from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.mapping.json_schema import value_json
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.changes.transactions.row_block import RowBlock
+from waltap.changes.transactions.transaction import SnapshotRows
+from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.json.format import JsonFormat
+from waltap.encoders.json.properties import JsonProperties
 from waltap_postgres.types.array import parse_array
 from waltap_testing.installed import installed_types
 

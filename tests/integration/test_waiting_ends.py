@@ -18,8 +18,8 @@ from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.transactions.transaction import Batch
 from waltap.pipeline import Limits
-from waltap.transactions.transaction import Batch
 
 STOP_S = 30.0
 

@@ -13,10 +13,10 @@ from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
-from waltap.notifications import Notification
-from waltap.notifications.webhook_channel import WebhookDown, WebhookNotifications
-from waltap.notifications.webhook_properties import WebhookProperties
-from waltap.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.ports.notifications import Notification
+from waltap.ports.notifications.webhook_channel import WebhookDown, WebhookNotifications
+from waltap.ports.notifications.webhook_properties import WebhookProperties
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def late() -> Iterator[Receiver]:
 
 @pytest.fixture(autouse=True)
 def _closes_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waltap.notifications.webhook_channel.CLOSE_S", 90.0)
+    monkeypatch.setattr("waltap.ports.notifications.webhook_channel.CLOSE_S", 90.0)
 
 
 def channel(receiver: Receiver, **options: object) -> WebhookNotifications:
@@ -154,7 +154,7 @@ def test_an_outage_is_told_once_and_ends_with_what_was_lost(late, caplog):
 
 
 def test_close_does_not_wait_for_an_address_that_hangs(receiver, monkeypatch):
-    monkeypatch.setattr("waltap.notifications.webhook_channel.CLOSE_S", 0.05)
+    monkeypatch.setattr("waltap.ports.notifications.webhook_channel.CLOSE_S", 0.05)
     receiver.hold.clear()
     sent = channel(receiver)
     for number in range(3):

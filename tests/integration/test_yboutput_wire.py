@@ -17,7 +17,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.yboutput_recording import record, recorded
 from tests.harness.yboutput_slot import Slot, current_lsn, identity, oid, spaced
 
-from waltap.decode import ABSENT, UNCHANGED
+from waltap.changes.decode import ABSENT, UNCHANGED
 
 U = UNCHANGED
 T1 = "CREATE TABLE t1 (a int PRIMARY KEY, b text, c bool)"

@@ -17,9 +17,9 @@ from packaging.utils import canonicalize_name
 from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
 from tests.harness.servers.postgres import Database
 
-from waltap.extras import BROUGHT, extra_for
-from waltap.host import Host
-from waltap.specs import KINDS
+from waltap.base.extras import BROUGHT, extra_for
+from waltap.plugins.host import Host
+from waltap.ports.specs import KINDS
 
 ROOT = Path(__file__).parents[2]
 TOUCHED = 1_000_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltap.decode import (
+from waltap.changes.decode import (
     Begin,
     Commit,
     Insert,
@@ -18,9 +18,9 @@ from waltap.decode import (
     StreamStart,
     StreamStop,
 )
-from waltap.source.position import START, Position
-from waltap.transactions.assembly import TransactionAssembler
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.transactions.assembly import TransactionAssembler
+from waltap.changes.transactions.position import START, Position
+from waltap.changes.transactions.transaction import TransactionPart
 
 TABLE = Relation(oid=1, schema="s", table="t", columns=())
 

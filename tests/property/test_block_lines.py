@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.harness.json_events import json_format
 from tests.property.test_copy import answer, written
 
-from waltap.decode.relation import Column, DataType, Relation
-from waltap.format.record_block import RecordBlock
-from waltap.json.lines import JsonLines
-from waltap.transactions.row_block import RowBlock
-from waltap.transactions.transaction import SnapshotRows
+from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.transactions.row_block import RowBlock
+from waltap.changes.transactions.transaction import SnapshotRows
+from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.json.lines import JsonLines
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
 from waltap_postgres.snapshot.copy_pieces import copy_block, copy_rows
 

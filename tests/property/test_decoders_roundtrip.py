@@ -12,7 +12,7 @@ from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import pgoutput, told
 from tests.harness.decoder_wires import WIRES, Known, frames, table
 
-from waltap.decode import ABSENT, UNCHANGED, Delete, Insert, Message, RelationSeen, Update
+from waltap.changes.decode import ABSENT, UNCHANGED, Delete, Insert, Message, RelationSeen, Update
 from waltap_decoders.decoderbufs.datums import timestamp_text
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.json_events import NOW, Server, json_format, table, through_records
 
-from waltap.decode.tuple_image import UNCHANGED
-from waltap.json.event_format import JsonEventFormat
+from waltap.changes.decode.tuple_image import UNCHANGED
+from waltap.encoders.json.event_format import JsonEventFormat
 
 COLUMNS = (
     "id int4 not null", "t text", "n numeric(10,2)", "f float8", "b bool", "at timestamp",

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from waltap.decode import Insert
-from waltap.decode.message import Change, Delete, OldTuple, Update
-from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
-from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.chunk_size import ChunkSize
-from waltap.snapshot.chunk_source import ReadChunk
-from waltap.snapshot.incremental import IncrementalSnapshots
-from waltap.snapshot.incremental_state import IncrementalState
-from waltap.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.changes.decode import Insert
+from waltap.changes.decode.message import Change, Delete, OldTuple, Update
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.chunk_size import ChunkSize
+from waltap.ports.snapshot.chunk_source import ReadChunk
+from waltap.ports.snapshot.incremental import IncrementalSnapshots
+from waltap.ports.snapshot.incremental_state import IncrementalState
 
 KEYS = "abcdefghij"
 CHUNK_ROWS = 3

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.offsets.offset import Offset, PartitionOffset, decoded, encoded
-from waltap.source.position import START, Position, lsn_text, parse_lsn
+from waltap.changes.transactions.position import START, Position, lsn_text, parse_lsn
+from waltap.ports.offsets.offset import Offset, PartitionOffset, decoded, encoded
 
 LSNS = st.integers(0, (1 << 64) - 1)
 POSITIONS = st.builds(Position, LSNS, LSNS, st.integers(0, 1 << 40))

@@ -6,11 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.json_events import BARE, NOW, Server, json_format, table
 
-from waltap.capture.column_transform import java_serialised, truncated
-from waltap.capture.java_regex import java_pattern
-from waltap.capture.name_adjustment import field_namer, sanitised_topic, schema_namer, unicode_topic
-from waltap.decode.tuple_image import Tuple
-from waltap.json.lines import JsonLines
+from waltap.changes.capture.column_transform import java_serialised, truncated
+from waltap.changes.capture.java_regex import java_pattern
+from waltap.changes.capture.name_adjustment import (
+    field_namer,
+    sanitised_topic,
+    schema_namer,
+    unicode_topic,
+)
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.encoders.json.lines import JsonLines
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=30)
 NAMES = TEXT.filter(bool)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.slot_monitor.budget import budget_bytes, octets
-from waltap.slot_monitor.guard import (
+from waltap.config.wal_budget import budget_bytes, octets
+from waltap.services.slot_monitor.guard import (
     SLACK,
     WINDOW_S,
     SlotReading,

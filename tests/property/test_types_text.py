@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.types.columns import column, json_of, mapping
 
-from waltap.json.schema import value_json
-from waltap.mapping.type_mapping import TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
+from waltap.changes.mapping.json_schema import value_json
+from waltap.changes.mapping.type_mapping import TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_postgres.types.array import array_text, parse_array
 from waltap_postgres.types.hstore import parse_hstore
 from waltap_testing.installed import installed_types

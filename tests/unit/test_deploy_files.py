@@ -14,7 +14,7 @@ from typer.main import get_command
 from waltap.cli.application import application
 from waltap.config.layers import read_tables
 from waltap.config.resolve import survey
-from waltap.host import Host
+from waltap.plugins.host import Host
 
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
 KUBERNETES = list(yaml.safe_load_all((DEPLOY / "kubernetes/waltap.yaml").read_text()))

@@ -8,7 +8,7 @@ WORDS = re.compile(r"yugabyte|yboutput|\byb_|\bybdb", re.IGNORECASE)
 KNOW = (
     "plugins/yugabyte/",
     "plugins/decoders/",
-    "framework/src/waltap/extras.py",  # names what each distribution brings
+    "framework/src/waltap/base/extras.py",  # names what each distribution brings
 )
 
 

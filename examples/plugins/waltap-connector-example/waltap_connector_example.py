@@ -11,14 +11,23 @@ import zlib
 from pathlib import Path
 
 from waltap.config import Properties, declare
-from waltap.decode import Column, DataType, Delete, Insert, OldTuple, Relation, ServerInfo, Update
-from waltap.decode.message import Begin, Commit
+from waltap.changes.decode import (
+    Column,
+    DataType,
+    Delete,
+    Insert,
+    OldTuple,
+    Relation,
+    ServerInfo,
+    Update,
+)
+from waltap.changes.decode.message import Begin, Commit
 from waltap.errors import SourceError
-from waltap.hookspecs import hookimpl
-from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.source.connector import ChangeStream, PreflightCheck, Connector, StartPosition
-from waltap.source.position import START
-from waltap.specs import ConnectorSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.offsets.offset import Offset, PartitionOffset
+from waltap.ports.source.connector import ChangeStream, PreflightCheck, Connector, StartPosition
+from waltap.changes.transactions.position import START
+from waltap.ports.specs import ConnectorSpec
 
 TEXT = DataType(oid=25, schema="pg_catalog", name="text")
 BATCH = 1000

@@ -5,9 +5,9 @@ from collections import Counter
 from pathlib import Path
 
 from waltap.config import Properties, declare
-from waltap.hookspecs import hookimpl
-from waltap.sink import Sink
-from waltap.specs import SinkSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.sink import Sink
+from waltap.ports.specs import SinkSpec
 
 
 class CountsProperties(Properties):

@@ -109,7 +109,7 @@ class WaltapError(Exception):
     retry: ClassVar[RetryVerdict] = RetryVerdict.NEVER
     remedy: ClassVar[str] = "This is a bug in waltap: please report it with the lines above."
     loses: ClassVar[bool] = False
-    """Whether the source no longer has the changes: a gap (`waltap.offsets.gaps`)."""
+    """Whether the source no longer has the changes: a gap (`waltap.ports.offsets.gaps`)."""
 
     def __init__(self, problem: str, **fields: object) -> None:
         super().__init__(problem)
@@ -240,8 +240,9 @@ class RecordError(WaltapError):
     """One event or record can never be delivered; others can.
 
     Formats and transforms raise it, or a subclass, for any input; the engine finds the event by giving
-    them less (`waltap.dead_letters`). Depending on the pipeline's policy it then stops, or skips the
-    event and continues. A sink raises `waltap.sink.RecordsRefused`. Never raise it for a temporary
+    them less (`waltap.services.dead_letters`). Depending on the pipeline's policy it then stops,
+    or skips the
+    event and continues. A sink raises `waltap.ports.sink.RecordsRefused`. Never raise it for a temporary
     problem: a broken connection, a lock, a full disk.
     """
 

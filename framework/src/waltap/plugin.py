@@ -6,8 +6,8 @@ Each hook imports its classes itself: a command loads every plugin but calls few
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import (
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import (
     ConnectorSpec,
     EventTransformSpec,
     FormatSpec,
@@ -22,16 +22,16 @@ from waltap.specs import (
 )
 
 if TYPE_CHECKING:
-    from waltap.format.converter import Converter
-    from waltap.format.format import Format
-    from waltap.notifications.channel import NotificationChannel
-    from waltap.source.connector import Connector, ConnectorContext
+    from waltap.encoders.format.converter import Converter
+    from waltap.encoders.format.format import Format
+    from waltap.ports.notifications.channel import NotificationChannel
+    from waltap.ports.source.connector import Connector, ConnectorContext
 
 
 @hookimpl
 def register_connectors() -> Iterable[ConnectorSpec]:
     """Contribute recordings."""
-    from waltap.recording.properties import RecordingProperties
+    from waltap.services.recording.properties import RecordingProperties
 
     return [
         ConnectorSpec(
@@ -46,9 +46,9 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute JSON."""
-    from waltap.format.conversion import whole
-    from waltap.json.converter import JsonConverterProperties
-    from waltap.json.properties import JsonProperties
+    from waltap.encoders.format.conversion import whole
+    from waltap.encoders.json.converter import JsonConverterProperties
+    from waltap.encoders.json.properties import JsonProperties
 
     return [
         FormatSpec(
@@ -79,7 +79,7 @@ def register_formats() -> Iterable[FormatSpec]:
 @hookimpl
 def register_topic_naming() -> Iterable[TopicNamingSpec]:
     """Contribute Debezium's naming strategies."""
-    from waltap.capture.naming_strategies import TOPIC_NAMING
+    from waltap.changes.capture.naming_strategies import TOPIC_NAMING
 
     return TOPIC_NAMING
 
@@ -87,10 +87,10 @@ def register_topic_naming() -> Iterable[TopicNamingSpec]:
 @hookimpl
 def register_transforms() -> Iterable[TransformSpec]:
     """Contribute filter, route, reselect-columns and fields."""
-    from waltap.transforms.fields import FieldsProperties, fields_changer
-    from waltap.transforms.filter import FilterProperties, changes_filter
-    from waltap.transforms.reselect import ColumnReselector, ReselectProperties
-    from waltap.transforms.route import RouteProperties, table_router
+    from waltap.ports.transforms.fields import FieldsProperties, fields_changer
+    from waltap.ports.transforms.filter import FilterProperties, changes_filter
+    from waltap.ports.transforms.reselect import ColumnReselector, ReselectProperties
+    from waltap.ports.transforms.route import RouteProperties, table_router
 
     return [
         TransformSpec(
@@ -128,7 +128,7 @@ def register_transforms() -> Iterable[TransformSpec]:
 @hookimpl
 def register_predicates() -> Iterable[PredicateSpec]:
     """Contribute Kafka Connect's predicates."""
-    from waltap.transforms.predicates import PREDICATES
+    from waltap.ports.transforms.predicates import PREDICATES
 
     return PREDICATES
 
@@ -136,9 +136,9 @@ def register_predicates() -> Iterable[PredicateSpec]:
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute JSON lines, the terminal, and the null sink."""
-    from waltap.sink.jsonl import JsonLinesProperties, JsonLinesSink
-    from waltap.sink.null import NullSink
-    from waltap.sink.terminal import TerminalProperties, TerminalSink
+    from waltap.ports.sink.jsonl import JsonLinesProperties, JsonLinesSink
+    from waltap.ports.sink.null import NullSink
+    from waltap.ports.sink.terminal import TerminalProperties, TerminalSink
 
     return [
         SinkSpec(
@@ -165,7 +165,7 @@ def register_sinks() -> Iterable[SinkSpec]:
 @hookimpl
 def register_offset_stores() -> Iterable[OffsetStoreSpec]:
     """Contribute the offset file and the memory store."""
-    from waltap.offsets.specs import OFFSET_STORES
+    from waltap.ports.offsets.specs import OFFSET_STORES
 
     return OFFSET_STORES
 
@@ -173,7 +173,7 @@ def register_offset_stores() -> Iterable[OffsetStoreSpec]:
 @hookimpl
 def register_signal_channels() -> Iterable[SignalChannelSpec]:
     """Contribute the signal file."""
-    from waltap.signals.file_channel import FileSignalProperties, FileSignals
+    from waltap.ports.signals.file_channel import FileSignalProperties, FileSignals
 
     return [
         SignalChannelSpec(
@@ -188,8 +188,8 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
 @hookimpl
 def register_notification_channels() -> Iterable[NotificationChannelSpec]:
     """Contribute the log and HTTP."""
-    from waltap.notifications.log_channel import LogNotifications
-    from waltap.notifications.webhook_properties import WebhookProperties
+    from waltap.ports.notifications.log_channel import LogNotifications
+    from waltap.ports.notifications.webhook_properties import WebhookProperties
 
     return [
         NotificationChannelSpec(
@@ -205,35 +205,35 @@ def register_notification_channels() -> Iterable[NotificationChannelSpec]:
 
 
 def _recording(properties: Any, context: "ConnectorContext") -> "Connector":
-    from waltap.recording.connector import RecordingConnector
+    from waltap.services.recording.connector import RecordingConnector
 
     return RecordingConnector(properties, context)
 
 
 def _webhook(properties: Any) -> "NotificationChannel":
-    from waltap.notifications.webhook_channel import WebhookNotifications
+    from waltap.ports.notifications.webhook_channel import WebhookNotifications
 
     return WebhookNotifications(properties)
 
 
 def _json_converter(properties: Any, context: Any) -> "Converter":
-    from waltap.json.converter import JsonConverter
+    from waltap.encoders.json.converter import JsonConverter
 
     return JsonConverter(properties, context)
 
 
 def _simple_header(_properties: Any, context: Any) -> "Converter":
-    from waltap.format.simple_header import SimpleHeaderConverter
+    from waltap.encoders.format.simple_header import SimpleHeaderConverter
 
     return SimpleHeaderConverter(None, context)
 
 
 def _json_format(properties: Any, context: Any) -> "Format":
-    from waltap.json.event_format import JsonEventFormat
-    from waltap.json.format import JsonFormat
+    from waltap.encoders.json.event_format import JsonEventFormat
+    from waltap.encoders.json.format import JsonFormat
 
     if context.record_steps:
-        from waltap.json.record_format import json_record_format
+        from waltap.encoders.json.record_format import json_record_format
 
         return json_record_format(properties, context)
     return (JsonEventFormat if context.transforms else JsonFormat)(properties, context)

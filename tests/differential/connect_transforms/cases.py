@@ -9,8 +9,8 @@ from typing import Any
 from tests.differential.connect_transforms.form import written_record
 from tests.differential.connect_transforms.judge import Question
 
-from waltap.format.connect_record import ConnectRecord
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
 
 __all__ = ["CLASSES", "questions"]
 

@@ -6,10 +6,10 @@ from typing import Any
 from tests.differential.connect_transforms.form import read_record, written_record
 from tests.differential.transforms import asked
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.host import Host
-from waltap.specs import RecordTransformSpec, TransformSpec
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.encoders.format.record_transform import RecordTransformContext, RecordUnfit
+from waltap.plugins.host import Host
+from waltap.ports.specs import RecordTransformSpec, TransformSpec
 
 __all__ = ["Question", "judged", "ours", "same"]
 

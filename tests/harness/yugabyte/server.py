@@ -51,7 +51,7 @@ from tests.harness.yugabyte.wire import (
     started,
 )
 
-from waltap.source.position import lsn_text
+from waltap.changes.transactions.position import lsn_text
 from waltap_testing.walsender import wire as protocol
 
 __all__ = ["LACKING", "Yugabyte", "through_double"]

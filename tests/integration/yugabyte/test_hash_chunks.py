@@ -14,9 +14,9 @@ import pytest
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 
 from waltap.pipeline.stages import build
-from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.incremental_state import ChunkState
-from waltap.source.connector import MadeByRun
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.incremental_state import ChunkState
+from waltap.ports.source.connector import MadeByRun
 from waltap_yugabyte.chunks import HashedColumnGone
 
 READS = {

@@ -199,7 +199,7 @@ def checked(pipeline: PipelineRig, **settings: object) -> list:
     """Return what ``waltap doctor`` finds."""
     from waltap.pipeline.preflight import checks
     from waltap.pipeline.stages import build
-    from waltap.source.connector import MadeByRun
+    from waltap.ports.source.connector import MadeByRun
 
     host, _ = pipeline.host()
     stages = build(pipeline.profile(host, **settings), host, run_id="x")

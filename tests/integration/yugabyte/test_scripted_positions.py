@@ -17,7 +17,7 @@ from tests.harness.yugabyte.pipeline import cell
 from tests.harness.yugabyte.server import SETTINGS, through_double
 from tests.harness.yugabyte.wire import FLUSHED
 
-from waltap.source.position import parse_lsn
+from waltap.changes.transactions.position import parse_lsn
 from waltap_testing.walsender import (
     READS,
     Answer,

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 from tests.harness.json_events import split_properties, table
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.capture.naming_strategies import TOPIC_NAMING
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.naming_strategies import TOPIC_NAMING
 
 
 def capture(**properties: str) -> CaptureRules:
@@ -206,7 +206,7 @@ def test_regex_naming_needs_its_properties() -> None:
     [("." * 1, "_"), ("..", "__"), ("x" * 300, "x" * 249), ("a😀b", "a__b")],
 )
 def test_topics_are_sanitised_as_kafka_wants(name, expected) -> None:
-    from waltap.capture.name_adjustment import sanitised_topic
+    from waltap.changes.capture.name_adjustment import sanitised_topic
 
     assert sanitised_topic(name) == expected
 

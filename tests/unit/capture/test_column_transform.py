@@ -14,13 +14,13 @@ from tests.harness.json_events import (
     values,
 )
 
-from waltap.capture.column_transform import ColumnTransforms, java_serialised, truncated
-from waltap.capture.name_adjustment import field_namer, schema_namer
-from waltap.capture.source_type import source_type
-from waltap.decode.message import Delete, Insert, OldTuple, Update
-from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.mapping.connect_schema import ConnectKind
+from waltap.changes.capture.column_transform import ColumnTransforms, java_serialised, truncated
+from waltap.changes.capture.name_adjustment import field_namer, schema_namer
+from waltap.changes.capture.source_type import source_type
+from waltap.changes.decode.message import Delete, Insert, OldTuple, Update
+from waltap.changes.decode.relation import Column, DataType, TypeKind
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.mapping.connect_schema import ConnectKind
 
 SALT = "CzQMA0cB5K"
 HELLO = "b4d39ab0d198fb4cac8b2f023da74f670bcaf192dcc79b5d6361b7ae6b2fafdf"

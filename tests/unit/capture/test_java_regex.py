@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.capture.java_regex import java_pattern, java_replacement
+from waltap.changes.capture.java_regex import java_pattern, java_replacement
 
 TEN = "(a)(b)(c)(d)(e)(f)(g)(h)(i)(j)"
 

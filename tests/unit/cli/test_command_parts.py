@@ -7,6 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from waltap.base.plugin_errors import SpecMissing
 from waltap.cli.confirm import confirm
 from waltap.cli.failure import exit_code, show, show_bug
 from waltap.cli.init import without_password
@@ -23,8 +24,7 @@ from waltap.errors import (
     SourceError,
     WaltapError,
 )
-from waltap.host import Host
-from waltap.plugin_errors import SpecMissing
+from waltap.plugins.host import Host
 
 # --- a URI as a profile ------------------------------------------------------------------------------
 

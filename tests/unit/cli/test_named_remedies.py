@@ -13,15 +13,15 @@ import typer
 from tests.test_tidy import ROOT, modules, named, nodes, sources
 from typer.main import get_command
 
+from waltap.base.property import declarations
 from waltap.cli.application import application
+from waltap.cli.reference.errors import error_classes
+from waltap.cli.reference.properties import components
 from waltap.config.debezium_names import OLD_NAMES
 from waltap.config.debezium_names import known as debezium_known
-from waltap.config.layers import POST
-from waltap.config.property import declarations
+from waltap.config.layers import POST, SINK_PREFIX
 from waltap.errors import WaltapError
-from waltap.host import Host
-from waltap.reference.errors import error_classes
-from waltap.reference.properties import components
+from waltap.plugins.host import Host
 
 HOST = Host()
 COMMAND = re.compile(r"`waltap(?: ([^`]*))?`")
@@ -205,7 +205,12 @@ def test_properties_on_pages_exist() -> None:
         wrong += [
             f"{named(page)}: {name}"
             for name in names
-            if not (known(name) or debezium_known(name) or of_python(name) or name == POST)
+            if not (
+                known(name)
+                or debezium_known(name)
+                or of_python(name)
+                or name in {POST, f"{SINK_PREFIX}type"}
+            )
             and name not in OLD_NAMES
         ]
     assert not wrong

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tests.unit.cli.test_named_remedies import fields_of
 
-from waltap.config.property import declarations
-from waltap.host import Host
-from waltap.reference import pages
-from waltap.reference.errors import error_classes
-from waltap.reference.json_schema import profile_schema
-from waltap.reference.properties import components
+from waltap.base.property import declarations
+from waltap.cli.reference import pages
+from waltap.cli.reference.errors import error_classes
+from waltap.cli.reference.json_schema import profile_schema
+from waltap.cli.reference.properties import components
+from waltap.plugins.host import Host
 
 DOCS = Path(__file__).parents[3] / "docs"
 OURS = set(

@@ -9,16 +9,21 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from waltap.amounts import ago, full_in, size
+from waltap.base.amounts import ago, full_in, size
+from waltap.changes.transactions.position import Position
 from waltap.cli.pipeline_discovery import members, report
 from waltap.cli.status_view import overview, run_view
-from waltap.host import Host
-from waltap.pipeline.counts import SnapshotTableProgress, TableStatus
 from waltap.pipeline.in_process import status_html
-from waltap.pipeline.status import PartitionStatus, PipelineStatus, RecentFailure, SchemaChange
-from waltap.pipeline.status_document import status_document
-from waltap.sink.downstream import DownstreamProgress, OnwardTable
-from waltap.source.position import Position
+from waltap.plugins.host import Host
+from waltap.ports.sink.downstream import DownstreamProgress, OnwardTable
+from waltap.services.monitor.counts import SnapshotTableProgress, TableStatus
+from waltap.services.monitor.status import (
+    PartitionStatus,
+    PipelineStatus,
+    RecentFailure,
+    SchemaChange,
+)
+from waltap.services.monitor.status_document import status_document
 
 AT = 1_000_000_000
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from waltap.capture.capture import CaptureRules
-from waltap.capture.properties import CaptureProperties
-from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
-from waltap.decode.relation import Column, DataType, Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.format.record import Record
-from waltap.sink.sink import ReaderGone, SinkContext
-from waltap.sink.terminal import TerminalProperties, TerminalSink
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
+from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
+from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.ports.sink.sink import ReaderGone, SinkContext
+from waltap.ports.sink.terminal import TerminalProperties, TerminalSink
 
 INT, TEXT = 23, 25
 ORDERS = Relation(

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
+from waltap.base.property import declarations
+from waltap.cli.reference.properties import components
 from waltap.config.changes import changes
 from waltap.config.layers import read_tables
+from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import Profile
-from waltap.config.property import declarations
 from waltap.config.resolve import resolve
-from waltap.host import Host
 from waltap.pipeline.engine import reloaded
-from waltap.pipeline.properties import EngineProperties
-from waltap.reference.properties import components
+from waltap.plugins.host import Host
 
 
 def profile(sink: dict[str, Any] | None = None, **source: Any) -> Profile:

@@ -6,7 +6,7 @@ from waltap.cli.profile_source import any_sink
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import ResolvedProfile, examine, survey
 from waltap.errors import PropertyProblem
-from waltap.host import Host
+from waltap.plugins.host import Host
 
 HOST = Host()
 CONNECTOR = {

@@ -9,6 +9,9 @@ from typing import Literal
 import pytest
 from pydantic import ValidationError
 
+from waltap.base.property import Properties, declarations, declare
+from waltap.cli.reference.debezium import debezium_page
+from waltap.cli.reference.properties import components, properties_page
 from waltap.config.debezium_names import (
     KNOWN_NAMES,
     MAPPED,
@@ -18,12 +21,9 @@ from waltap.config.debezium_names import (
     known,
 )
 from waltap.config.layers import load, read_debezium
-from waltap.config.property import Properties, declarations, declare
 from waltap.config.resolve import ResolvedProfile, examine
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.host import Host
-from waltap.reference.debezium import debezium_page
-from waltap.reference.properties import components, properties_page
+from waltap.plugins.host import Host
 
 PEER = Path(__file__).parents[2] / "differential"
 RECORDED = json.loads((PEER / "debezium_properties.json").read_text())

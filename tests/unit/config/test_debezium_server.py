@@ -7,7 +7,7 @@ import pytest
 from waltap.config.layers import load, read_debezium
 from waltap.config.resolve import ResolvedProfile, examine, survey
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.host import Host
+from waltap.plugins.host import Host
 
 HOST = Host()
 SERVER = """

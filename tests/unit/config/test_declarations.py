@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+from waltap.base.property import PropertyDeclaration, declarations
+from waltap.cli.reference.properties import components
 from waltap.config.layers import read_tables
-from waltap.config.property import PropertyDeclaration, declarations
 from waltap.config.resolve import survey
-from waltap.host import Host
-from waltap.reference.properties import components
+from waltap.plugins.host import Host
 
 HOST = Host()
 SOURCE = {"type": "postgres", "database.dbname": "d"}

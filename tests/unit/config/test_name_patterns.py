@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from waltap.capture.java_regex import NameMatcher
+from waltap.changes.capture.java_regex import NameMatcher
 from waltap.config.layers import read_tables
 from waltap.config.name_patterns import CatalogNames, spoken, unmatched
 from waltap.config.resolve import resolve
-from waltap.host import Host
+from waltap.plugins.host import Host
 
 
 def matches(pattern: str, kind: str, name: str, database: str = "shop") -> bool:

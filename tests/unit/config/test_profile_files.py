@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltap import Pipeline
+from waltap.base.java_properties import parse_properties
+from waltap.base.placeholder import SecretMissing, fill, holds_placeholder
+from waltap.base.redaction import hide, looks_secret, redacted, without
 from waltap.cli.run import command as run
-from waltap.config.java_properties import parse_properties
 from waltap.config.layers import RawProfile, load, read_tables
-from waltap.config.placeholder import SecretMissing, fill, holds_placeholder
-from waltap.config.redaction import hide, looks_secret, redacted, without
 from waltap.config.resolve import examine
 from waltap.errors import ConfigurationError
-from waltap.host import Host
+from waltap.plugins.host import Host
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "profiles"
 

@@ -10,7 +10,7 @@ from waltap.config.layers import load, read_tables
 from waltap.config.profile import Profile
 from waltap.config.resolve import examine, resolve
 from waltap.errors import ConfigurationError
-from waltap.host import Host
+from waltap.plugins.host import Host
 
 SOURCE = {"database.dbname": "d", "database.sslrootcert": "ca.pem"}
 OURS = {

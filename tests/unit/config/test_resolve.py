@@ -9,15 +9,15 @@ from typing import Any, Literal
 import pytest
 
 import waltap.plugin
+from waltap.base.plugin_errors import DuplicateName
+from waltap.base.property import CommaList, Properties, declare, declare_family
+from waltap.changes.decode.decoder import DecoderCapabilities
 from waltap.config.layers import RawProfile, read_debezium, read_tables
-from waltap.config.property import CommaList, Properties, declare, declare_family
 from waltap.config.resolve import ResolvedProfile, examine, resolve, survey
-from waltap.decode.decoder import DecoderCapabilities
 from waltap.errors import ConfigurationError
-from waltap.hookspecs import hookimpl
-from waltap.host import Host, PluginInfo
-from waltap.plugin_errors import DuplicateName
-from waltap.specs import (
+from waltap.plugins.hookspecs import hookimpl
+from waltap.plugins.host import Host, PluginInfo
+from waltap.ports.specs import (
     ConnectorSpec,
     DecoderSpec,
     SinkSpec,

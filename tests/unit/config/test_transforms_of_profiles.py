@@ -5,7 +5,7 @@ import pytest
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.profile import TransformUse
 from waltap.config.resolve import ProfileValidation, resolve, survey
-from waltap.host import Host
+from waltap.plugins.host import Host
 
 HOST = Host()
 CONNECTOR = {

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from waltap.control.address import address, unix_socket
-from waltap.control.client import ask
-from waltap.control.errors import ControlSocketUnusable, PipelineNotRunning
-from waltap.control.protocol import SignalRequest, StatusRequest
-from waltap.control.server import ControlSocket
-from waltap.offsets.state_folder import CONTROL, own_files
 from waltap.pipeline.engine import ControlServer
 from waltap.pipeline.lock import PipelineLock
 from waltap.pipeline.redelivery import ReplayDesk
-from waltap.pipeline.status import PipelineStatus
-from waltap.signals.inbox import SignalAnswer
-from waltap.signals.signal import Signal
+from waltap.ports.offsets.state_folder import CONTROL, own_files
+from waltap.ports.signals.inbox import SignalAnswer
+from waltap.ports.signals.signal import Signal
+from waltap.services.control.address import address, unix_socket
+from waltap.services.control.client import ask
+from waltap.services.control.errors import ControlSocketUnusable, PipelineNotRunning
+from waltap.services.control.protocol import SignalRequest, StatusRequest
+from waltap.services.control.server import ControlSocket
+from waltap.services.monitor.status import PipelineStatus
 
 STATUS = PipelineStatus(
     pipeline="p", at_ms=9, started_ms=1, state="streaming", state_since_ms=2, events=7
@@ -174,9 +174,9 @@ def test_a_pipeline_that_does_not_run_is_told(tmp_path: Path) -> None:
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from waltap.control.server import ControlSocket
+from waltap.services.control.server import ControlSocket
 from waltap.pipeline.lock import PipelineLock
-from waltap.pipeline.status import PipelineStatus
+from waltap.services.monitor.status import PipelineStatus
 folder = Path(sys.argv[1])
 with PipelineLock(folder), ControlSocket(folder / "control.sock", lambda line: line, longest=99):
     os.kill(os.getpid(), signal.SIGKILL)

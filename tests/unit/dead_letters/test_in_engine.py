@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.harness.simulated import Gone, New, new, raising
 
-from waltap.dead_letters.store import DeadLettersUnusable, LetterStore
-from waltap.decode.message import Insert
+from waltap.changes.decode.message import Insert
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import SinkError
-from waltap.sink import Batch, RecordsRefused, RefusedEvent
-from waltap.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.ports.sink import Batch, RecordsRefused, RefusedEvent
+from waltap.services.dead_letters.store import DeadLettersUnusable, LetterStore
 from waltap_testing.workload import ITEMS
 
 __all__ = ["new"]

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.dead_letters.bisect import BatchLocation, Part, alone, every_event, failing, less
-from waltap.dead_letters.handling import FailureHandling, FailurePolicy
-from waltap.dead_letters.poison_events import PoisonEventHandler
-from waltap.dead_letters.queue import DeadLetterQueue
-from waltap.dead_letters.store import LetterStore
-from waltap.decode.message import Insert
+from waltap.changes.decode.message import Insert
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.order import TransactionOrder
+from waltap.changes.transactions.position import START, Position
+from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.errors import RecordError
-from waltap.format.record import Record
-from waltap.source.position import START, Position
-from waltap.transactions.order import TransactionOrder
-from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.ports.sink.bisect import BatchLocation, Part, alone, every_event, failing, less
+from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
+from waltap.services.dead_letters.poison_events import PoisonEventHandler
+from waltap.services.dead_letters.queue import DeadLetterQueue
+from waltap.services.dead_letters.store import LetterStore
 from waltap_testing.simulation import VirtualClock
 from waltap_testing.workload import ITEMS
 

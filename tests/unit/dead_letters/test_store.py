@@ -8,19 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.dead_letters.change_form import change_form, of_form
-from waltap.dead_letters.dead_letter import (
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldTuple,
+    Truncate,
+    Update,
+)
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.events.record import Record
+from waltap.errors import SinkError
+from waltap.services.dead_letters.change_form import change_form, of_form
+from waltap.services.dead_letters.dead_letter import (
     DeadLetter,
     EventLocation,
     letter_of,
     record_form,
     record_of,
 )
-from waltap.dead_letters.store import DeadLettersUnusable, LetterStore
-from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.errors import SinkError
-from waltap.format.record import Record
+from waltap.services.dead_letters.store import DeadLettersUnusable, LetterStore
 from waltap_testing.workload import ITEMS
 
 from .test_pieces import transaction

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.harness.told_changes import told_changes
 
-from waltap.decode import ABSENT
+from waltap.changes.decode import ABSENT
 
 A, C = ABSENT, ("C",)
 LONG = {"{T}": "T" * 2100, "{N}": "N" * 2100, "{K}": "K" * 2300}

@@ -7,7 +7,15 @@ import pytest
 from tests.harness.captures import told
 from tests.harness.decoder_wires import LSN, WIRES, Known, frames, table
 
-from waltap.decode import ABSENT, UNCHANGED, Message, OldTuple, Relation, RelationSeen, Skipped
+from waltap.changes.decode import (
+    ABSENT,
+    UNCHANGED,
+    Message,
+    OldTuple,
+    Relation,
+    RelationSeen,
+    Skipped,
+)
 from waltap.errors import DecodeError
 
 T = "public.t"

@@ -8,7 +8,7 @@ from tests.harness import decoderbufs_wire as proto
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import EmptyCatalogue, decoderbufs, pgoutput, sessions, wal2json
 
-from waltap.decode import Begin, Commit, Decoder, LogicalMessage
+from waltap.changes.decode import Begin, Commit, Decoder, LogicalMessage
 from waltap.errors import DecodeError
 
 LSN = 0x16_0000_0042

@@ -4,7 +4,7 @@ import pytest
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import pgoutput
 
-from waltap.decode import ABSENT, Insert, RelationSeen, Skipped
+from waltap.changes.decode import ABSENT, Insert, RelationSeen, Skipped
 from waltap.errors import ConfigurationError, DecodeError
 
 OID = 16384

@@ -6,7 +6,7 @@ import pytest
 from tests.harness.captures import NOT_JSON, READERS, all_sessions, changes, decoded, sessions, told
 from tests.unit.decoders.expected_changes import EXPECTED, FILTER, GEN
 
-from waltap.decode import (
+from waltap.changes.decode import (
     ABSENT,
     Begin,
     Commit,

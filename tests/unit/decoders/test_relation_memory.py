@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from waltap.decode.relation import Column, DataType, Relation
-from waltap.source.relation_memory import REPLACED_KEPT, RelationMemory
+from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.ports.source.relation_memory import REPLACED_KEPT, RelationMemory
 
 
 def relation(oid: int, table: str = "t", key: tuple[str, ...] = ("id",)) -> Relation:

@@ -7,7 +7,7 @@ import pytest
 from tests.harness import decoderbufs_wire as wire
 from tests.harness.captures import EmptyCatalogue, decoderbufs, wal2json
 
-from waltap.decode import (
+from waltap.changes.decode import (
     ABSENT,
     UNCHANGED,
     Column,

@@ -13,7 +13,7 @@ from tests.harness.captures import context, told, yboutput
 from tests.harness.told_changes import told_changes
 from tests.harness.yboutput_recording import WAYS, recorded
 
-from waltap.decode import Message, Relation, RelationSeen
+from waltap.changes.decode import Message, Relation, RelationSeen
 from waltap_decoders.yboutput import YbOutput
 
 INT4 = 23

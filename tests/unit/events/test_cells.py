@@ -13,9 +13,9 @@ from tests.harness.json_events import NOW, json_format
 from tests.harness.json_events import part as transaction
 from tests.harness.yboutput_recording import recorded
 
-from waltap.decode.message import Change, Delete, Insert, Update
-from waltap.decode.relation import DataType, Relation, TypeKind
-from waltap.events import PLAIN, VALUE_AND_SET, CellShape, ReplicaIdentities
+from waltap.changes.decode.message import Change, Delete, Insert, Update
+from waltap.changes.decode.relation import DataType, Relation, TypeKind
+from waltap.changes.events import PLAIN, VALUE_AND_SET, CellShape, ReplicaIdentities
 from waltap_decoders.yboutput import YbOutput
 from waltap_postgres.identity import REPLICA_IDENTITIES as POSTGRES
 from waltap_yugabyte.identity import REPLICA_IDENTITIES as YUGABYTE

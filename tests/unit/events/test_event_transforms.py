@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from tests.harness.json_events import BARE, NOW, Server, json_format, table
 
-from waltap.decode.tuple_image import UNCHANGED
-from waltap.events import ChangeEvent, EventTransform
-from waltap.json.event_format import EventTransformFailed, JsonEventFormat
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.decode.tuple_image import UNCHANGED
+from waltap.changes.events import ChangeEvent, EventTransform
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.json.event_format import EventTransformFailed, JsonEventFormat
 
 ITEMS = table("items", "id int4 not null", "name text", "price float8", "large text", identity="f")
 SECRET = {"column.mask.with.3.chars": r"public\.items\.name"}

@@ -3,12 +3,12 @@
 import pytest
 from tests.harness.json_events import IDENTITIES, split_properties, table
 
-from waltap.capture.capture import CaptureRules
-from waltap.decode.message import Delete, OldTuple, Update
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.events import EventContext, EventPlan, EventPlans
-from waltap.mapping.type_registry import TypeRegistry
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.decode.message import Delete, OldTuple, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.events import EventContext, EventPlan, EventPlans
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 
 

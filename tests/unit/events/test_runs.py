@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.json_events import table
 
-from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
-from waltap.events import (
+from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
+from waltap.changes.events import (
     CHANGED,
     DELETES,
     INSERTS,

@@ -10,18 +10,18 @@ from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, 
 from tests.harness.typed_records import NOW, UnregisteredAvro, context
 from tests.unit.types.columns import mapping
 
-from waltap.decode.message import Insert, OldTuple, Update
-from waltap.decode.relation import Column, DataType, Relation, TypeKind
-from waltap.decode.tuple_image import UNCHANGED
-from waltap.format.converted import ConvertedFormat, RecordConverters
-from waltap.format.record import Record
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.conversion import ColumnConversion, carried, conversion_mapping
-from waltap.mapping.type_mapping import TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
+from waltap.changes.decode.message import Insert, OldTuple, Update
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.changes.decode.tuple_image import UNCHANGED
+from waltap.changes.events.record import Record
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.conversion import ColumnConversion, carried, conversion_mapping
+from waltap.changes.mapping.type_mapping import TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, TransactionPart
+from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.pipeline.conversions import ColumnConversions, ConverterFailed
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, TransactionPart
 from waltap_formats.avro.rows import column_writer, quick_integer
 from waltap_testing.installed import installed_types
 from waltap_testing.workload import ITEMS

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from tests.harness.schemas import TEXT
 
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import ProfileValidation, resolve, survey
-from waltap.format.converter import ConverterContext, ValueUnfit
-from waltap.format.schema_mismatch import SchemaMismatch
-from waltap.host import Host
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.converter import ConverterContext, ValueUnfit
+from waltap.encoders.format.schema_mismatch import SchemaMismatch
 from waltap.pipeline.stages import build
-from waltap.specs import FormatSpec
+from waltap.plugins.host import Host
+from waltap.ports.specs import FormatSpec
 
 JAVA = "org.apache.kafka.connect.converters."
 

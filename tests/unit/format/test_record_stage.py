@@ -4,16 +4,16 @@ import pytest
 from msgspec.structs import replace
 from tests.harness.json_events import NOW, Server, format_context, split_properties, table
 
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Heartbeat
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_stage import RecordStage, RecordStep, RecordTransformFailed
+from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.json.record_format import json_record_format
 from waltap.errors import SinkError
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_stage import RecordStage, RecordStep, RecordTransformFailed
-from waltap.format.record_transform import RecordUnfit
-from waltap.json.record_format import json_record_format
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.notifications.notification import Notification
-from waltap.source.connector import StopRequested
-from waltap.transactions.transaction import Heartbeat
-from waltap.transforms.predicates import PREDICATES
+from waltap.ports.source.connector import StopRequested
+from waltap.ports.transforms.predicates import PREDICATES
 
 BY_NAME = {spec.name: spec for spec in PREDICATES}
 TEXT = Schema(kind=ConnectKind.STRING)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from tests.harness.schemas import INT32, MAYBE_TEXT, TEXT, array, mapped, of, struct
 
-from waltap.format.simple_header import from_json, simple_text
-from waltap.json.converter import json_writer
-from waltap.mapping.connect_schema import Schema
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.encoders.format.simple_header import from_json, simple_text
+from waltap.encoders.json.converter import json_writer
 
 DATA = "org.apache.kafka.connect.data."
 STRING, INT = MAYBE_TEXT, INT32

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.format import text_rows
-from waltap.format.record_block import RecordBlock
-from waltap.format.text_rows import TextRows
+from waltap.encoders.format import text_rows
+from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.format.text_rows import TextRows
 
 pa = pytest.importorskip("pyarrow")
 

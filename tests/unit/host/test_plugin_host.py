@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from waltap.errors import PluginError
-from waltap.hookspecs import hookimpl
-from waltap.host import Host, PluginHealth, PluginInfo
-from waltap.plugin_errors import (
+from waltap.base.plugin_errors import (
     DuplicateName,
     HookRaised,
     ImportFailed,
@@ -21,7 +18,10 @@ from waltap.plugin_errors import (
     WrongApiVersion,
     WrongSpec,
 )
-from waltap.specs import KINDS, SinkSpec, SnapshotterSpec, TypeSpec
+from waltap.errors import PluginError
+from waltap.plugins.hookspecs import hookimpl
+from waltap.plugins.host import Host, PluginHealth, PluginInfo
+from waltap.ports.specs import KINDS, SinkSpec, SnapshotterSpec, TypeSpec
 
 Install = Callable[..., None]
 
@@ -49,8 +49,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 SINK = """
-from waltap.hookspecs import hookimpl
-from waltap.specs import SinkSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import SinkSpec
 
 @hookimpl
 def register_sinks():
@@ -113,8 +113,8 @@ def test_a_host_is_made_anew_each_time() -> None:
 
 # --- plugins that cannot be used -------------------------------------------------------------------
 
-HOOK = "from waltap.hookspecs import hookimpl\n@hookimpl\n"
-WRAPPER = "from waltap.hookspecs import hookimpl\n@hookimpl(wrapper=True)\ndef register_sinks():\n"
+HOOK = "from waltap.plugins.hookspecs import hookimpl\n@hookimpl\n"
+WRAPPER = "from waltap.plugins.hookspecs import hookimpl\n@hookimpl(wrapper=True)\ndef register_sinks():\n"
 FAULTS = [
     (
         "import not_there_at_all",
@@ -392,7 +392,7 @@ def test_an_observer_that_raises_is_logged_once_and_the_others_are_told(
     host, observer = Host(discover=False), Observer()
     host.register(observer, "observer")
     host.register(Faulty(), "faulty")
-    with caplog.at_level(logging.WARNING, "waltap.host"):
+    with caplog.at_level(logging.WARNING, "waltap.plugins.host"):
         for state in ("checking", "streaming"):
             host.notify("on_state", pipeline="p", state=state, detail="why")
     assert observer.seen == ["checking", "streaming"]
@@ -496,7 +496,7 @@ def test_a_wrapper_of_an_observer_that_raises_stops_no_observer(
     host, observer = Host(discover=False), Observer()
     host.register(observer, "observer")
     host.register(module(on_state=on_state), "around")
-    with caplog.at_level(logging.WARNING, "waltap.host"):
+    with caplog.at_level(logging.WARNING, "waltap.plugins.host"):
         host.notify("on_state", pipeline="p", state="streaming", detail="")
     assert observer.seen == ["streaming"]
     assert [vars(record)["plugin"] for record in caplog.records] == ["in process:around"]

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from tests.harness.trickling_server import server, trickle
 
-from waltap.http import exchange as module
-from waltap.http.exchange import bounded, exchange
+from waltap.base.http import exchange as module
+from waltap.base.http.exchange import bounded, exchange
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 from tests.harness.json_events import table
 
-from waltap.decode.message import Delete, OldTuple, Update
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.decode.message import Delete, OldTuple, Update
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap_postgres.identity import (
     REPLICA_IDENTITIES,
     DefaultIdentity,

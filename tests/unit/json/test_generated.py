@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from waltap.generated import define, sources
+from waltap.base.generated import define, sources
 
 
 def test_a_traceback_shows_the_line_that_failed() -> None:

@@ -5,9 +5,9 @@ import json
 import pytest
 from tests.harness.schemas import INT32, of, struct
 
-from waltap.format.converter import ConverterContext
-from waltap.json.converter import DECIMAL, JsonConverter, JsonConverterProperties
-from waltap.mapping.connect_schema import Schema
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.encoders.format.converter import ConverterContext
+from waltap.encoders.json.converter import DECIMAL, JsonConverter, JsonConverterProperties
 
 
 def written(schema: Schema, value: object, **given: object) -> str:

@@ -17,13 +17,13 @@ from tests.harness.json_events import (
     values,
 )
 
-from waltap.decode.message import Delete, Insert, OldTuple, Truncate, Update
-from waltap.decode.relation import Column, DataType
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.decode.message import Delete, Insert, OldTuple, Truncate, Update
+from waltap.changes.decode.relation import Column, DataType
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.json.lines import JsonLines
 from waltap.errors import ConfigurationError, DecodeError
-from waltap.format.record import Record
-from waltap.json.lines import JsonLines
-from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 
 A = table("a", "id int4 not null", "v text")
 
@@ -326,7 +326,7 @@ def test_key_change_headers_stay_without_the_context() -> None:
 
 
 def test_regex_naming_adds_the_table_to_keys() -> None:
-    from waltap.capture.naming_strategies import TOPIC_NAMING
+    from waltap.changes.capture.naming_strategies import TOPIC_NAMING
 
     properties = {
         "topic.regex": r"t\.public\.(\w+)_\d",

@@ -3,8 +3,8 @@
 import pytest
 from tests.harness.schemas import INT32, MAYBE_TEXT, TEXT, mapped, of, struct
 
+from waltap.changes.mapping.connect_schema import Schema
 from waltap.errors import ConfigurationError
-from waltap.mapping.connect_schema import Schema
 from waltap_formats.avro.schema import avro_schema
 from waltap_formats.json_schema.converter import json_schema
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from waltap.errors import ConfigurationError
-from waltap.monitor.server import RequestAccess, address_of, is_loopback, kept_token
+from waltap.services.monitor.server import RequestAccess, address_of, is_loopback, kept_token
 
 HERE = {"host": "127.0.0.1:8083"}
 JSON = {"content-type": "application/json"}

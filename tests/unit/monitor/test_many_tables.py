@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from waltap.monitor.metrics import METRICS
-from waltap.pipeline.counts import SnapshotTableProgress, TableStatus
-from waltap.pipeline.status import PipelineStatus
-from waltap.sink.downstream import DownstreamProgress, OnwardTable
+from waltap.ports.sink.downstream import DownstreamProgress, OnwardTable
+from waltap.services.monitor.counts import SnapshotTableProgress, TableStatus
+from waltap.services.monitor.metrics import METRICS
+from waltap.services.monitor.status import PipelineStatus
 
 TABLES = 500
 

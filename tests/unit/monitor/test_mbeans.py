@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap.monitor.mbeans import SNAPSHOT, STREAMING
+from waltap.services.monitor.mbeans import SNAPSHOT, STREAMING
 
 TRAITS = "io/debezium/pipeline/metrics/traits"
 COMMON = (

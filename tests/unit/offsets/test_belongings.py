@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from waltap.errors import ConnectionLost, SourceError
-from waltap.offsets.owned_objects import (
+from waltap.ports.offsets.owned_objects import (
     BelongingsUnreadable,
     BelongingsUnwritable,
     OwnedObject,

@@ -5,10 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waltap.offsets.file_store import FileOffsetStore, OffsetUnreadable, OffsetUnwritable
-from waltap.offsets.offset import NEWEST_VERSION, Offset, PartitionOffset, decoded, encoded
-from waltap.offsets.sink_positions import OutletPositions, OutletPositionsUnreadable, SinkProgress
-from waltap.source.position import SOLE, Position, Positions
+from waltap.changes.transactions.position import SOLE, Position, Positions
+from waltap.ports.offsets.file_store import FileOffsetStore, OffsetUnreadable, OffsetUnwritable
+from waltap.ports.offsets.offset import NEWEST_VERSION, Offset, PartitionOffset, decoded, encoded
+from waltap.ports.offsets.sink_positions import (
+    OutletPositions,
+    OutletPositionsUnreadable,
+    SinkProgress,
+)
 from waltap_testing.crash import KillPoint, in_child
 from waltap_testing.offset_store_suite import FULL, TWO
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap.offsets.lock_file import LockFile, holder
+from waltap.base.files.lock_file import LockFile, holder
 
 
 def test_the_second_is_told_who_holds_it_until_it_is_released(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_holder_is_the_process_that_holds_it_whatever_the_file_says(
 def test_where_the_kernel_does_not_say_it_the_holder_is_what_the_file_says(
     tmp_path: Path, written: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap.offsets.lock_file.LOCKS", tmp_path / "none")
+    monkeypatch.setattr("waltap.base.files.lock_file.LOCKS", tmp_path / "none")
     first = LockFile(tmp_path / "lock")
     first.take()
     (tmp_path / "lock").write_text(written)
@@ -120,7 +120,7 @@ def test_who_only_looks_refuses_nobody(tmp_path: Path, monkeypatch: pytest.Monke
         waited.append(seconds)
         os.close(looking)
 
-    monkeypatch.setattr("waltap.offsets.lock_file.time.sleep", look_ends)
+    monkeypatch.setattr("waltap.base.files.lock_file.time.sleep", look_ends)
     assert lock.take() is None
     assert len(waited) == 1
     assert LockFile(lock.path).take() == str(os.getpid())

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from waltap.files.store import FileStore
-from waltap.offsets.durable_file import replace_durably
-from waltap.offsets.private_file import close_to_others, private, private_folder
+from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.private_file import close_to_others, private, private_folder
+from waltap.base.files.store import FileStore
 from waltap.pipeline.lock import PipelineLock
-from waltap.recording.file import RecordingMark, RecordingWriter
+from waltap.services.recording.file import RecordingMark, RecordingWriter
 
 
 @pytest.fixture(autouse=True)

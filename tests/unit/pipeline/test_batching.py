@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.decode.message import Insert
-from waltap.decode.relation import Relation
+from waltap.changes.decode.message import Insert
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap.pipeline.batches import BatchLedger
 from waltap.pipeline.part_batcher import PartBatcher, PartitionMerge
 from waltap.pipeline.stop_conditions import IdleDetector, batches, cut
-from waltap.source.position import Position
-from waltap.transactions.transaction import TransactionPart
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
 

@@ -7,33 +7,33 @@ import msgspec
 import pytest
 from tests.harness.simulated import raising
 
+from waltap.changes.decode.message import Message
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.assembly import TransactionAssembler
+from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
+from waltap.changes.transactions.position import SOLE, Position, Positions
+from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.clock import SystemClock
-from waltap.dead_letters.handling import FailurePolicy
-from waltap.dead_letters.poison_events import PoisonEventHandler
-from waltap.dead_letters.queue import DeadLetterQueue
-from waltap.dead_letters.store import LetterStore
-from waltap.decode.message import Message
+from waltap.encoders.format.format import Format
 from waltap.errors import OffsetError, SinkError
-from waltap.format.format import Format
-from waltap.format.record import Record
-from waltap.host import Host
-from waltap.offsets.memory_store import MemoryOffsetStore
-from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.offsets.sink_positions import OutletPositions
 from waltap.pipeline.backoff import RetryBackoff
 from waltap.pipeline.connection import OnePartitionOnly
-from waltap.pipeline.counts import RunCounters
 from waltap.pipeline.fan_out import FanOut
 from waltap.pipeline.partition_reader import PartitionReader
 from waltap.pipeline.sink_branch import BranchStages, SinkBranch, TransformChain
 from waltap.pipeline.sink_writer import Part, SinkWriter
 from waltap.pipeline.slot_advancer import SlotAdvancer
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import ChangeStream
-from waltap.source.position import SOLE, Position, Positions
-from waltap.transactions.assembly import TransactionAssembler
-from waltap.transactions.order import TransactionCounts, TransactionOrder
-from waltap.transactions.transaction import Batch, TransactionPart
+from waltap.plugins.host import Host
+from waltap.ports.offsets.memory_store import MemoryOffsetStore
+from waltap.ports.offsets.offset import Offset, PartitionOffset
+from waltap.ports.offsets.sink_positions import OutletPositions
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.source.connector import ChangeStream
+from waltap.services.dead_letters.handling import FailurePolicy
+from waltap.services.dead_letters.poison_events import PoisonEventHandler
+from waltap.services.dead_letters.queue import DeadLetterQueue
+from waltap.services.dead_letters.store import LetterStore
+from waltap.services.monitor.counts import RunCounters
 from waltap_testing.simulation import SimulatedDestination, SimulatedPipeline, VirtualClock
 from waltap_testing.simulation.destination import sink_of
 from waltap_testing.workload import ITEMS, ScriptedWorkload

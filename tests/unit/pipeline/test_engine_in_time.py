@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.harness.simulated import Gone, New, Refused, new, raising
 
+from waltap.changes.transactions.position import Positions
 from waltap.errors import ConnectionLost, SinkError
-from waltap.sink.held import DestinationBehind
-from waltap.source.position import Positions
+from waltap.ports.sink.held import DestinationBehind
 from waltap_testing.simulation import SimulatedPipeline
 from waltap_testing.workload import ITEMS
 

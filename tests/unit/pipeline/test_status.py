@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from tests.harness.simulated import Gone, Refused, raising
 
+from waltap.changes.transactions.position import Position
 from waltap.config.profile import TransformUse
-from waltap.pipeline.counts import EventRate
 from waltap.pipeline.lock import state_unusable
-from waltap.pipeline.status import PipelineStatus
 from waltap.plugin import register_transforms
-from waltap.source.position import Position
-from waltap.transforms.filter import FilterProperties
+from waltap.ports.transforms.filter import FilterProperties
+from waltap.services.monitor.counts import EventRate
+from waltap.services.monitor.status import PipelineStatus
 from waltap_testing.simulation import SimulatedPipeline
 from waltap_testing.workload import ITEMS
 

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from waltap.changes.transactions.position import Position
 from waltap.errors import RetryVerdict, WaltapError
-from waltap.host import Host
-from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
-from waltap.source.position import Position
+from waltap.plugins.host import Host
+from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap_postgres.errors import (
     PositionGap,
     SlotMissing,

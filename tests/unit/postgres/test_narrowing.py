@@ -1,6 +1,6 @@
 """What publications leave out of a table, as a SELECT of a snapshot has it."""
 
-from waltap.source.published import EVERYTHING, PublishedSubset
+from waltap.ports.source.published import EVERYTHING, PublishedSubset
 
 
 def test_a_filter_joins_the_condition_of_a_range() -> None:

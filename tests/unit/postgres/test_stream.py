@@ -2,8 +2,8 @@
 
 from struct import pack
 
-from waltap.decode.decoder import Decoder, Frame
-from waltap.decode.message import Message
+from waltap.changes.decode.decoder import Decoder, Frame
+from waltap.changes.decode.message import Message
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import SocketTransport
 

@@ -2,10 +2,10 @@
 
 from tests.harness.json_events import part as transaction
 
-from waltap.decode.message import Insert, LogicalMessage, Truncate
-from waltap.decode.relation import Relation
-from waltap.source.position import Position
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.decode.message import Insert, LogicalMessage, Truncate
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap_postgres.visibility import PostgresOverlap, SnapshotVisibility
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())

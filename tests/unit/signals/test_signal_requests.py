@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from waltap.clock import processor_time
-from waltap.signals.errors import SignalUnusable
-from waltap.signals.name_patterns import NamePatterns
-from waltap.signals.signal import Signal, SnapshotRequest, requests
+from waltap.ports.signals.errors import SignalUnusable
+from waltap.ports.signals.name_patterns import NamePatterns
+from waltap.ports.signals.signal import Signal, SnapshotRequest, requests
 
 KNOWN = [("public", "orders"), ("public", "order_lines"), ("audit", "orders"), ("Odd", "T.x")]
 

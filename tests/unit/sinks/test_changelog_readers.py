@@ -8,7 +8,7 @@ from click.testing import Result
 from tests.harness.changelog import WrittenLog, relation
 from typer.testing import CliRunner
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 from waltap_sinks.changelog import NOTHING, ChangeLog
 from waltap_sinks.changelog.commands import application
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogMissing, ReaderUnknown

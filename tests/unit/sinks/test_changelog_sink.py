@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.harness.changelog import Database, WrittenLog, in_parts, relation, replay
 
-from waltap.files import FilesInUse
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.base.files import FilesInUse
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLog, FileStore
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,

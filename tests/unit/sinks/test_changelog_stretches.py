@@ -8,10 +8,10 @@ from typing import Any, Self
 import pytest
 from tests.harness.changelog import ALL, WrittenLog, relation
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.source.completeness import PublicationCompleteness
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
+from waltap.ports.source.completeness import PublicationCompleteness
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 PLACES = relation("public.places", [("id", "int4"), ("name", "text")])

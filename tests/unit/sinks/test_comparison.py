@@ -9,7 +9,7 @@ from rich.console import Console
 
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
-from waltap.host import Host
+from waltap.plugins.host import Host
 from waltap_sinks.comparison.commands import dsn_of
 from waltap_sinks.comparison.differences import TableDifferences, comparison_table
 

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.http_receiver import Receiver
 
-from waltap.format.record import Record
-from waltap.http import retry_after
-from waltap.sink.refusal import RecordsRefused, leave_out
-from waltap.sink.sink import SinkContext
-from waltap.source.position import Position, Positions
-from waltap.transactions.transaction import Batch
+from waltap.base.http import retry_after
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import Batch
+from waltap.ports.sink.refusal import RecordsRefused, leave_out
+from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.http.errors import HttpRefused
 from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.requests import lanes, packer

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch
+from waltap.encoders.format.record_block import RecordBlock
 from waltap.errors import SinkError
-from waltap.format.record import Record
-from waltap.format.record_block import RecordBlock
-from waltap.sink.jsonl import (
+from waltap.ports.sink.jsonl import (
     BEHIND_BYTES,
     TAIL_STEP,
     JsonLinesProperties,
     JsonLinesSink,
     LinesFileError,
 )
-from waltap.sink.null import NullSink
-from waltap.sink.sink import ReaderGone, SinkContext
-from waltap.source.connector import StopRequested
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch
+from waltap.ports.sink.null import NullSink
+from waltap.ports.sink.sink import ReaderGone, SinkContext
+from waltap.ports.source.connector import StopRequested
 
 
 def batch(*records: Record, end: int = 1) -> Batch:

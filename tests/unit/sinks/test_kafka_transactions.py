@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from waltap.sink.sink import SinkContext
-from waltap.source.position import SOLE, Position, Positions
+from waltap.changes.transactions.position import SOLE, Position, Positions
+from waltap.ports.sink.sink import SinkContext
 from waltap_kafka.client import KafkaFailures
 from waltap_kafka.transaction import KafkaTransactions
 

@@ -6,7 +6,7 @@ from pyarrow import parquet
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
 
-from waltap.source.position import Positions
+from waltap.changes.transactions.position import Positions
 from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.files.sink import FilesSink
 

@@ -14,8 +14,8 @@ from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
 from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, file, model, some_of_everything
 
-from waltap.decode.tuple_image import UNCHANGED
-from waltap.source.position import Position
+from waltap.changes.decode.tuple_image import UNCHANGED
+from waltap.changes.transactions.position import Position
 from waltap_sinks.sql.history import HistoryWriter
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.net_changes import NetChanges

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 from tests.harness.changelog import WrittenLog, relation
 
-from waltap.decode.relation import DataType, Relation, TypeKind
-from waltap.mapping.type_mapping import TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
+from waltap.changes.decode.relation import DataType, Relation, TypeKind
+from waltap.changes.mapping.type_mapping import TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 
 INT = DataType(oid=23, schema="pg_catalog", name="int4")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.snapshot.chunk_size import ChunkSize
+from waltap.ports.snapshot.chunk_size import ChunkSize
 
 
 @pytest.mark.parametrize(

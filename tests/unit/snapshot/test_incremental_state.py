@@ -2,8 +2,8 @@
 
 import msgspec
 
-from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.incremental_state import ChunkState, IncrementalState
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.incremental_state import ChunkState, IncrementalState
 
 ORDERS = SnapshotRequest(schema="public", table="orders", signal="ad-hoc")
 ITEMS = SnapshotRequest(schema="public", table="items", signal="ad-hoc")

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.json_events import IDENTITIES, table
 
-from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.snapshot.window import SnapshotWindow
+from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.ports.snapshot.window import SnapshotWindow
 
 
 def relation(

@@ -16,8 +16,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tests.harness.changelog import COMMIT_TS, relation
 from tests.harness.source_log import PEOPLE, Frame, Offset, SourceLog
 
-from waltap.files.store import FileStore
-from waltap.source.position import Position
+from waltap.base.files.store import FileStore
+from waltap.changes.transactions.position import Position
 from waltap_sinks.changelog import LogPosition
 from waltap_spark.errors import MomentUnread, VersionGone
 from waltap_spark.live import LiveTables

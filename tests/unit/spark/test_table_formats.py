@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from waltap.errors import ConfigurationError
-from waltap.host import Host
+from waltap.plugins.host import Host
 from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported
 from waltap_spark.expression import namespace_of
 from waltap_spark.formats import TableFormatContext

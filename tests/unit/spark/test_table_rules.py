@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from waltap.base.files import FileStore, StorageProperties
 from waltap.errors import ConfigurationError
-from waltap.files import FileStore, StorageProperties
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.addresses import address
 from waltap_spark.column_names import ColumnNames, checked_renames

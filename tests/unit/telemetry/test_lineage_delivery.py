@@ -6,8 +6,8 @@ from collections.abc import Collection
 import pytest
 from tests.harness.pipeline import until
 
-from waltap.decode.relation import Relation
-from waltap.telemetry.lineage_delivery import LineageEvent, LineageSender
+from waltap.changes.decode.relation import Relation
+from waltap.services.telemetry.lineage_delivery import LineageEvent, LineageSender
 
 TABLES = 50
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import ConnectionLost
-from waltap.host import Host
-from waltap.pipeline.status import PartitionStatus, PipelineStatus
-from waltap.source.position import Position
-from waltap.telemetry import lifecycle
-from waltap.telemetry.lifecycle import LifeCycleLog
-from waltap.telemetry.log import FIELDS, as_text, configure
-from waltap.transactions.transaction import Batch
+from waltap.plugins.host import Host
+from waltap.services.monitor.status import PartitionStatus, PipelineStatus
+from waltap.services.telemetry import lifecycle
+from waltap.services.telemetry.lifecycle import LifeCycleLog
+from waltap.services.telemetry.log import FIELDS, as_text, configure
 
 
 def status(end_lsn: int, **counted: Any) -> PipelineStatus:

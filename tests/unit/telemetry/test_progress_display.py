@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from waltap.host import Host
-from waltap.pipeline.counts import SnapshotTableProgress
-from waltap.pipeline.status import PipelineStatus
-from waltap.telemetry.progress import ProgressDisplay
+from waltap.plugins.host import Host
+from waltap.services.monitor.counts import SnapshotTableProgress
+from waltap.services.monitor.status import PipelineStatus
+from waltap.services.telemetry.progress import ProgressDisplay
 
 NONE = PipelineStatus(pipeline="p", at_ms=0, started_ms=0, state="checking", state_since_ms=0)
 

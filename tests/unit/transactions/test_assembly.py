@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap.decode import (
+from waltap.changes.decode import (
     ABSENT,
     UNCHANGED,
     Begin,
@@ -34,16 +34,16 @@ from waltap.decode import (
     Truncate,
     Update,
 )
-from waltap.errors import DecodeError
-from waltap.source.position import START, Position
-from waltap.transactions.assembly import (
+from waltap.changes.transactions.assembly import (
     PreparedTransactionLost,
     TransactionAssembler,
     TwoPhasePolicy,
 )
-from waltap.transactions.parts import PART_CHANGES
-from waltap.transactions.spill import CHUNK_CHANGES, SpillFailed
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.transactions.parts import PART_CHANGES
+from waltap.changes.transactions.position import START, Position
+from waltap.changes.transactions.spill import CHUNK_CHANGES, SpillFailed
+from waltap.changes.transactions.transaction import TransactionPart
+from waltap.errors import DecodeError
 from waltap_testing.sink_crash import full_disk
 
 TABLE = Relation(

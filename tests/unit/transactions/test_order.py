@@ -2,9 +2,9 @@
 
 from tests.harness.json_events import part as transaction
 
-from waltap.source.position import Position
-from waltap.transactions.order import TransactionOrder
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.transactions.order import TransactionOrder
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import TransactionPart
 
 
 def part(first_index: int = 0, *, starts: bool = True) -> TransactionPart:

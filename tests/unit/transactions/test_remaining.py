@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.changelog import relation
 
-from waltap.decode.message import Insert
-from waltap.source.position import Position
-from waltap.transactions.remaining import remaining
-from waltap.transactions.transaction import Heartbeat, TransactionPart
+from waltap.changes.decode.message import Insert
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.remaining import remaining
+from waltap.changes.transactions.transaction import Heartbeat, TransactionPart
 
 T = relation("public.t", [("id", "int4")])
 

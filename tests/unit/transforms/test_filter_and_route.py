@@ -6,17 +6,17 @@ import pytest
 from pydantic import ValidationError
 from tests.harness.json_events import NOW, Server, events, json_format, table, values
 
+from waltap.changes.decode.message import Insert
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch
 from waltap.config.layers import read_tables
 from waltap.config.resolve import survey
-from waltap.decode.message import Insert
-from waltap.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import ConfigurationError
-from waltap.host import Host
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch
-from waltap.transforms.filter import FilterFailed, FilterProperties, changes_filter
-from waltap.transforms.route import RouteProperties, table_router
-from waltap.transforms.row_view import RowView
+from waltap.plugins.host import Host
+from waltap.ports.transforms.filter import FilterFailed, FilterProperties, changes_filter
+from waltap.ports.transforms.route import RouteProperties, table_router
+from waltap.ports.transforms.row_view import RowView
 
 A = table("a", "id int4 not null", "n numeric(6,2)", "v text", "ok bool")
 B = table("b", "id int4 not null")

@@ -4,7 +4,7 @@ import pytest
 from tests.harness.json_events import part
 
 import waltap_testing
-from waltap.decode import (
+from waltap.changes.decode import (
     ABSENT,
     UNCHANGED,
     Column,
@@ -16,9 +16,9 @@ from waltap.decode import (
     Truncate,
     Update,
 )
-from waltap.source import Position
-from waltap.specs import TransformSpec
-from waltap.transforms import Batch, SnapshotRows, rewrite_columns
+from waltap.ports.source import Position
+from waltap.ports.specs import TransformSpec
+from waltap.ports.transforms import Batch, SnapshotRows, rewrite_columns
 
 TABLE = Relation(
     oid=1,

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
+from waltap.changes.decode.relation import Column, DataType, TypeKind
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_postgres.types.builtin import ARRAY_ELEMENTS, BUILTIN_OIDS
 from waltap_testing.installed import installed_types
 

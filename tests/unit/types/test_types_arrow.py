@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from tests.unit.types.columns import MOOD, column, mapping
 
-from waltap.arrow.out_of_range import ArrowMalformed, ArrowMisfit
-from waltap.arrow.tuples import RelationCodec
-from waltap.decode.relation import Column, Relation
-from waltap.mapping.type_mapping import TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
+from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit
+from waltap.changes.arrow.tuples import RelationCodec
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.mapping.type_mapping import TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_testing.installed import installed_types
 
 UTC = timezone.utc

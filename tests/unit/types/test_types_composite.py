@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.types.columns import data_type, json_of, mapping
 
-from waltap.arrow.out_of_range import ArrowMisfit
-from waltap.decode.relation import DataType, TypeKind
-from waltap.mapping.connect_schema import ConnectKind
+from waltap.changes.arrow.out_of_range import ArrowMisfit
+from waltap.changes.decode.relation import DataType, TypeKind
+from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap_postgres.types.user_defined import parse_record
 
 STRUCT = {"composite_types": "struct"}

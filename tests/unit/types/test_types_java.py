@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap.mapping.java_number import double_text, float_text
+from waltap.changes.mapping.java_number import double_text, float_text
 from waltap_postgres.types.hstore import java_order, parse_hstore
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "types"

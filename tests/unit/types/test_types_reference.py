@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.harness.schemas import TEXT, array, mapped, of, struct
 
-from waltap.host import Host
-from waltap.mapping.type_reference import schema_text, types_page
+from waltap.changes.mapping.type_reference import schema_text, types_page
+from waltap.plugins.host import Host
 from waltap_testing.installed import installed_types
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "types.md"
@@ -18,7 +18,7 @@ def test_page_of_types_is_current() -> None:
 
 @pytest.mark.parametrize("spec", installed_types(), ids=lambda spec: spec.name)
 def test_every_family_is_claimed_by_itself_and_has_samples(spec: object) -> None:
-    from waltap.mapping.type_registry import TypeRegistry
+    from waltap.changes.mapping.type_registry import TypeRegistry
 
     registry = TypeRegistry(installed_types())
     assert spec.samples

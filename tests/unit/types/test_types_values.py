@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.types.columns import MOOD, json_of, mapping
 
-from waltap.json.schema import value_json
+from waltap.changes.mapping.json_schema import value_json
 
 MICROS = {"time_precision_mode": "microseconds"}
 NANOS = {"time_precision_mode": "nanoseconds"}
@@ -260,7 +260,7 @@ def split(kind: str) -> tuple[str, list[int]]:
 
 
 def test_null_element_of_an_enum_array_is_kept() -> None:
-    from waltap.decode.relation import DataType, TypeKind
+    from waltap.changes.decode.relation import DataType, TypeKind
 
     moods = DataType(oid=70_001, schema="public", name="_mood", kind=TypeKind.ARRAY, element=MOOD)
     found = mapping(moods)

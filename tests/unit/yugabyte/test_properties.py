@@ -6,7 +6,7 @@ import pytest
 
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve, survey
-from waltap.host import Host
+from waltap.plugins.host import Host
 from waltap_postgres.connection import conninfo
 from waltap_yugabyte import properties
 from waltap_yugabyte.properties import YugabyteProperties

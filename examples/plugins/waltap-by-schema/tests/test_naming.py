@@ -1,6 +1,6 @@
 """Names of topics."""
 
-from waltap.capture import CaptureProperties
+from waltap.changes.capture import CaptureProperties
 from waltap_by_schema.plugin import register_topic_naming
 
 (SPEC,) = register_topic_naming()

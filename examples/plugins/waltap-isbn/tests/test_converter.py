@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.mapping.conversion import carried
+from waltap.changes.mapping.conversion import carried
 from waltap_testing.workload import ITEMS
 from waltap_isbn.plugin import register_converters
 from waltap_isbn.converter import IsbnProperties

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from waltap.format import Record
+from waltap.encoders.format import Record
 from waltap_testing import SinkRig, SinkSuite
 from waltap_lines.plugin import register_sinks
 from waltap_lines.sink import LinesProperties

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from waltap.notifications import Notification
+from waltap.ports.notifications import Notification
 from waltap_testing import (
     NotificationChannelRig,
     NotificationChannelSuite,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from waltap.decode import Column, Relation
-from waltap.snapshot import SnapshotFacts, SnapshotStart
+from waltap.changes.decode import Column, Relation
+from waltap.ports.snapshot import SnapshotFacts, SnapshotStart
 from waltap_testing import SnapshotterRig, SnapshotterSuite
 from waltap_resnapshot.mode import Resnapshot
 from waltap_resnapshot.plugin import register_snapshotters

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.mapping import DataType
+from waltap.changes.mapping import DataType
 from waltap_testing import TypeRig, TypeSuite
 from waltap_semver.mapping import SPEC
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.format import RecordUnfit
+from waltap.encoders.format import RecordUnfit
 from waltap_testing import RecordTransformRig, RecordTransformSuite, every_record
 from waltap_site.plugin import register_transforms
 from waltap_site.transform import SiteProperties

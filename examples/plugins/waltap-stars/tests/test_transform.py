@@ -2,9 +2,9 @@
 
 import pytest
 
-from waltap.decode import UNCHANGED, Insert, OldTuple, Update
-from waltap.transactions import Batch, TransactionPart
-from waltap.source import Position
+from waltap.changes.decode import UNCHANGED, Insert, OldTuple, Update
+from waltap.changes.transactions import Batch, TransactionPart
+from waltap.ports.source import Position
 from waltap_testing import TransformRig, TransformSuite
 from waltap_testing.workload import ITEMS
 from waltap_stars.plugin import register_transforms

@@ -1,6 +1,6 @@
 """The database of scenario.sql, as its catalogue shows it after the setup."""
 
-from waltap.decode import Column, DecoderContext, Relation, ServerInfo
+from waltap.changes.decode import Column, DecoderContext, Relation, ServerInfo
 from waltap_testing import StaticCatalogue
 from waltap_testdecoding.plugin import register_decoders
 

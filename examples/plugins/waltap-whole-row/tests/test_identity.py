@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.decode import OldTuple
+from waltap.changes.decode import OldTuple
 from waltap_testing import IdentityRig, IdentitySuite
 from waltap_whole_row.plugin import register_replica_identities
 

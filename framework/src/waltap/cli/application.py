@@ -19,14 +19,14 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import waltap
+from waltap.base.extras import extra_for
+from waltap.base.plugin_errors import HookRaised
+from waltap.base.redaction import looks_secret, masked
 from waltap.cli.live_console import echo
-from waltap.config.redaction import looks_secret, masked
 from waltap.errors import WaltapError
-from waltap.extras import extra_for
-from waltap.plugin_errors import HookRaised
 
 if TYPE_CHECKING:
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
 __all__ = [
     "COMMANDS",
@@ -179,7 +179,7 @@ class CommandGroup(TyperGroup):
 
     @cached_property
     def _host(self) -> "Host":
-        from waltap.host import Host
+        from waltap.plugins.host import Host
 
         return Host()
 
@@ -268,7 +268,7 @@ def _told(error: Exception) -> int:
     from waltap.cli.failure import exit_code, show, show_bug
 
     if not isinstance(error, WaltapError):
-        from waltap.host import Host
+        from waltap.plugins.host import Host
 
         cause = error
         with suppress(WaltapError):  # WALTAP_PLUGINS may be what is wrong

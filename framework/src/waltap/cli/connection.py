@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.host import Host
     from waltap.pipeline.stages import PipelineStages
-    from waltap.source.connector import Connector
+    from waltap.plugins.host import Host
+    from waltap.ports.source.connector import Connector
 
 __all__ = ["connected"]
 
@@ -17,7 +17,7 @@ __all__ = ["connected"]
 def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, PipelineStages]]":
     """Connect to the profile's database; nothing is changed there. Raises: WaltapError."""
     from waltap.pipeline.stages import build
-    from waltap.source.connector import MadeByRun
+    from waltap.ports.source.connector import MadeByRun
 
     stages = build(profile, host, run_id="")
     connector = stages.open_connector(MadeByRun())

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.base.printable import printable
 from waltap.cli.confirm import confirm
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest, overrides, read
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-from waltap.printable import printable
 
 if TYPE_CHECKING:
-    from waltap.dead_letters.dead_letter import DeadLetter
-    from waltap.dead_letters.store import LetterStore
     from waltap.pipeline.stages import PipelineStages
+    from waltap.services.dead_letters.dead_letter import DeadLetter
+    from waltap.services.dead_letters.store import LetterStore
 
 __all__ = ["command"]
 
@@ -138,8 +138,8 @@ def drop(
 
 
 def _store(file: str, set_: list[str] | None) -> "LetterStore":
-    from waltap.dead_letters.store import LetterStore
-    from waltap.offsets.state_folder import DEAD_LETTERS
+    from waltap.ports.offsets.state_folder import DEAD_LETTERS
+    from waltap.services.dead_letters.store import LetterStore
 
     profile, _host = at_rest(file, set_)
     return LetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS)
@@ -162,8 +162,8 @@ def _chosen(store: "LetterStore", ids: Sequence[str] | None) -> "list[DeadLetter
 
 def _stages(file: str, set_: list[str] | None) -> "PipelineStages":
     from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.pipeline.stages import build
+    from waltap.plugins.host import Host
 
     host, raw = Host(), read(file)
     return build(resolve(raw, host, overrides=overrides(raw, set_)), host, run_id="replay")
@@ -201,9 +201,9 @@ def _replayed(
 def _by_the_run(
     folder: Path, ids: tuple[str, ...], *, again: bool, anew: bool, wait_s: float
 ) -> Iterator[tuple[str, str]]:
-    from waltap.control.client import ask
-    from waltap.control.errors import ReplayUndone
-    from waltap.control.protocol import ReplayRequest
+    from waltap.services.control.client import ask
+    from waltap.services.control.errors import ReplayUndone
+    from waltap.services.control.protocol import ReplayRequest
 
     request = ReplayRequest(ids=ids, again=again, anew=anew, wait_ms=round(wait_s * 1000))
     answer = ask(folder, request, patience_s=LONGEST_S)

@@ -27,8 +27,8 @@ def write(
     """Write the pages of reference/ from what the installed plugins declare."""
     if context.invoked_subcommand is not None:
         return
-    from waltap.host import Host
-    from waltap.reference import pages
+    from waltap.cli.reference import pages
+    from waltap.plugins.host import Host
 
     stale = []
     for page in pages(Host()):
@@ -56,7 +56,7 @@ def write(
 @command.command()
 def schema() -> None:
     """Print the JSON Schema of a waltap profile, for editors."""
-    from waltap.host import Host
-    from waltap.reference.json_schema import profile_schema
+    from waltap.cli.reference.json_schema import profile_schema
+    from waltap.plugins.host import Host
 
     echo(json.dumps(profile_schema(Host()), indent=2, ensure_ascii=False))

@@ -16,7 +16,7 @@ from waltap.cli.profile_source import (
 )
 
 if TYPE_CHECKING:
-    from waltap.source.connector import PreflightCheck
+    from waltap.ports.source.connector import PreflightCheck
 
 __all__ = ["command"]
 
@@ -46,9 +46,9 @@ def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[Pref
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.errors import ConfigurationError
-    from waltap.host import Host
     from waltap.pipeline.preflight import checks
-    from waltap.source.connector import PreflightCheck
+    from waltap.plugins.host import Host
+    from waltap.ports.source.connector import PreflightCheck
 
     host, raw = Host(), read(source)
     profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=overrides(raw, set_))

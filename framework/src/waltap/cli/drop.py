@@ -11,7 +11,7 @@ from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 
 if TYPE_CHECKING:
-    from waltap.offsets.owned_objects import OwnedObject
+    from waltap.ports.offsets.owned_objects import OwnedObject
 
 __all__ = ["command"]
 
@@ -28,8 +28,8 @@ def command(
     too, and is remembered. Refused while the pipeline runs.
     """
     from waltap.cli.connection import connected
-    from waltap.offsets.state_folder import BELONGINGS, own_files
     from waltap.pipeline.lock import PipelineLock
+    from waltap.ports.offsets.state_folder import BELONGINGS, own_files
 
     profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name
@@ -58,7 +58,7 @@ def command(
 def _show(
     known: "list[OwnedObject]", elsewhere: "list[OwnedObject]", files: list[Path], folder: Path
 ) -> None:
-    from waltap.offsets.state_folder import BELONGINGS, DEAD_LETTERS, LOCK
+    from waltap.ports.offsets.state_folder import BELONGINGS, DEAD_LETTERS, LOCK
 
     reasons = {BELONGINGS: "which tells of them", DEAD_LETTERS: "which nothing else has"}
     for entry in known:

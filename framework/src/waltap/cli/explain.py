@@ -47,7 +47,7 @@ def command(
     the database; it changes nothing there.
     """
     from waltap.config.resolve import resolve, survey
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     raw = read(source)
     used = any_sink(raw, sink)
@@ -115,11 +115,11 @@ def _print(found: "ProfileValidation", rows: "list[ExplainedProperty]") -> None:
 
 def _print_code(profile: "Profile", table: str) -> None:
     """Print what decoder and format generate for a table, as Python that can be read by itself."""
+    from waltap.base.generated import sources
+    from waltap.changes.decode.relation_name import name_parts
     from waltap.cli.connection import connected
-    from waltap.decode.relation_name import name_parts
     from waltap.errors import ConfigurationError, PropertyProblem
-    from waltap.generated import sources
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     parts = name_parts(table) or []
     with connected(profile, Host()) as (connector, stages):

@@ -3,9 +3,10 @@
 import traceback
 from typing import TYPE_CHECKING
 
+from waltap.base.environment import tracebacks
+from waltap.base.printable import printable
+from waltap.base.redaction import redacted
 from waltap.cli.live_console import notices
-from waltap.config.environment import tracebacks
-from waltap.config.redaction import redacted
 from waltap.errors import (
     ConfigurationError,
     PluginError,
@@ -13,7 +14,6 @@ from waltap.errors import (
     RetryVerdict,
     WaltapError,
 )
-from waltap.printable import printable
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.base.redaction import looks_secret
 from waltap.cli.confirm import answered
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import read
-from waltap.config.redaction import looks_secret
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
-    from waltap.config.property import Properties, PropertyDeclaration
-    from waltap.host import Host
-    from waltap.specs import ConnectorSpec, SinkSpec
+    from waltap.base.property import Properties, PropertyDeclaration
+    from waltap.plugins.host import Host
+    from waltap.ports.specs import ConnectorSpec, SinkSpec
 
 __all__ = ["command", "compose", "without_password"]
 
@@ -58,8 +58,8 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Write a commented profile of at most 40 lines; asks for missing options."""
-    from waltap.host import Host
-    from waltap.specs import ConnectorSpec, SinkSpec
+    from waltap.plugins.host import Host
+    from waltap.ports.specs import ConnectorSpec, SinkSpec
 
     if file.exists() and not force:
         raise _refused(str(file), "exists already", "another name, or --force")
@@ -118,10 +118,10 @@ def compose(
 
     Others are those that most profiles set; ``every`` adds all that are not advanced.
     """
-    from waltap.capture.properties import CaptureProperties
+    from waltap.changes.capture.properties import CaptureProperties
+    from waltap.config.pipeline_properties import EngineProperties
     from waltap.config.resolve import pipeline_name
     from waltap.config.selection import SelectionProperties
-    from waltap.pipeline.properties import EngineProperties
 
     pipeline = pipeline_name(name)
     of_sink = {sink.shorthand: sink_value} if sink_value else {}
@@ -157,7 +157,7 @@ def _section(
     chosen: bool = False,
 ) -> list[str]:
     """Return the lines of a component; with ``chosen`` common settings are not commented out."""
-    from waltap.config.property import declarations
+    from waltap.base.property import declarations
 
     lines: list[str] = []
     for declaration in declarations(model) if model is not None else ():

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from waltap.config.environment import dumb_terminal, forced_terminal
-from waltap.printable import printable_lines
+from waltap.base.environment import dumb_terminal, forced_terminal
+from waltap.base.printable import printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waltap.base.environment import log_form, log_level
 from waltap.cli.live_console import notices, notices_are_piped
-from waltap.config.environment import log_form, log_level
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.telemetry.lifecycle import LifeCycleLog
-from waltap.telemetry.log import FORMS, configure, set_level
+from waltap.services.telemetry.lifecycle import LifeCycleLog
+from waltap.services.telemetry.log import FORMS, configure, set_level
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.host import Host
     from waltap.pipeline import Engine
+    from waltap.plugins.host import Host
 
 __all__ = [
     "LogFile",
@@ -112,7 +112,7 @@ class LogOutput:
             self._host.register(LifeCycleLog(engine.status), "life-cycle log")
         shown = self._console is not None and self._form == "text" and self._terminal
         if shown and not _writes_to_stdout(profile):
-            from waltap.telemetry.progress import ProgressDisplay
+            from waltap.services.telemetry.progress import ProgressDisplay
 
             assert self._console is not None
             self._display = ProgressDisplay(self._console, engine.status)

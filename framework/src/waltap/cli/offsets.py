@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from waltap.amounts import size
+from waltap.base.amounts import size
 from waltap.cli.confirm import confirm
 from waltap.cli.live_console import echo
 from waltap.cli.offsets_debezium import export_to, import_from
@@ -29,8 +29,8 @@ from waltap.errors import (
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.offsets.offset import Offset
     from waltap.pipeline.stages import PipelineStages
+    from waltap.ports.offsets.offset import Offset
 
 __all__ = ["command"]
 
@@ -50,7 +50,7 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     """Print what is stored, as JSON."""
     import msgspec
 
-    from waltap.source.position import SOLE
+    from waltap.changes.transactions.position import SOLE
 
     profile, stages = _at_rest(file, set_)
     offset = stages.store.load()
@@ -77,9 +77,9 @@ def set_position(
 
     Slot and sink have a say in that: what they make of the position is told before anything is stored.
     """
-    from waltap.offsets.errors import NothingStored
+    from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
     from waltap.pipeline.lock import PipelineLock
-    from waltap.source.position import Position, lsn_text, parse_lsn
+    from waltap.ports.offsets.errors import NothingStored
 
     try:
         position = Position(parse_lsn(lsn))
@@ -147,7 +147,7 @@ def _what_it_comes_to(
 ) -> Iterator[str]:
     """Yield what would keep the next start from going on at ``moved``, as far as can be known."""
     from waltap.cli.connection import connected
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     if back and stages.sink.capabilities.exactly_once:
         yield (
@@ -166,7 +166,7 @@ def _what_it_comes_to(
 
 def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
     """Remember whose slot it is when the offset, which told so, goes."""
-    from waltap.offsets.owned_objects import OwnedObject
+    from waltap.ports.offsets.owned_objects import OwnedObject
 
     for each in offset.partitions.values():
         entry = OwnedObject(
@@ -190,8 +190,8 @@ def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStage
 def _with_sink(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
     """Return the stages with the sink, which has a say in the position."""
     from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.pipeline.stages import build
+    from waltap.plugins.host import Host
 
     host, raw = Host(), read(file)
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))

@@ -17,13 +17,13 @@ from waltap.cli.profile_source import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from waltap.changes.transactions.position import Position
     from waltap.config.profile import Profile
-    from waltap.host import Host
-    from waltap.offsets.debezium import ConnectOffsets, OffsetMap
-    from waltap.offsets.offset import Offset
     from waltap.pipeline.stages import PipelineStages
-    from waltap.source.connector import Connector
-    from waltap.source.position import Position
+    from waltap.plugins.host import Host
+    from waltap.ports.offsets.offset import Offset
+    from waltap.ports.source.connector import Connector
+    from waltap.services.debezium_offsets import ConnectOffsets, OffsetMap
 
 __all__ = ["export_to", "import_from"]
 
@@ -55,8 +55,8 @@ def import_from(
     lost; a transaction that Debezium had delivered in part goes on behind that part.
     """
     from waltap.cli.connection import connected
-    from waltap.offsets.debezium import OffsetMap, chosen, place_of
     from waltap.pipeline.lock import PipelineLock
+    from waltap.services.debezium_offsets import OffsetMap, chosen, place_of
 
     profile, host, stages, _ = _stages(file, set_)
     with PipelineLock(stages.state_dir):
@@ -94,9 +94,9 @@ def export_to(
     """
     from waltap.cli.connection import connected
     from waltap.clock import SystemClock
-    from waltap.offsets.debezium import of_offset, place_of, told
-    from waltap.offsets.errors import NothingStored
     from waltap.pipeline.lock import PipelineLock
+    from waltap.ports.offsets.errors import NothingStored
+    from waltap.services.debezium_offsets import of_offset, place_of, told
 
     profile, host, stages, own = _stages(file, set_)
     with PipelineLock(stages.state_dir):
@@ -121,8 +121,8 @@ def _stages(
 ) -> "tuple[Profile, Host, PipelineStages, str | None]":
     """Return the profile with its sink, which has a say, and the connector's name in its file."""
     from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.pipeline.stages import build
+    from waltap.plugins.host import Host
 
     host, raw = Host(), read(file)
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
@@ -139,8 +139,8 @@ def _taken(
     """Return the offset with which this pipeline goes on. Raises: WaltapError, where it cannot."""
     import msgspec
 
-    from waltap.source.position import Position
-    from waltap.transactions.order import TransactionCounts
+    from waltap.changes.transactions.order import TransactionCounts
+    from waltap.changes.transactions.position import Position
 
     _refuse_reader(source)
     offset = source.offset_at(Position(there.end_lsn))
@@ -167,9 +167,9 @@ def _taken(
 
 def _behind(source: "Connector", profile: "Profile", there: "OffsetMap") -> "Position":
     """Return the position behind the last change that Debezium has delivered."""
+    from waltap.changes.transactions.position import Position
     from waltap.clock import SystemClock
     from waltap.pipeline.open_transaction import position_behind
-    from waltap.source.position import Position
 
     start, event_lsn = Position(there.end_lsn), there.event_lsn
     slot = source.slot()
@@ -192,7 +192,7 @@ def _behind(source: "Connector", profile: "Profile", there: "OffsetMap") -> "Pos
 
 def _refuse_reader(source: "Connector") -> None:
     """Raises: DebeziumStillReads, while somebody reads the slot."""
-    from waltap.offsets.debezium import DebeziumStillReads
+    from waltap.services.debezium_offsets import DebeziumStillReads
 
     slot = source.slot()
     if slot is not None and slot.reader is not None:
@@ -233,7 +233,7 @@ def _key_there(
     Raises: ConfigurationError, where the connector's name is not known.
     """
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-    from waltap.offsets.debezium import DebeziumOffsetMissing, RecordKey, chosen
+    from waltap.services.debezium_offsets import DebeziumOffsetMissing, RecordKey, chosen
 
     server, entries = profile.capture.topic_prefix, place.read()
     for name in dict.fromkeys((connector or own, connector)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from waltap.errors import WaltapError
 
 if TYPE_CHECKING:
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
 __all__ = ["PipelineInfo", "members", "profiles", "report"]
 
@@ -32,7 +32,7 @@ class PipelineInfo:
 def members(folder: Path, host: "Host", set_: list[str] | None = None) -> list[PipelineInfo]:
     """Return the pipelines of a folder, by name: those of the profiles in it; where there are none, those
     that keep their state there."""
-    from waltap.offsets.state_folder import LOCK, OFFSET
+    from waltap.ports.offsets.state_folder import LOCK, OFFSET
 
     found = [_of_profile(path, host, set_) for path in sorted(profiles(folder))]
     if not found:
@@ -47,7 +47,7 @@ def members(folder: Path, host: "Host", set_: list[str] | None = None) -> list[P
 def report(member: PipelineInfo) -> dict[str, Any]:
     """Return what is known of a pipeline without asking its database: ``run`` is the status that the
     process which runs it gives, None where none does."""
-    from waltap.control.errors import PipelineNotRunning
+    from waltap.services.control.errors import PipelineNotRunning
 
     found: dict[str, Any] = {
         "pipeline": member.name,
@@ -70,8 +70,8 @@ def report(member: PipelineInfo) -> dict[str, Any]:
 def run_of(state_dir: Path) -> dict[str, Any] | None:
     """Return the status of the pipeline whose state is in a folder. Raises: PipelineNotRunning,
     ControlSocketUnusable."""
-    from waltap.control.client import ask
-    from waltap.control.protocol import StatusRequest
+    from waltap.services.control.client import ask
+    from waltap.services.control.protocol import StatusRequest
 
     return ask(state_dir, StatusRequest()).status
 
@@ -103,7 +103,7 @@ def _of_profile(path: Path, host: "Host", set_: list[str] | None) -> PipelineInf
 
 def _stored_ms(state_dir: Path) -> int | None:
     """Return when the last position was stored, None where there is none."""
-    from waltap.offsets.state_folder import OFFSET
+    from waltap.ports.offsets.state_folder import OFFSET
 
     try:
         return (state_dir / OFFSET).stat().st_mtime_ns // 1_000_000

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waltap.base.printable import printable
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import (
     SetOption,
@@ -17,16 +18,15 @@ from waltap.cli.profile_source import (
     read,
 )
 from waltap.errors import WaltapError
-from waltap.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from waltap.mapping.type_registry import TypeRegistry
-    from waltap.offsets.offset import Offset
+    from waltap.changes.mapping.type_registry import TypeRegistry
     from waltap.pipeline.stages import PipelineStages
-    from waltap.source.connector import Connector, PreflightCheck
-    from waltap.source.setup_plan import PlannedTable, SetupPlan
+    from waltap.ports.offsets.offset import Offset
+    from waltap.ports.source.connector import Connector, PreflightCheck
+    from waltap.ports.source.setup_plan import PlannedTable, SetupPlan
 
 __all__ = ["command"]
 
@@ -57,9 +57,9 @@ def command(
     """
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.pipeline.offline_status import asked_of_the_stored_offset
     from waltap.pipeline.preflight import checks
+    from waltap.plugins.host import Host
 
     host, raw = Host(), read(source)
     profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=overrides(raw, set_))
@@ -103,8 +103,8 @@ def _sql(plan: "SetupPlan") -> Iterator[str]:
 def _columns(table: "PlannedTable", types: "TypeRegistry") -> Iterator[tuple[str, str, str, str]]:
     """Yield name, type, Connect schema (of JSON and Avro) and Arrow type (of the change log and of Spark
     tables) of each column; an empty schema is of one that is left out."""
-    from waltap.arrow.column import strings
-    from waltap.mapping.type_reference import schema_text
+    from waltap.changes.arrow.column import strings
+    from waltap.changes.mapping.type_reference import schema_text
 
     for column in table.relation.columns:
         of_type = column.data_type.name if column.data_type is not None else str(column.type_oid)

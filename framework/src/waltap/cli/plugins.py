@@ -9,7 +9,7 @@ from waltap.cli.live_console import echo
 from waltap.cli.plugins_new import new
 
 if TYPE_CHECKING:
-    from waltap.host import PluginInfo
+    from waltap.plugins.host import PluginInfo
 
 __all__ = ["command"]
 
@@ -28,7 +28,7 @@ def list_plugins(
     """
     if context.invoked_subcommand is not None:
         return
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     plugins = Host().plugins()
     if as_json:
@@ -55,7 +55,7 @@ def _print(plugins: "list[PluginInfo]") -> None:
     from rich.table import Table
 
     from waltap.cli.live_console import answers
-    from waltap.host import PluginHealth
+    from waltap.plugins.host import PluginHealth
 
     table = Table("plugin", "distribution", "version", "health", "provides", box=box.SIMPLE_HEAD)
     colours = {PluginHealth.OK: "green", PluginHealth.NOT_LOADED: "dim"}

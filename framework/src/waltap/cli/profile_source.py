@@ -7,14 +7,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import typer
 
+from waltap.base.redaction import HIDDEN, looks_secret, redacted
 from waltap.config.connect_worker import ASKING
-from waltap.config.redaction import HIDDEN, looks_secret, redacted
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
     from waltap.config.profile import Profile
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
 __all__ = [
     "FileArgument",
@@ -78,7 +78,7 @@ def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
     Sink and format need not be there, nor their plugins. Raises: ConfigurationError.
     """
     from waltap.config.resolve import resolve
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     host, raw = Host(), read(source)
     return resolve(raw, host, overrides=overrides(raw, set_), at_rest=True), host

@@ -19,7 +19,7 @@ from waltap.cli.run import (
 from waltap.cli.tail import traceless
 
 if TYPE_CHECKING:
-    from waltap.recording.file import RecordingWriter
+    from waltap.services.recording.file import RecordingWriter
 
 __all__ = ["command"]
 
@@ -61,9 +61,9 @@ def command(
     publication are temporary; the profile's own are not touched.
     """
     from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.pipeline import Engine
-    from waltap.recording.profiles import recording as recorded
+    from waltap.plugins.host import Host
+    from waltap.services.recording.profiles import recording as recorded
 
     limits = limits_of(until_idle, None, max_records, max_seconds)
     limits = replace(limits, whole_transactions=True)  # of others nothing is replayed
@@ -84,7 +84,7 @@ def command(
 
 def _writer(path: Path) -> "RecordingWriter":
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-    from waltap.recording.file import RecordingWriter
+    from waltap.services.recording.file import RecordingWriter
 
     try:
         return RecordingWriter(path)

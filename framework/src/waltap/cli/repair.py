@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from waltap.base.printable import printable
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
-from waltap.printable import printable
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
 __all__ = ["command"]
 
@@ -22,8 +22,8 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
     from waltap.cli.run import stopped_by_signals
     from waltap.clock import SystemClock
     from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.pipeline.repair import GapRepair
+    from waltap.plugins.host import Host
 
     raw, host = read(file), Host()
     from waltap.cli.log_output import telemetry
@@ -47,8 +47,8 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
 def _lost(profile: "Profile", host: "Host") -> bool:
     """Tell whether a gap is open, or the stored position cannot be had. Raises: WaltapError."""
     from waltap.cli.connection import connected
-    from waltap.offsets.gaps import GapCertificates
     from waltap.pipeline.offline_status import asked_of_the_stored_offset
+    from waltap.ports.offsets.gaps import GapCertificates
 
     if GapCertificates(profile.engine.state_dir / profile.name).open():
         return True

@@ -11,7 +11,7 @@ from waltap.cli.run import MaxRecords, MaxSeconds, limits_of, stopped_by_signals
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
-    from waltap.recording.connector import RecordingHead
+    from waltap.services.recording.connector import RecordingHead
 
 __all__ = ["command"]
 
@@ -40,10 +40,10 @@ def command(
     from dataclasses import replace
 
     from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.pipeline import Engine
-    from waltap.recording.connector import RecordingHead
-    from waltap.recording.profiles import replaying
+    from waltap.plugins.host import Host
+    from waltap.services.recording.connector import RecordingHead
+    from waltap.services.recording.profiles import replaying
 
     made, host = RecordingHead(recording), Host()
     raw = _bare(made) if profile is None else read(profile)

@@ -82,7 +82,7 @@ def _look_on(engine: "Engine", signals: socket.socket, over: threading.Event) ->
 def _end(what: str, seconds: float) -> None:
     """End the process now; its locks go with it."""
     from waltap.cli.failure import exit_code
-    from waltap.pipeline.counts import SinkHeld
+    from waltap.services.monitor.counts import SinkHeld
 
     error = SinkHeld(
         f"a stop was asked for, and the sink has not returned from {what} for {seconds:.0f} s"
@@ -192,8 +192,8 @@ def command(
     from waltap.cli.log_output import telemetry
     from waltap.cli.profile_reload import START_ANEW, ProfileReloader, reloaded_by_signal
     from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.pipeline import Engine
+    from waltap.plugins.host import Host
 
     limits = limits_of(until_idle, until_lsn, max_records, max_seconds)
     host = Host()
@@ -207,7 +207,7 @@ def command(
         engine = Engine(load(), host, limits=limits, ready_file=ready_file)
         show(engine)
         reloading = ProfileReloader(engine, load, show.obey, exits=exit_on_change)
-        from waltap.telemetry.observers import observed
+        from waltap.services.telemetry.observers import observed
 
         again = reloaded_by_signal(reloading, engine.stop)
         with stopped_by_signals(engine), again, observed(engine, host, http=http):
@@ -218,8 +218,8 @@ def command(
 
 def epilog() -> str:
     """Return what the help ends with: which properties SIGHUP changes."""
-    from waltap.config.property import declarations
-    from waltap.pipeline.properties import EngineProperties
+    from waltap.base.property import declarations
+    from waltap.config.pipeline_properties import EngineProperties
 
     names = [each.name for each in declarations(EngineProperties) if each.reloadable]
     return (
@@ -256,7 +256,7 @@ def _all(
     from waltap.cli.pipeline_discovery import profiles
     from waltap.cli.supervisor import Supervisor, told_by_signals
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     problems = [
         PropertyProblem(name, "is of one pipeline: set it in its profile")
@@ -285,9 +285,9 @@ def limits_of(
     max_seconds: float | None,
 ) -> Any:
     """Return the `Limits` of a run. Raises: ConfigurationError when the LSN is none."""
+    from waltap.changes.transactions.position import parse_lsn
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.pipeline import Limits
-    from waltap.source.position import parse_lsn
 
     try:
         lsn = None if until_lsn is None else parse_lsn(until_lsn)

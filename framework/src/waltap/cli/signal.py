@@ -8,7 +8,7 @@ from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, any_sink, overrides, read
 
 if TYPE_CHECKING:
-    from waltap.control.protocol import ControlAnswer
+    from waltap.services.control.protocol import ControlAnswer
 
 __all__ = ["command"]
 
@@ -41,9 +41,9 @@ def command(
     time (the initial snapshot is being read, say) is not lost as long as the run lasts.
     """
     from waltap.config.resolve import resolve
-    from waltap.control.client import ask
-    from waltap.control.protocol import SignalRequest
-    from waltap.host import Host
+    from waltap.plugins.host import Host
+    from waltap.services.control.client import ask
+    from waltap.services.control.protocol import SignalRequest
 
     host, raw = Host(), read(file)
     profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from waltap.base.printable import printable
 from waltap.cli.live_console import echo
-from waltap.printable import printable
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -24,8 +24,8 @@ def ask_for(
 ) -> None:
     """Give a signal and say what became of it. Raises: PipelineNotRunning, ControlSocketUnusable;
     typer.Exit with 1 where it was left out."""
-    from waltap.control.client import ask
-    from waltap.control.protocol import SignalRequest
+    from waltap.services.control.client import ask
+    from waltap.services.control.protocol import SignalRequest
 
     request = SignalRequest(
         kind=kind, identifier=identifier, data=dict(data), wait_ms=round(wait_s * 1000)

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from waltap.amounts import size
+from waltap.base.amounts import size
 from waltap.cli.confirm import confirm
 from waltap.cli.connection import connected
 from waltap.cli.live_console import echo
@@ -28,8 +28,8 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     from rich import box
     from rich.table import Table
 
+    from waltap.changes.transactions.position import lsn_text
     from waltap.cli.live_console import answers
-    from waltap.source.position import lsn_text
 
     with connected(*at_rest(file, set_)) as (connector, _):
         slot = connector.slot()

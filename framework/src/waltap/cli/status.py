@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.amounts import size
+from waltap.base.amounts import size
 from waltap.cli.connection import connected
 from waltap.cli.live_console import answers, echo
 from waltap.cli.live_view import draw_until_interrupted
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from waltap.config.profile import Profile
-    from waltap.host import Host
-    from waltap.offsets.offset import Offset
-    from waltap.source.connector import Connector, SlotStatus
+    from waltap.plugins.host import Host
+    from waltap.ports.offsets.offset import Offset
+    from waltap.ports.source.connector import Connector, SlotStatus
 
 __all__ = ["command"]
 
@@ -75,7 +75,7 @@ def command(
 
 
 def _show_folder(folder: Path, set_: list[str] | None, *, watch: bool, as_json: bool) -> None:
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     found = members(folder, Host(), set_)
     if watch:
@@ -127,7 +127,7 @@ def _document(
     slot: "SlotStatus | None",
     lost: "WaltapError | None",
 ) -> dict[str, Any]:
-    from waltap.source.position import lsn_text
+    from waltap.changes.transactions.position import lsn_text
 
     document: dict[str, Any] = {
         "pipeline": name,

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltap.base.printable import printable
 from waltap.cli.connection import connected
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-from waltap.printable import printable
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.pipeline.stages import PipelineStages
-    from waltap.snapshot.incremental_state import IncrementalState
-    from waltap.source.connector import Connector
+    from waltap.ports.snapshot.incremental_state import IncrementalState
+    from waltap.ports.source.connector import Connector
 
 __all__ = ["command"]
 
@@ -83,7 +83,7 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
 
 
 def _parsed(names: list[str]) -> list[Place]:
-    from waltap.decode.relation_name import schema_and_table
+    from waltap.changes.decode.relation_name import schema_and_table
 
     places = {name: schema_and_table(name) for name in names}
     problems = [
@@ -118,8 +118,8 @@ def _read(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> 
     """Have the rows read, by the running pipeline or at the next start."""
     if _asked(profile, "execute-snapshot", places):
         return
-    from waltap.signals.signal import SnapshotRequest
-    from waltap.snapshot.requests import accepted_of
+    from waltap.ports.signals.signal import SnapshotRequest
+    from waltap.ports.snapshot.requests import accepted_of
 
     with _stored_queue(stages) as state:
         if state is None:
@@ -145,7 +145,7 @@ def _forget(profile: "Profile", stages: "PipelineStages", places: list[Place]) -
 def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
     """Give the running pipeline a signal about tables; False when none runs."""
     from waltap.cli.signal_request import ask_for
-    from waltap.control.errors import PipelineNotRunning
+    from waltap.services.control.errors import PipelineNotRunning
 
     try:
         ask_for(profile, kind, {"data-collections": [_quoted(place) for place in places]})
@@ -161,7 +161,7 @@ def _stored_queue(stages: "PipelineStages") -> "Iterator[IncrementalState | None
     import msgspec
 
     from waltap.pipeline.lock import PipelineLock
-    from waltap.snapshot.incremental_state import IncrementalState
+    from waltap.ports.snapshot.incremental_state import IncrementalState
 
     with PipelineLock(stages.state_dir):
         offset = stages.store.load()

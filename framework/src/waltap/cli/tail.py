@@ -14,7 +14,7 @@ from waltap.cli.run import (
     limits_of,
     stopped_by_signals,
 )
-from waltap.hookspecs import hookimpl
+from waltap.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
@@ -46,8 +46,8 @@ def command(
     only, so that watching never makes their updates fail.
     """
     from waltap.config.resolve import resolve
-    from waltap.host import Host
     from waltap.pipeline import Engine
+    from waltap.plugins.host import Host
 
     limits = limits_of(until_idle, None, max_records, max_seconds)
     raw, host = read(source), Host()
@@ -89,7 +89,7 @@ class _WatchNotice:
 
 def _what(profile: "Profile", tables: list[str]) -> str:
     """Return in words what is watched: ``tables public.a of shop on db:5432``."""
-    from waltap.config.property import declarations
+    from waltap.base.property import declarations
 
     source = profile.connector.properties
     known = (

@@ -44,7 +44,7 @@ def command(
     from waltap.cli.live_view import draw_until_interrupted
     from waltap.cli.pipeline_discovery import members, report
     from waltap.cli.status_view import overview
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     found = members(folder, Host())
 

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from waltap.public_names import on_first_use
+from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.config.property import CommaList, Properties, declare, declare_family
+    from waltap.base.property import CommaList, Properties, declare, declare_family
 
 __all__ = ["CommaList", "Properties", "declare", "declare_family"]
 

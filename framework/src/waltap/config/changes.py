@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.config.profile import Component, Profile, TransformUse
-from waltap.config.property import Properties, PropertyDeclaration, declarations
 
 __all__ = ["PropertyChange", "changes"]
 

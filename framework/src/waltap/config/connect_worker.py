@@ -7,12 +7,12 @@ A file of Kafka Connect may hold what its worker is told too. The worker deliver
 import re
 from typing import TYPE_CHECKING
 
-from waltap.capture.java_regex import java_pattern
+from waltap.changes.capture.java_regex import java_pattern
 from waltap.config.layers import KAFKA, GivenProperty, RawProfile
 
 if TYPE_CHECKING:
     from waltap.config.namespace import Namespace
-    from waltap.specs import SinkSpec
+    from waltap.ports.specs import SinkSpec
 
 __all__ = ["ASKING", "exactly_once", "header_format", "sanitizing", "take_worker_settings"]
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from waltap.host import nearest
+from waltap.plugins.host import nearest
 
 __all__ = ["ServerFile", "is_server_file", "server_file"]
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field, ValidationError, create_model
 
+from waltap.base.property import Properties, declarations
 from waltap.config.layers import GivenProperty
 from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.profile import Component, TransformUse
-from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
+from waltap.encoders.format.conversion import SIDES, headed, joined
 from waltap.errors import PropertyProblem
-from waltap.format.conversion import SIDES, headed, joined
-from waltap.specs import FormatSpec, RecordTransformSpec, Spec
+from waltap.ports.specs import FormatSpec, RecordTransformSpec, Spec
 
 if TYPE_CHECKING:
-    from waltap.format.converter import Converter, ConverterContext
+    from waltap.encoders.format.converter import Converter, ConverterContext
 
 __all__ = ["DEFAULT_FORMAT", "FormatResolver", "sided"]
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from waltap.capture.column_family import split_patterns
-from waltap.capture.java_regex import java_pattern
+from waltap.base.property import Properties, declarations
+from waltap.changes.capture.column_family import split_patterns
+from waltap.changes.capture.java_regex import java_pattern
 from waltap.config.profile import Component, Profile, TransformUse
-from waltap.config.property import Properties, declarations
 
 __all__ = ["CatalogNames", "UnmatchedPattern", "in_database", "spoken", "unmatched"]
 

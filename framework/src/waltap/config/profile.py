@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from waltap.config.property import Properties
-from waltap.events.form import EventForm
-from waltap.specs import (
+from waltap.base.property import Properties
+from waltap.changes.events.form import EventForm
+from waltap.ports.specs import (
     ColumnConverterSpec,
     ConnectorSpec,
     DecoderSpec,
@@ -23,9 +23,9 @@ from waltap.specs import (
 )
 
 if TYPE_CHECKING:
-    from waltap.capture.capture import CaptureProperties
-    from waltap.pipeline.properties import EngineProperties
-    from waltap.pipeline.sink_branch_properties import OutletProperties
+    from waltap.changes.capture.capture import CaptureProperties
+    from waltap.config.pipeline_properties import EngineProperties
+    from waltap.config.sink_branch_properties import OutletProperties
 
 __all__ = ["Component", "ConverterUse", "OutletProfile", "Profile", "TransformUse"]
 

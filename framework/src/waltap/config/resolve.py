@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from waltap.capture.properties import CaptureProperties
+from waltap.base.plugin_errors import SpecMissing
+from waltap.base.property import Properties, declarations
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.config.connect_worker import (
     exactly_once,
     header_format,
@@ -24,15 +26,13 @@ from waltap.config.formats import DEFAULT_FORMAT, FormatResolver
 from waltap.config.layers import SINK_PREFIX, GivenProperty, RawProfile
 from waltap.config.name_patterns import in_database
 from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult, as_text
+from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import Component, ConverterUse, OutletProfile, Profile, TransformUse
-from waltap.config.property import Properties, declarations
 from waltap.config.selection import SelectionProperties
 from waltap.config.sink_list import FAN_OUT, SinkList
 from waltap.config.transforms import TransformLookup, TransformResolver
 from waltap.errors import ConfigurationError, PluginError, PropertyProblem
-from waltap.pipeline.properties import EngineProperties
-from waltap.plugin_errors import SpecMissing
-from waltap.specs import (
+from waltap.ports.specs import (
     KIND_OF,
     ColumnConverterSpec,
     ConnectorSpec,
@@ -50,7 +50,7 @@ from waltap.specs import (
 )
 
 if TYPE_CHECKING:
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
 __all__ = [
     "ProfileValidation",

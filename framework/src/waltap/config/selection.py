@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from waltap.config.property import Properties, declare
+from waltap.base.property import Properties, declare
 
 __all__ = ["SelectionProperties"]
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
+from waltap.base.property import declarations
 from waltap.config.layers import GivenProperty, RawOutlet, RawProfile
 from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult
 from waltap.config.profile import OutletProfile, Profile
-from waltap.config.property import declarations
+from waltap.config.sink_branch_properties import OutletProperties
 from waltap.errors import PropertyProblem
-from waltap.pipeline.sink_branch_properties import OutletProperties
-from waltap.specs import SinkSpec
+from waltap.ports.specs import SinkSpec
 
 __all__ = ["FAN_OUT", "SinkList"]
 

@@ -9,13 +9,13 @@ what they are; ``predicates=p`` and ``predicates.p.*`` do so for predicates, and
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from waltap.base.property import Properties, declarations
 from waltap.config.layers import GivenProperty, RawProfile
 from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.profile import Component, TransformUse
-from waltap.config.property import Properties, declarations
 from waltap.errors import PropertyProblem
-from waltap.host import nearest
-from waltap.specs import PredicateSpec, RecordTransformSpec, Spec, TransformSpec
+from waltap.plugins.host import nearest
+from waltap.ports.specs import PredicateSpec, RecordTransformSpec, Spec, TransformSpec
 
 __all__ = ["TransformResolver"]
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from waltap.public_names import on_first_use
+from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
     from waltap.pipeline.engine import Engine

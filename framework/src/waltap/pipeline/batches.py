@@ -20,17 +20,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.config.layers import load, read_tables
 from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
-from waltap.host import Host
 from waltap.pipeline.engine import Engine
 from waltap.pipeline.stop_conditions import Limits
-from waltap.sink.sink import Sink, SinkCapabilities
-from waltap.specs import SinkSpec
-from waltap.telemetry.observers import observed
-from waltap.transactions.transaction import Batch, TransactionPart
+from waltap.plugins.host import Host
+from waltap.ports.sink.sink import Sink, SinkCapabilities
+from waltap.ports.specs import SinkSpec
+from waltap.services.telemetry.observers import observed
 
 __all__ = ["AcknowledgedTooLate", "BatchStream", "StreamedBatch", "stream"]
 
@@ -215,7 +215,7 @@ class _LoopPlugin:
     """Registers the sink of one loop on the loop's own host."""
 
     def __init__(self, sink: HandOver) -> None:
-        from waltap.hookspecs import hookimpl
+        from waltap.plugins.hookspecs import hookimpl
 
         spec = SinkSpec(name=NAME, summary="A loop in Python.", factory=lambda _p, _c: sink)
         self.register_sinks = hookimpl(lambda: [spec])

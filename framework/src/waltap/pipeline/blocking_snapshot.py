@@ -7,15 +7,15 @@ nothing of the stream is left out, since a SELECT of the signal may have chosen 
 import logging
 from collections.abc import Iterator
 
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.snapshot_phase import SnapshotReport, cut
-from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.incremental import StreamPoint
-from waltap.snapshot.requests import refused, some
-from waltap.source.connector import Connector, StopRequested
-from waltap.transactions.transaction import SnapshotRows
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.incremental import StreamPoint
+from waltap.ports.snapshot.requests import refused, some
+from waltap.ports.source.connector import Connector, StopRequested
 
 __all__ = ["BlockingSnapshot"]
 

@@ -8,17 +8,17 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from waltap.changes.transactions.notification import Notification
 from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
-from waltap.host import Host
-from waltap.notifications.channel import LossCounting
-from waltap.notifications.notification import Notification
-from waltap.signals.inbox import SignalAnswer, SignalInbox, begun
-from waltap.signals.signal import Signal
+from waltap.plugins.host import Host
+from waltap.ports.notifications.channel import LossCounting
+from waltap.ports.signals.inbox import SignalAnswer, SignalInbox, begun
+from waltap.ports.signals.signal import Signal
 
 if TYPE_CHECKING:
-    from waltap.notifications.channel import NotificationChannel
-    from waltap.signals.channel import SignalChannel
+    from waltap.ports.notifications.channel import NotificationChannel
+    from waltap.ports.signals.channel import SignalChannel
 
 __all__ = ["INCREMENTAL", "INITIAL", "SIGNAL", "SLOT", "PipelineChannels"]
 

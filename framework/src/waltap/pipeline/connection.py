@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import msgspec
 
+from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import SinkError, SourceError, WaltapError
-from waltap.offsets.offset import Offset
 from waltap.pipeline.channels import INITIAL
 from waltap.pipeline.heartbeat import HeartbeatTimer
 from waltap.pipeline.preflight import checks, refuse
@@ -17,9 +17,9 @@ from waltap.pipeline.sink_writer import PendingNotifications, SinkWriter
 from waltap.pipeline.snapshot_phase import SnapshotPhase
 from waltap.pipeline.stages import PipelineStages
 from waltap.pipeline.stream_loop import StreamLoop
-from waltap.sink.held import require_held
-from waltap.source.connector import ChangeStream, Connector, StartPosition
-from waltap.source.position import Position, Positions
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.sink.held import require_held
+from waltap.ports.source.connector import ChangeStream, Connector, StartPosition
 
 __all__ = ["OnePartitionOnly", "SourceConnection", "newest"]
 

@@ -1,7 +1,7 @@
 """The converters of columns of a pipeline: which column has which conversion, and what applies it.
 
 The stage comes after every transform of batches, so that these see what the server sent, and before the
-format. The contract is that of `waltap.mapping.conversion`.
+format. The contract is that of `waltap.changes.mapping.conversion`.
 """
 
 import logging
@@ -10,16 +10,24 @@ from dataclasses import dataclass
 
 import msgspec
 
-from waltap.capture.capture import CaptureRules
-from waltap.decode.message import Change, Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
-from waltap.decode.per_relation import PerRelation
-from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import MissingValue, Tuple, Value
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldTuple,
+    Truncate,
+    Update,
+)
+from waltap.changes.decode.per_relation import PerRelation
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.tuple_image import MissingValue, Tuple, Value
+from waltap.changes.mapping.conversion import ColumnConversion, ColumnConverter, carried
+from waltap.changes.transactions.position import lsn_text
+from waltap.changes.transactions.row_block import RowBlock, texts_of
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import RecordError, RetryVerdict
-from waltap.mapping.conversion import ColumnConversion, ColumnConverter, carried
-from waltap.source.position import lsn_text
-from waltap.transactions.row_block import RowBlock, texts_of
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
 
 __all__ = ["ColumnConversions", "ConverterFailed"]
 

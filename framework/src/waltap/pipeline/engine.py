@@ -18,36 +18,36 @@ from pathlib import Path
 
 import msgspec
 
+from waltap.changes.transactions.notification import Notification
 from waltap.clock import Clock, RandomSource, SystemClock, new_identifier, system_chance
 from waltap.config.changes import changes
 from waltap.config.profile import Profile
-from waltap.control.protocol import (
-    ControlAnswer,
-    ReplayRequest,
-    SignalRequest,
-    StatusRequest,
-    request_of,
-)
-from waltap.control.server import ControlSocket
 from waltap.errors import ConnectionLost, RetryVerdict, SinkError, SnapshotError, WaltapError
-from waltap.host import Host
-from waltap.notifications.notification import Notification
-from waltap.offsets.state_folder import CONTROL
 from waltap.pipeline.connection import SourceConnection
-from waltap.pipeline.counts import TableCounts
 from waltap.pipeline.leadership import LOOK_S, LeaseLost
 from waltap.pipeline.lock import PipelineLock, PipelineRunning, state_unusable
 from waltap.pipeline.redelivery import ReplayAnswer, ReplayAsked
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.stages import PipelineStages, build
-from waltap.pipeline.status import PipelineStatus
-from waltap.pipeline.status_document import status_document
 from waltap.pipeline.stop_conditions import Limits
-from waltap.signals.inbox import SignalAnswer
-from waltap.signals.signal import Signal
-from waltap.sink.sink import ReaderGone
-from waltap.source.connector import StopRequested
+from waltap.plugins.host import Host
+from waltap.ports.offsets.state_folder import CONTROL
+from waltap.ports.signals.inbox import SignalAnswer
+from waltap.ports.signals.signal import Signal
+from waltap.ports.sink.sink import ReaderGone
+from waltap.ports.source.connector import StopRequested
+from waltap.services.control.protocol import (
+    ControlAnswer,
+    ReplayRequest,
+    SignalRequest,
+    StatusRequest,
+    request_of,
+)
+from waltap.services.control.server import ControlSocket
+from waltap.services.monitor.counts import TableCounts
+from waltap.services.monitor.status import PipelineStatus
+from waltap.services.monitor.status_document import status_document
 
 __all__ = [
     "ENVELOPE_BYTES",

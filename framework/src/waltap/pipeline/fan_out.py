@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from waltap.amounts import size
+from waltap.base.amounts import size
+from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.order import TransactionOrder
+from waltap.changes.transactions.position import Positions
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
-from waltap.notifications.notification import Notification
-from waltap.offsets.sink_positions import OutletPositions
 from waltap.pipeline.sink_branch import Attempt, BranchStages, PositionedBranch
-from waltap.sink.downstream import DownstreamProgress
-from waltap.sink.sink import Sink, SinkCapabilities
-from waltap.source.connector import PreflightCheck
-from waltap.source.position import Positions
-from waltap.transactions.order import TransactionOrder
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.ports.offsets.sink_positions import OutletPositions
+from waltap.ports.sink.downstream import DownstreamProgress
+from waltap.ports.sink.sink import Sink, SinkCapabilities
+from waltap.ports.source.connector import PreflightCheck
 
 __all__ = ["FanOut", "OutletPausedTooLong", "OutletReturned"]
 

@@ -7,13 +7,13 @@ from contextlib import suppress
 
 import msgspec
 
+from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import WaltapError
-from waltap.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable, moment
-from waltap.offsets.offset import Offset
-from waltap.pipeline.counts import SnapshotTableProgress
-from waltap.sink.held import DestinationBehind
-from waltap.source.connector import Connector
-from waltap.source.position import Position, lsn_text
+from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable, moment
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.source.connector import Connector
+from waltap.services.monitor.counts import SnapshotTableProgress
 
 __all__ = ["GapNotes"]
 

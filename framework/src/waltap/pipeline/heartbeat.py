@@ -1,9 +1,9 @@
 """Heartbeats: records, and statements on the server, at a period of the profile's."""
 
+from waltap.changes.transactions.transaction import Heartbeat
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
-from waltap.source.connector import Connector
-from waltap.transactions.transaction import Heartbeat
+from waltap.ports.source.connector import Connector
 
 __all__ = ["HeartbeatTimer"]
 

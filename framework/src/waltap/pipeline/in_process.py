@@ -14,26 +14,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from waltap.amounts import size
+from waltap.base.amounts import size
+from waltap.base.printable import printable
+from waltap.changes.transactions.position import lsn_text
 from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
-from waltap.host import Host
-from waltap.monitor.history import StatusHistory, StatusSample
 from waltap.pipeline.engine import Engine
 from waltap.pipeline.preflight import checks
 from waltap.pipeline.stages import build
-from waltap.pipeline.status import PipelineStatus
 from waltap.pipeline.stop_conditions import Limits
-from waltap.printable import printable
-from waltap.signals.inbox import SignalAnswer
-from waltap.source.connector import MadeByRun
-from waltap.source.position import lsn_text
-from waltap.telemetry.observers import observed
+from waltap.plugins.host import Host
+from waltap.ports.signals.inbox import SignalAnswer
+from waltap.ports.source.connector import MadeByRun
+from waltap.services.monitor.history import StatusHistory, StatusSample
+from waltap.services.monitor.status import PipelineStatus
+from waltap.services.telemetry.observers import observed
 
 if TYPE_CHECKING:
-    from waltap.notifications.notification import Notification
-    from waltap.source.connector import PreflightCheck
+    from waltap.changes.transactions.notification import Notification
+    from waltap.ports.source.connector import PreflightCheck
 
 __all__ = [
     "Pipeline",

@@ -9,9 +9,9 @@ from typing import Any, Self
 from waltap.config.profile import Component
 from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.pipeline.backoff import RetryBackoff
-from waltap.source.connector import StopRequested
-from waltap.source.lease import LeaderLease, LeaseContext
-from waltap.specs import ConnectorSpec
+from waltap.ports.source.connector import StopRequested
+from waltap.ports.source.lease import LeaderLease, LeaseContext
+from waltap.ports.specs import ConnectorSpec
 
 __all__ = ["Leadership", "LeaseLost", "LeaseUnavailable", "leases_of"]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from waltap.base.files.lock_file import LockFile, holder, noted
+from waltap.base.files.private_file import FOLDER, close_to_others, private_folder
 from waltap.errors import OffsetError
-from waltap.offsets.lock_file import LockFile, holder, noted
-from waltap.offsets.private_file import FOLDER, close_to_others, private_folder
-from waltap.offsets.state_folder import LOCK
 from waltap.pipeline.leadership import Leadership
+from waltap.ports.offsets.state_folder import LOCK
 
 __all__ = [
     "PipelineLock",

@@ -26,11 +26,11 @@ from typing import Final
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import replace_durably
 from waltap.errors import RetryVerdict, SourceError, WaltapError
-from waltap.offsets.durable_file import replace_durably
-from waltap.offsets.offset import Offset
-from waltap.source.connector import Connector
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.source.connector import Connector
 
 __all__ = ["NewTables", "TablesNotStreamed"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from waltap.offsets.offset import Offset, OffsetStore
+from waltap.ports.offsets.offset import Offset, OffsetStore
 
 __all__ = ["asked_of_the_stored_offset"]
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from waltap.changes.transactions.assembly import TransactionAssembler
+from waltap.changes.transactions.position import Position, lsn_text
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap.clock import Clock
 from waltap.errors import SourceError
-from waltap.source.connector import ChangeStream
-from waltap.source.position import Position, lsn_text
-from waltap.transactions.assembly import TransactionAssembler
-from waltap.transactions.transaction import TransactionPart
+from waltap.ports.source.connector import ChangeStream
 
 __all__ = ["StreamSilent", "position_behind"]
 

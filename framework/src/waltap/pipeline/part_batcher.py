@@ -3,7 +3,7 @@ until they are whole, for a sink that wants that. Sans-IO."""
 
 from collections import deque
 
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.transactions.transaction import TransactionPart
 
 __all__ = [
     "PartBatcher",

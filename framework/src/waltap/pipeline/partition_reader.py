@@ -3,13 +3,13 @@
 import logging
 from dataclasses import dataclass
 
-from waltap.offsets.state_folder import SPILL
+from waltap.changes.transactions.assembly import TransactionAssembler
+from waltap.changes.transactions.position import SOLE
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.stages import PipelineStages
-from waltap.source.connector import ChangeStream
-from waltap.source.position import SOLE
-from waltap.transactions.assembly import TransactionAssembler
+from waltap.ports.offsets.state_folder import SPILL
+from waltap.ports.source.connector import ChangeStream
 
 __all__ = ["PartitionReader", "lane"]
 

@@ -10,15 +10,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from waltap.amounts import size
+from waltap.base.amounts import size
+from waltap.base.files.place import refusal
 from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatched
 from waltap.config.profile import Profile
 from waltap.errors import OffsetError, RetryVerdict, SinkError, SourceError, WaltapError
-from waltap.files.place import refusal
-from waltap.host import Host
-from waltap.offsets.gaps import GapCertificates
-from waltap.offsets.offset import Offset
-from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.channels import SINK
 from waltap.pipeline.leadership import leases_of
 from waltap.pipeline.lock import running, unusable
@@ -26,9 +22,13 @@ from waltap.pipeline.offline_status import asked_of_the_stored_offset
 from waltap.pipeline.sink_branch import SinkBranch
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stages import PipelineStages, chosen_password
-from waltap.source.check_context import CheckContext
-from waltap.source.connector import Connector, PreflightCheck
-from waltap.source.lease import LeaseContext
+from waltap.plugins.check_context import CheckContext
+from waltap.plugins.host import Host
+from waltap.ports.offsets.gaps import GapCertificates
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET
+from waltap.ports.source.connector import Connector, PreflightCheck
+from waltap.ports.source.lease import LeaseContext
 
 __all__ = ["NotReady", "checks", "refuse"]
 

@@ -11,13 +11,13 @@ from concurrent.futures import Future
 
 import msgspec
 
+from waltap.changes.transactions.position import Positions
 from waltap.clock import Clock
-from waltap.control.protocol import ReplayRequest
-from waltap.dead_letters.dead_letter import DeadLetter
-from waltap.dead_letters.redelivery import Redelivery, RedeliveryResult
 from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
 from waltap.pipeline.stages import PipelineStages
-from waltap.source.position import Positions
+from waltap.services.control.protocol import ReplayRequest
+from waltap.services.dead_letters.dead_letter import DeadLetter
+from waltap.services.dead_letters.redelivery import Redelivery, RedeliveryResult
 
 __all__ = ["ReplayAnswer", "ReplayAsked", "ReplayDesk", "replayed"]
 

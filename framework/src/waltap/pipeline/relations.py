@@ -5,18 +5,18 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from waltap.capture.capture import CaptureRules
-from waltap.decode.relation import Column, Relation
-from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdentity
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.events import ReplicaIdentities
+from waltap.changes.mapping.connect_schema import ConnectKind
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.errors import RetryVerdict, SourceError
-from waltap.events import ReplicaIdentities
-from waltap.host import Host
-from waltap.mapping.connect_schema import ConnectKind
-from waltap.mapping.type_registry import TypeRegistry
-from waltap.source.connector import Connector, PreflightCheck
-from waltap.source.relation_memory import RelationMemory
-from waltap.specs import SourceTransformContext
+from waltap.plugins.host import Host
+from waltap.ports.source.connector import Connector, PreflightCheck
+from waltap.ports.source.relation_memory import RelationMemory
+from waltap.ports.specs import SourceTransformContext
 
 __all__ = ["DescribedRelations", "MaskLost", "MaskUnfit"]
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 DESCRIPTIONS_KEPT = 8
 """Versions of one relation whose description is kept: more than encoders keep plans of
-(`waltap.events.plans`), so that compiling a version again asks nobody about it again."""
+(`waltap.changes.events.plans`), so that compiling a version again asks nobody about it again."""
 
 LAST_SEEN_KEPT = 10_000
 """Names whose last shape is kept: a table of more of them counts as new when its shape changes."""

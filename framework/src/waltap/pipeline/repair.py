@@ -11,15 +11,15 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from waltap.changes.transactions.notification import Notification
 from waltap.config.profile import Profile
 from waltap.errors import OffsetError, WaltapError
-from waltap.host import Host
-from waltap.notifications.notification import Notification
-from waltap.offsets.gaps import CaptureGap, GapCertificates, RereadTable
 from waltap.pipeline.channels import INCREMENTAL
 from waltap.pipeline.engine import Engine
 from waltap.pipeline.gap_notes import GapNotes
-from waltap.sink.comparison import TableComparison
+from waltap.plugins.host import Host
+from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, RereadTable
+from waltap.ports.sink.comparison import TableComparison
 
 __all__ = ["GapRepair", "RepairIncomplete"]
 

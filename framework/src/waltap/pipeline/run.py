@@ -9,45 +9,45 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from waltap.amounts import duration
+from waltap.base.amounts import duration
+from waltap.base.files.private_file import private, private_folder
+from waltap.changes.decode.difference import difference
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import Position
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
-from waltap.decode.difference import difference
-from waltap.decode.relation import Relation
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.hookspecs import hookimpl
-from waltap.host import Host
-from waltap.offsets.gaps import GapCertificates
-from waltap.offsets.offset import PartitionOffset
-from waltap.offsets.private_file import private, private_folder
 from waltap.pipeline.backoff import RetryBackoff
 from waltap.pipeline.channels import PipelineChannels
-from waltap.pipeline.counts import (
-    RATE_WINDOWS_S,
-    RunCounters,
-    SinkCalls,
-    SnapshotTimes,
-    StreamGauges,
-)
 from waltap.pipeline.gap_notes import GapNotes
 from waltap.pipeline.leadership import Leadership, leases_of
 from waltap.pipeline.redelivery import ReplayDesk
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.slot_monitor_setup import guardian_of, orders_of
 from waltap.pipeline.stages import chosen_password
-from waltap.pipeline.status import (
+from waltap.pipeline.stop_conditions import Limits
+from waltap.plugins.hookspecs import hookimpl
+from waltap.plugins.host import Host
+from waltap.ports.offsets.gaps import GapCertificates
+from waltap.ports.offsets.offset import PartitionOffset
+from waltap.ports.snapshot.incremental_state import IncrementalState
+from waltap.ports.source.connector import MadeByRun
+from waltap.ports.source.lease import LeaseContext
+from waltap.ports.specs import EventTransformSpec, RecordTransformSpec
+from waltap.services.monitor.counts import (
+    RATE_WINDOWS_S,
+    RunCounters,
+    SinkCalls,
+    SnapshotTimes,
+    StreamGauges,
+)
+from waltap.services.monitor.status import (
     IncrementalProgress,
     PartitionStatus,
     PipelineStatus,
     RecentFailure,
     SchemaChange,
 )
-from waltap.pipeline.stop_conditions import Limits
-from waltap.snapshot.incremental_state import IncrementalState
-from waltap.source.connector import MadeByRun
-from waltap.source.lease import LeaseContext
-from waltap.source.position import Position
-from waltap.specs import EventTransformSpec, RecordTransformSpec
 
 __all__ = [
     "PipelineRun",

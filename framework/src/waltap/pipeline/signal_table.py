@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap.clock import new_identifier, processor_time
 from waltap.errors import WaltapError
 from waltap.pipeline.blocking_snapshot import BlockingSnapshot
@@ -15,16 +16,15 @@ from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import Part, SinkWriter
 from waltap.pipeline.snapshot_phase import IncrementalReport
 from waltap.pipeline.stages import PipelineStages
-from waltap.signals.actions import SignalCall
-from waltap.signals.errors import SignalIgnored, SignalUnusable
-from waltap.signals.signal import SNAPSHOTS, Action, Signal
-from waltap.snapshot.chunk_size import ChunkSize
-from waltap.snapshot.incremental import IncrementalSnapshots, Read
-from waltap.snapshot.incremental_state import IncrementalState
-from waltap.snapshot.requests import cut
-from waltap.source.connector import Connector
-from waltap.specs import SignalActionSpec
-from waltap.transactions.transaction import TransactionPart
+from waltap.ports.signals.actions import SignalCall
+from waltap.ports.signals.errors import SignalIgnored, SignalUnusable
+from waltap.ports.signals.signal import SNAPSHOTS, Action, Signal
+from waltap.ports.snapshot.chunk_size import ChunkSize
+from waltap.ports.snapshot.incremental import IncrementalSnapshots, Read
+from waltap.ports.snapshot.incremental_state import IncrementalState
+from waltap.ports.snapshot.requests import cut
+from waltap.ports.source.connector import Connector
+from waltap.ports.specs import SignalActionSpec
 
 __all__ = [
     "SignalReader",

@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from waltap.changes.events import EventTransform
+from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
+from waltap.changes.transactions.position import SOLE, Position, Positions
+from waltap.changes.transactions.remaining import remaining
+from waltap.changes.transactions.transaction import Batch, events_in
 from waltap.clock import Clock
 from waltap.config.profile import Component
-from waltap.dead_letters.poison_events import PoisonEventHandler
+from waltap.config.sink_branch_properties import OutletProperties
+from waltap.encoders.format.format import Format
+from waltap.encoders.format.record_stage import RecordStep
 from waltap.errors import SinkError
-from waltap.events import EventTransform
-from waltap.format.format import Format
-from waltap.format.record_stage import RecordStep
-from waltap.notifications.notification import Notification
-from waltap.offsets.sink_positions import SinkProgress
-from waltap.pipeline.sink_branch_properties import OutletProperties
-from waltap.sink.held import require_held
-from waltap.sink.refusal import RecordsRefused
-from waltap.sink.sink import Sink
-from waltap.source.position import SOLE, Position, Positions
-from waltap.specs import FormatSpec, SinkSpec
-from waltap.transactions.order import TransactionCounts, TransactionOrder
-from waltap.transactions.remaining import remaining
-from waltap.transactions.transaction import Batch, events_in
-from waltap.transforms.applied import transformed
+from waltap.ports.offsets.sink_positions import SinkProgress
+from waltap.ports.sink.held import require_held
+from waltap.ports.sink.refusal import RecordsRefused
+from waltap.ports.sink.sink import Sink
+from waltap.ports.specs import FormatSpec, SinkSpec
+from waltap.ports.transforms.applied import transformed
+from waltap.services.dead_letters.poison_events import PoisonEventHandler
 
 __all__ = [
     "Attempt",

@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from waltap.clock import Clock
-from waltap.errors import RetryVerdict, SinkError
-from waltap.format.record import Record
-from waltap.host import Host
-from waltap.notifications.notification import Notification
-from waltap.offsets.offset import Offset, OffsetStore
-from waltap.pipeline.backoff import RetryBackoff
-from waltap.pipeline.counts import ChunkEnd, RunCounters, TablesRead, chunk_ends
-from waltap.pipeline.fan_out import FanOut
-from waltap.pipeline.sink_branch import SinkBranch
-from waltap.sink.downstream import DownstreamProgress
-from waltap.sink.refusal import RecordsRefused
-from waltap.source.position import Position, Positions
-from waltap.transactions.order import TransactionCounts
-from waltap.transactions.transaction import (
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.order import TransactionCounts
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import (
     Batch,
     Heartbeat,
     SnapshotRows,
     TransactionPart,
     events_in,
 )
+from waltap.clock import Clock
+from waltap.errors import RetryVerdict, SinkError
+from waltap.pipeline.backoff import RetryBackoff
+from waltap.pipeline.fan_out import FanOut
+from waltap.pipeline.sink_branch import SinkBranch
+from waltap.plugins.host import Host
+from waltap.ports.offsets.offset import Offset, OffsetStore
+from waltap.ports.sink.downstream import DownstreamProgress
+from waltap.ports.sink.refusal import RecordsRefused
+from waltap.services.monitor.counts import ChunkEnd, RunCounters, TablesRead, chunk_ends
 
 if TYPE_CHECKING:
-    from waltap.snapshot.chunk import SnapshotChunk
+    from waltap.ports.snapshot.chunk import SnapshotChunk
 
 __all__ = [
     "AckedPosition",

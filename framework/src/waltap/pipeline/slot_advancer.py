@@ -4,11 +4,11 @@ as much as the run's owner lets go of (`PipelineRun.confirmable`)."""
 from collections.abc import Sequence
 from contextlib import suppress
 
+from waltap.changes.transactions.position import Position, Positions, lsn_text
 from waltap.errors import ConnectionLost
 from waltap.pipeline.partition_reader import PartitionReader
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
-from waltap.source.position import Position, Positions, lsn_text
 
 __all__ = ["SlotAdvancer"]
 

@@ -3,22 +3,22 @@
 from functools import partial
 from typing import Protocol
 
-from waltap.amounts import size
+from waltap.base.amounts import size
+from waltap.changes.transactions.position import lsn_text
 from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import WaltapError
-from waltap.host import Host
-from waltap.offsets.gaps import GapEnd, moment
 from waltap.pipeline.channels import SLOT, PipelineChannels
 from waltap.pipeline.gap_notes import GapNotes
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.stages import chosen_password
-from waltap.signals.signal import Signal
-from waltap.slot_monitor.errors import SlotGivenUp
-from waltap.slot_monitor.guard import SlotMonitor, SlotMonitorDependencies, WalBudgetPolicy
-from waltap.slot_monitor.health import SlotHealth
-from waltap.source.position import lsn_text
-from waltap.source.slot_watch import SlotWatch, SlotWatchContext
+from waltap.plugins.host import Host
+from waltap.ports.offsets.gaps import GapEnd, moment
+from waltap.ports.signals.signal import Signal
+from waltap.ports.source.slot_watch import SlotWatch, SlotWatchContext
+from waltap.services.slot_monitor.errors import SlotGivenUp
+from waltap.services.slot_monitor.guard import SlotMonitor, SlotMonitorDependencies, WalBudgetPolicy
+from waltap.services.slot_monitor.health import SlotHealth
 
 __all__ = ["MonitoredRun", "guardian_of", "orders_of"]
 

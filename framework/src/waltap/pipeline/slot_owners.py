@@ -4,15 +4,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from waltap.errors import OffsetError
-from waltap.offsets.file_store import FileOffsetStore
-from waltap.offsets.owned_objects import OwnedObjects
-from waltap.offsets.state_folder import BELONGINGS, OFFSET
 from waltap.pipeline.lock import running
+from waltap.ports.offsets.file_store import FileOffsetStore
+from waltap.ports.offsets.owned_objects import OwnedObjects
+from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.offsets.offset import OffsetStore
-    from waltap.source.connector import Connector, SlotStatus
+    from waltap.ports.offsets.offset import OffsetStore
+    from waltap.ports.source.connector import Connector, SlotStatus
 
 __all__ = ["orphan_slots", "slot_owners"]
 

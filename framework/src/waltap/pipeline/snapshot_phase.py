@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from waltap.host import Host
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.pipeline.channels import INCREMENTAL, INITIAL, PipelineChannels
-from waltap.pipeline.counts import RunCounters, SnapshotTableProgress
 from waltap.pipeline.sink_writer import SinkWriter
-from waltap.snapshot.chunk import SnapshotChunk
-from waltap.source.connector import Connector, SourceLacks, StartPosition
-from waltap.transactions.transaction import SnapshotRows
+from waltap.plugins.host import Host
+from waltap.ports.snapshot.chunk import SnapshotChunk
+from waltap.ports.source.connector import Connector, SourceLacks, StartPosition
+from waltap.services.monitor.counts import RunCounters, SnapshotTableProgress
 
 __all__ = [
     "IncrementalReport",

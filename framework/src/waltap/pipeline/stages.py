@@ -5,27 +5,32 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from waltap.capture.capture import CaptureRules
+from waltap.base.plugin_errors import HookRaised
+from waltap.base.redaction import redacted
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.mapping.conversion import ColumnConversion
+from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.changes.transactions.order import TransactionOrder
+from waltap.changes.transactions.position import Positions
+from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.clock import Clock, SystemClock
 from waltap.config.profile import Component, OutletProfile, Profile, TransformUse
-from waltap.config.redaction import redacted
-from waltap.dead_letters.copy import LettersCopied
-from waltap.dead_letters.handling import FailureHandling, FailurePolicy
-from waltap.dead_letters.poison_events import PoisonEventHandler
-from waltap.dead_letters.queue import DeadLetterQueue
-from waltap.dead_letters.store import LetterStore
-from waltap.decode.relation import Column, Relation
+from waltap.encoders.format.format import Format, FormatContext
+from waltap.encoders.format.record_stage import RecordStep
+from waltap.encoders.format.record_transform import RecordTransformContext
 from waltap.errors import OffsetError, SinkError, WaltapError
-from waltap.format.format import Format, FormatContext
-from waltap.format.record_stage import RecordStep
-from waltap.format.record_transform import RecordTransformContext
-from waltap.host import Host
-from waltap.mapping.conversion import ColumnConversion
-from waltap.mapping.type_registry import TypeRegistry
-from waltap.offsets.offset import Offset, OffsetStore
-from waltap.offsets.owned_objects import OwnedObjects
-from waltap.offsets.sink_positions import OutletPositions
-from waltap.offsets.state_folder import (
+from waltap.pipeline.conversions import ColumnConversions
+from waltap.pipeline.fan_out import FanOut
+from waltap.pipeline.leadership import Leadership
+from waltap.pipeline.new_tables import NewTables
+from waltap.pipeline.relations import DescribedRelations
+from waltap.pipeline.sink_branch import BranchStages, SinkBranch, TransformChain
+from waltap.plugins.host import Host
+from waltap.ports.offsets.offset import Offset, OffsetStore
+from waltap.ports.offsets.owned_objects import OwnedObjects
+from waltap.ports.offsets.sink_positions import OutletPositions
+from waltap.ports.offsets.state_folder import (
     BELONGINGS,
     DEAD_LETTERS,
     OUTLET_POSITIONS,
@@ -33,21 +38,12 @@ from waltap.offsets.state_folder import (
     RELATIONS,
     TABLES,
 )
-from waltap.pipeline.conversions import ColumnConversions
-from waltap.pipeline.fan_out import FanOut
-from waltap.pipeline.leadership import Leadership
-from waltap.pipeline.new_tables import NewTables
-from waltap.pipeline.relations import DescribedRelations
-from waltap.pipeline.sink_branch import BranchStages, SinkBranch, TransformChain
-from waltap.plugin_errors import HookRaised
-from waltap.sink.sink import Sink, SinkContext
-from waltap.snapshot.progress import SnapshotProgress
-from waltap.snapshot.snapshotter import Snapshotter
-from waltap.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
-from waltap.source.password import Password, PasswordUnavailable
-from waltap.source.position import Positions
-from waltap.source.relation_memory import RelationMemory
-from waltap.specs import (
+from waltap.ports.sink.sink import Sink, SinkContext
+from waltap.ports.snapshot.snapshotter import Snapshotter
+from waltap.ports.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
+from waltap.ports.source.password import Password, PasswordUnavailable
+from waltap.ports.source.relation_memory import RelationMemory
+from waltap.ports.specs import (
     EventTransformSpec,
     FormatSpec,
     RecordTransformSpec,
@@ -55,7 +51,11 @@ from waltap.specs import (
     SnapshotterSpec,
     SourceTransformSpec,
 )
-from waltap.transactions.order import TransactionOrder
+from waltap.services.dead_letters.copy import LettersCopied
+from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
+from waltap.services.dead_letters.poison_events import PoisonEventHandler
+from waltap.services.dead_letters.queue import DeadLetterQueue
+from waltap.services.dead_letters.store import LetterStore
 
 __all__ = [
     "PipelineStages",

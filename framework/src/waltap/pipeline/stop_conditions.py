@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.transactions.transaction import TransactionPart
 
 __all__ = ["IdleDetector", "Limits", "batches", "cut"]
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from waltap.decode.message import Message
+from waltap.changes.decode.message import Message
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap.errors import ConnectionLost, WaltapError
 from waltap.pipeline.heartbeat import HeartbeatTimer
 from waltap.pipeline.part_batcher import PartBatcher, PartitionMerge
@@ -17,8 +18,7 @@ from waltap.pipeline.slot_advancer import SlotAdvancer
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stages import PipelineStages
 from waltap.pipeline.stop_conditions import IdleDetector, batches, cut
-from waltap.source.connector import ChangeStream, Connector, SnapshotOverlap, StopRequested
-from waltap.transactions.transaction import TransactionPart
+from waltap.ports.source.connector import ChangeStream, Connector, SnapshotOverlap, StopRequested
 
 __all__ = [
     "ReadLoop",

@@ -4,7 +4,7 @@ They are apart from the decoders because every run reads the capabilities, while
 that uses a decoder loads its code.
 """
 
-from waltap.decode.decoder import DecoderCapabilities
+from waltap.changes.decode.decoder import DecoderCapabilities
 
 __all__ = [
     "DECODERBUFS",

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from waltap.decode.decoder import DecoderContext
-from waltap.decode.message import Begin, Message, OldTuple
-from waltap.decode.relation import Column, Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap.changes.decode.decoder import DecoderContext
+from waltap.changes.decode.message import Begin, Message, OldTuple
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap_decoders.retirement import RelationRetirement
 from waltap_decoders.row_facts import (
     ColumnFact,

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import DecoderSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import DecoderSpec
 
 if TYPE_CHECKING:
-    from waltap.decode.decoder import Decoder, DecoderContext
+    from waltap.changes.decode.decoder import Decoder, DecoderContext
 
 WALTAP_API = 1
 

@@ -8,7 +8,7 @@ transactions that committed later.
 
 from collections.abc import Collection
 
-from waltap.decode.decoder import DecoderContext
+from waltap.changes.decode.decoder import DecoderContext
 
 __all__ = ["RelationRetirement"]
 

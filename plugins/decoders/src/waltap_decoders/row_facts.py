@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from waltap.decode.relation import Column, Relation, TypeKind
+from waltap.changes.decode.relation import Column, Relation, TypeKind
 
 __all__ = [
     "ColumnFact",

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import msgspec
 
-from waltap.config.property import Properties, declare
-from waltap.decode.decoder import DecoderCapabilities, DecoderContext
-from waltap.decode.relation import Relation
+from waltap.base.property import Properties, declare
+from waltap.changes.decode.decoder import DecoderCapabilities, DecoderContext
+from waltap.changes.decode.relation import Relation
 from waltap_decoders.pgoutput.decoder import CAPABILITIES as PGOUTPUT_CAPABILITIES
 from waltap_decoders.pgoutput.decoder import PgOutput
 from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import CommandSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import CommandSpec
 
 
 def _command() -> Callable[..., None]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.source.position import parse_lsn
+from waltap.changes.transactions.position import parse_lsn
 from waltap_demo.operations import FlightOperation
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.output import SparkOutput

@@ -7,12 +7,12 @@ import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from waltap.config.property import Properties, declare
-from waltap.format.converter import Converter, ConverterContext, Encode
-from waltap.format.schema_mismatch import SchemaMismatch
-from waltap.format.simple_header import simple_text
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.java_number import double_text, float_text
+from waltap.base.property import Properties, declare
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.java_number import double_text, float_text
+from waltap.encoders.format.converter import Converter, ConverterContext, Encode
+from waltap.encoders.format.schema_mismatch import SchemaMismatch
+from waltap.encoders.format.simple_header import simple_text
 
 __all__ = ["BytesConverter", "NumberConverter", "StringConverter", "StringProperties"]
 

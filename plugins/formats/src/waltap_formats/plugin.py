@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap.format.conversion import whole
-from waltap.hookspecs import hookimpl
-from waltap.specs import FormatSpec
+from waltap.encoders.format.conversion import whole
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import FormatSpec
 
 if TYPE_CHECKING:
-    from waltap.format.converter import Converter
+    from waltap.encoders.format.converter import Converter
 
 
 # Format → kind of Connect value.
@@ -105,7 +105,7 @@ def _number_format(name: str) -> FormatSpec:
     """Return the format of one primitive kind."""
 
     def make(_properties: Any, context: Any) -> "Converter":
-        from waltap.mapping.connect_schema import ConnectKind
+        from waltap.changes.mapping.connect_schema import ConnectKind
         from waltap_formats.plain import NumberConverter
 
         return NumberConverter(ConnectKind[NUMBERS[name]], context)

@@ -2,7 +2,7 @@
 
 from pydantic import model_validator
 
-from waltap.config.property import Properties, declare, declare_family
+from waltap.base.property import Properties, declare, declare_family
 from waltap_kafka.client_settings import client_settings
 
 __all__ = ["KafkaNotificationProperties", "KafkaOffsetProperties", "KafkaSignalProperties"]

@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from waltap.config.redaction import redacted
+from waltap.base.redaction import redacted
 from waltap.errors import SinkError
 from waltap_kafka.client_settings import refused_setting
 from waltap_kafka.errors import (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from waltap.config.redaction import looks_secret
+from waltap.base.redaction import looks_secret
 from waltap.errors import ConfigurationError, PropertyProblem
 
 __all__ = ["client_settings", "refused_setting"]

@@ -8,8 +8,8 @@ from typing import Final
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from waltap.changes.transactions.notification import Notification
 from waltap.errors import SinkError
-from waltap.notifications.notification import Notification
 from waltap_kafka import client
 from waltap_kafka.channel_properties import KafkaNotificationProperties
 from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error

@@ -16,11 +16,11 @@ from typing import Final, NoReturn, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from waltap.config.redaction import redacted
+from waltap.base.redaction import redacted
 from waltap.errors import SinkError
-from waltap.offsets.file_store import FileOffsetStore
-from waltap.offsets.offset import Offset, OffsetStore, decoded, encoded
-from waltap.offsets.state_folder import OFFSET
+from waltap.ports.offsets.file_store import FileOffsetStore
+from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
+from waltap.ports.offsets.state_folder import OFFSET
 from waltap_kafka import client
 from waltap_kafka.channel_properties import OF_OFFSETS, KafkaOffsetProperties
 from waltap_kafka.client import ClientWatch, kafka_error

@@ -5,8 +5,8 @@ from typing import Final
 
 import orjson
 
+from waltap.changes.events.record import Record
 from waltap.errors import SinkError
-from waltap.format.record import Record
 from waltap_kafka.errors import KafkaRecordTooLarge
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.topics import TopicCreator

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import (
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import (
     NotificationChannelSpec,
     OffsetStoreSpec,
     SignalChannelSpec,
@@ -12,9 +12,9 @@ from waltap.specs import (
 )
 
 if TYPE_CHECKING:
-    from waltap.notifications.channel import NotificationChannel
-    from waltap.signals.channel import SignalChannel
-    from waltap.sink.sink import Sink, SinkContext
+    from waltap.ports.notifications.channel import NotificationChannel
+    from waltap.ports.signals.channel import SignalChannel
+    from waltap.ports.sink.sink import Sink, SinkContext
     from waltap_kafka.connect_offsets import TopicOffsets
     from waltap_kafka.offset_store import KafkaOffsetStore
 

@@ -19,8 +19,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from waltap.decode_errors import UNREADABLE
-from waltap.source.position import Position, Positions
+from waltap.base.decode_errors import UNREADABLE
+from waltap.changes.transactions.position import Position, Positions
 from waltap_kafka.client import REFUSALS, consumer, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 

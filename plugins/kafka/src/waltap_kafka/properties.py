@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from waltap.capture.java_regex import java_pattern
-from waltap.config.property import CommaList, Properties, declare, declare_family
+from waltap.base.property import CommaList, Properties, declare, declare_family
+from waltap.changes.capture.java_regex import java_pattern
 from waltap_kafka.client_settings import client_settings
 
 __all__ = ["KafkaSinkProperties"]

@@ -10,9 +10,9 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from waltap.config.redaction import redacted
-from waltap.signals.errors import SignalIgnored
-from waltap.signals.signal import Signal
+from waltap.base.redaction import redacted
+from waltap.ports.signals.errors import SignalIgnored
+from waltap.ports.signals.signal import Signal
 from waltap_kafka import client
 from waltap_kafka.channel_properties import KafkaSignalProperties
 from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error

@@ -11,8 +11,8 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from waltap.capture.java_regex import java_pattern
-from waltap.config.redaction import redacted
+from waltap.base.redaction import redacted
+from waltap.changes.capture.java_regex import java_pattern
 from waltap.errors import SinkError
 from waltap_kafka.client import REFUSALS, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing, KafkaTopicUnusable

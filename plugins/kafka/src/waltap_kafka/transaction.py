@@ -11,9 +11,9 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from waltap.sink.sink import SinkContext
-from waltap.source.connector import StopRequested
-from waltap.source.position import Positions
+from waltap.changes.transactions.position import Positions
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.source.connector import StopRequested
 from waltap_kafka.client import KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.base.files.place import refusal
+from waltap.base.files.store import safe_name
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
-from waltap.files.place import refusal
-from waltap.files.store import safe_name
-from waltap.plugin_errors import LibraryMissing
-from waltap.source.position import Position
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
     ANEW,

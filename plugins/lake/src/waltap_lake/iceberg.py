@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
-from waltap.plugin_errors import LibraryMissing
-from waltap.source.position import Position
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
     ANEW,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from waltap.source.position import Position
+from waltap.changes.transactions.position import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa

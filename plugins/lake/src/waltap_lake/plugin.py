@@ -5,11 +5,11 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import SinkSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import SinkSpec
 
 if TYPE_CHECKING:
-    from waltap.sink.sink import Sink, SinkContext
+    from waltap.ports.sink.sink import Sink, SinkContext
 
 
 def _delta(properties: Any, context: "SinkContext") -> "Sink":

@@ -1,6 +1,6 @@
 """Properties of the sinks ``delta`` and ``iceberg``."""
 
-from waltap.config.property import Properties, declare, declare_family
+from waltap.base.property import Properties, declare, declare_family
 
 __all__ = ["DeltaLakeProperties", "IcebergLakeProperties", "LakeProperties"]
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from waltap.decode.message import Change, Truncate
-from waltap.decode.per_relation import PerRelation
-from waltap.decode.relation import Relation
+from waltap.changes.decode.message import Change, Truncate
+from waltap.changes.decode.per_relation import PerRelation
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import SinkError, WaltapError
-from waltap.sink.fail_stop import FailStop
-from waltap.sink.held import DestinationBehind
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import PreflightCheck
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.source.connector import PreflightCheck
 from waltap_lake.errors import LakeTableUnfit, LakeTransactionGap
 from waltap_lake.lake import (
     GONE,

@@ -18,7 +18,8 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from waltap.config.redaction import Secret, without_frames
+from waltap.base.redaction import Secret, without_frames
+from waltap.cli.session import PINNED, SETTINGS, beginning, startup_options
 from waltap.errors import (
     ConfigurationError,
     ConnectionLost,
@@ -27,7 +28,6 @@ from waltap.errors import (
     SystemRefused,
     WaltapError,
 )
-from waltap.session import PINNED, SETTINGS, beginning, startup_options
 from waltap_postgres.connection_errors import (
     NO_WALSENDER,
     PoolerInTheWay,

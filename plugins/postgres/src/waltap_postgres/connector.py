@@ -8,15 +8,17 @@ from functools import partial
 
 import msgspec
 
-from waltap.decode.decoder import Decoder, DecoderContext
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.decoder import Decoder, DecoderContext
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.position import Position, lsn_text
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import OffsetError, SourceError, WaltapError
-from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
-from waltap.offsets.owned_objects import OwnedObject
-from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.chunk import SnapshotChunk
-from waltap.source.connector import (
+from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.chunk import SnapshotChunk
+from waltap.ports.source.connector import (
     Connector,
     ConnectorContext,
     PreflightCheck,
@@ -24,9 +26,7 @@ from waltap.source.connector import (
     StartPosition,
     StopRequested,
 )
-from waltap.source.position import Position, lsn_text
-from waltap.source.setup_plan import SetupPlan
-from waltap.transactions.transaction import SnapshotRows
+from waltap.ports.source.setup_plan import SetupPlan
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.catalog.preflight import COLUMN_NAMES_SQL, tables_unreadable

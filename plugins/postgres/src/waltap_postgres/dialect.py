@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from waltap.decode.decoder import ServerInfo
+from waltap.changes.decode.decoder import ServerInfo
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.catalog.preflight import PreflightChecks
 from waltap_postgres.connection import PostgresSession

@@ -6,11 +6,11 @@ Formats"; Debezium's recorded events for keys and ``before``.
 
 import enum
 
-from waltap.decode.message import Delete, OldTuple, Update
-from waltap.decode.relation import Relation
-from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.specs import ReplicaIdentitySpec
+from waltap.changes.decode.message import Delete, OldTuple, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.ports.specs import ReplicaIdentitySpec
 
 __all__ = [
     "REPLICA_IDENTITIES",

@@ -12,7 +12,7 @@ import time
 import psycopg
 
 from waltap.errors import ConnectionLost, SourceError
-from waltap.source.lease import LeaderLease, LeaseContext
+from waltap.ports.source.lease import LeaderLease, LeaseContext
 from waltap_postgres.connection import connect, driver_error
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import ServerWaits

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import ConnectorSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import ConnectorSpec
 
 if TYPE_CHECKING:
-    from waltap.source.connector import Connector
-    from waltap.source.lease import LeaderLease
-    from waltap.source.slot_watch import SlotWatch
-    from waltap.specs import ReplicaIdentitySpec, SnapshotterSpec, TypeSpec
+    from waltap.ports.source.connector import Connector
+    from waltap.ports.source.lease import LeaderLease
+    from waltap.ports.source.slot_watch import SlotWatch
+    from waltap.ports.specs import ReplicaIdentitySpec, SnapshotterSpec, TypeSpec
 
 
 def _connector(properties: Any, context: Any) -> "Connector":

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from waltap.amounts import size
-from waltap.decode.decoder import ServerInfo
+from waltap.base.amounts import size
+from waltap.changes.decode.decoder import ServerInfo
+from waltap.changes.transactions.position import lsn_text, parse_lsn
 from waltap.errors import OffsetError, SourceError
-from waltap.offsets.offset import Offset
-from waltap.source.position import lsn_text, parse_lsn
+from waltap.ports.offsets.offset import Offset
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.errors import (
     OtherServer,

@@ -7,10 +7,10 @@ from typing import Any
 
 import psycopg
 
-from waltap.capture.java_regex import java_pattern
+from waltap.changes.capture.java_regex import java_pattern
 from waltap.errors import WaltapError
-from waltap.source.connector import ConnectorContext, PreflightCheck
-from waltap.source.setup_plan import PlannedTable, SetupPlan
+from waltap.ports.source.connector import ConnectorContext, PreflightCheck
+from waltap.ports.source.setup_plan import PlannedTable, SetupPlan
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from waltap.decode.decoder import ServerInfo
+from waltap.changes.decode.decoder import ServerInfo
+from waltap.changes.transactions.position import lsn_text
 from waltap.errors import OffsetError, SourceError
-from waltap.offsets.offset import Offset
-from waltap.offsets.owned_objects import OwnedObject
-from waltap.snapshot.snapshotter import SnapshotFacts, SnapshotStart, Snapshotter
-from waltap.source.connector import ConnectorContext, SlotStatus
-from waltap.source.position import lsn_text
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.snapshot.snapshotter import SnapshotFacts, SnapshotStart, Snapshotter
+from waltap.ports.source.connector import ConnectorContext, SlotStatus
 from waltap_postgres.errors import (
     PositionGap,
     PublicationDropped,

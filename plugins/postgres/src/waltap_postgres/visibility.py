@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from waltap.decode.message import Change, LogicalMessage, Truncate
-from waltap.decode.relation import Relation
-from waltap.source.position import parse_lsn
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.decode.message import Change, LogicalMessage, Truncate
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import parse_lsn
+from waltap.changes.transactions.transaction import TransactionPart
 
 __all__ = ["PostgresOverlap", "SnapshotVisibility", "changed_since"]
 

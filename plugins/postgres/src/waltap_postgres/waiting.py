@@ -17,7 +17,7 @@ import psycopg
 from psycopg import pq
 
 from waltap.errors import ConnectionLost
-from waltap.source.connector import StopRequested
+from waltap.ports.source.connector import StopRequested
 
 __all__ = [
     "CANCEL_S",

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import CheckSpec, CommandSpec, SinkSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.sink.comparison import TableComparison
-    from waltap.sink.sink import Sink, SinkContext
-    from waltap.sink.verification import VerificationSource
+    from waltap.ports.sink.comparison import TableComparison
+    from waltap.ports.sink.sink import Sink, SinkContext
+    from waltap.ports.sink.verification import VerificationSource
 
 
 def _changelog_commands() -> Any:

@@ -6,7 +6,7 @@ neither ``s3://`` nor ``s3n://`` is anything any more.
 
 from typing import Final
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 
 __all__ = ["address"]
 

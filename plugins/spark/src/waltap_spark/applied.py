@@ -3,9 +3,9 @@
 import threading
 import time
 
+from waltap.base.files import FileStore, StorageProperties
 from waltap.errors import SinkError
-from waltap.files import FileStore, StorageProperties
-from waltap.sink.downstream import DownstreamProgress, OnwardTable
+from waltap.ports.sink.downstream import DownstreamProgress, OnwardTable
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 from waltap_spark.output import OutputState, SparkOutput, applied_by_all
 from waltap_spark.output_monitor import OutputMonitor, TableLag

@@ -76,7 +76,7 @@ from waltap_spark.wide_decimals import make_readable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap.files.store import FileStore
+    from waltap.base.files.store import FileStore
 
 __all__ = [
     "RETRY_S",

@@ -120,9 +120,9 @@ def read_chunks(
 
     from pyspark.sql.types import StructType
 
-    from waltap.host import Host
-    from waltap.mapping.type_registry import TypeRegistry
-    from waltap.sink.sink import SinkContext
+    from waltap.changes.mapping.type_registry import TypeRegistry
+    from waltap.plugins.host import Host
+    from waltap.ports.sink.sink import SinkContext
     from waltap_sinks.changelog.segment import TableBuffer
     from waltap_sinks.changelog.table_version import TableVersion
 

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from waltap.decode.relation import may_change_values
+from waltap.changes.decode.relation import may_change_values
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.output import BasePart, TableState
 from waltap_spark.plan import SegmentGroup

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from waltap.capture.java_regex import java_pattern, java_replacement
+from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap_spark.errors import NamesClash
 from waltap_spark.modes import DELETED, VERSION, of_rules
 from waltap_spark.schema import LOG_FIELDS

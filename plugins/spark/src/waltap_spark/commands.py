@@ -23,8 +23,8 @@ from waltap_spark.modes import said
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from waltap.base.files import FileStore, StorageProperties
     from waltap.config.profile import Profile
-    from waltap.files import FileStore, StorageProperties
     from waltap_spark.output import SparkOutput, TableState
 
 __all__ = ["application"]
@@ -516,14 +516,14 @@ def _storage(profile: str | None) -> "StorageProperties | None":
 def _resolved(profile: str) -> "Profile":
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     return resolve(read(profile), Host())
 
 
 def _output(path: str, storage: "StorageProperties | None") -> "SparkOutput":
     """Return the tables at ``path``, which may be the sink's path above them."""
-    from waltap.files import FileStore
+    from waltap.base.files import FileStore
     from waltap_spark.output import SparkOutput
 
     if not path.strip():

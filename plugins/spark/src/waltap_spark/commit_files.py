@@ -17,9 +17,9 @@ from typing import Any, Final, Generic, TypeVar, get_origin
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
-from waltap.files.errors import FilesUnavailable
-from waltap.files.store import FileStore
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.errors import FilesUnavailable
+from waltap.base.files.store import FileStore
 from waltap_spark.errors import OutputDamaged
 
 __all__ = ["COMMITS", "CommitFiles", "StructDifference", "changed", "difference"]

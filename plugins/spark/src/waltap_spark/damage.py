@@ -11,8 +11,8 @@ mark before it (`waltap_spark.follower`). Knows no Spark.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from waltap.files.errors import AccessRefused, BucketMissing, FilesAway, FilesUnavailable
-from waltap.files.store import FileStore
+from waltap.base.files.errors import AccessRefused, BucketMissing, FilesAway, FilesUnavailable
+from waltap.base.files.store import FileStore
 from waltap_spark.errors import SegmentDamaged
 from waltap_spark.plan import SegmentGroup
 

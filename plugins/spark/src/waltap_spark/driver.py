@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from waltap.base.files import FilesUnavailable
+from waltap.base.files.store import FileStore
 from waltap.errors import RetryVerdict, WaltapError
-from waltap.files import FilesUnavailable
-from waltap.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.applier import OutputApplier

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.files.errors import FilesUnavailable
+from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.column_identity import file_column
 from waltap_spark.expression import column_of
 from waltap_spark.schema import LOG_FIELDS, struct_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-    from waltap.files.store import FileStore
+    from waltap.base.files.store import FileStore
     from waltap_spark.output import TableState
     from waltap_spark.plan import SegmentGroup
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from waltap.base.files.errors import FilesUnavailable
 from waltap.errors import SinkError
-from waltap.files.errors import FilesUnavailable
 from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
 from waltap_spark.chunks import chunk_rows, chunk_struct
 from waltap_spark.errors import CatalogueUnreachable, ChunksRefused, ChunksUnread, RowsAwaited
@@ -34,7 +34,7 @@ from waltap_spark.snapshot_splits import Handed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from waltap.files.store import FileStore
+    from waltap.base.files.store import FileStore
 
 __all__ = ["ExternalSnapshots", "replaced_from_chunks", "unread", "wait_for"]
 

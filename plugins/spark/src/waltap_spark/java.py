@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from waltap.config.environment import variable
+from waltap.base.environment import variable
 from waltap_spark.errors import JavaMissing, PysparkUnfit
 
 __all__ = ["require_java", "require_pyspark"]

@@ -12,7 +12,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.errors import HistoryNotKept, MomentUnread, TableUnknown
 from waltap_spark.expression import quoted

@@ -3,7 +3,7 @@
 import contextlib
 from typing import TYPE_CHECKING
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 from waltap_spark.addresses import address
 from waltap_spark.expression import with_names
 from waltap_spark.plan import SegmentGroup

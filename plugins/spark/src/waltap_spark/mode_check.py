@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from waltap.capture.capture import CaptureRules
-from waltap.decode.relation import Relation
+from waltap.base.files.store import FileStore
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.decode.relation import Relation
 from waltap.errors import WaltapError
-from waltap.files.store import FileStore
-from waltap.source.check_context import CheckContext
-from waltap.source.connector import PreflightCheck
+from waltap.plugins.check_context import CheckContext
+from waltap.ports.source.connector import PreflightCheck
 from waltap_spark.applier import ApplyOptions
 from waltap_spark.errors import FormatLimit, MadeOtherwise, ModeUnfit
 from waltap_spark.modes import said, unfit

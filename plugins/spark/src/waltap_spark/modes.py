@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol, cast, get_args
 
 import msgspec
 
-from waltap.capture.java_regex import java_pattern
+from waltap.changes.capture.java_regex import java_pattern
 
 __all__ = [
     "DELETED",

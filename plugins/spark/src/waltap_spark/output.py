@@ -24,9 +24,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
-from waltap.files.errors import FilesInUse, FilesUnavailable
-from waltap.files.store import FileStore, safe_name
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.errors import FilesInUse, FilesUnavailable
+from waltap.base.files.store import FileStore, safe_name
 from waltap_sinks.changelog.log_identity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, LogPosition
 from waltap_spark.addresses import address

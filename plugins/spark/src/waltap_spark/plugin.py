@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec
 
 if TYPE_CHECKING:
-    from waltap.sink.sink import Sink, SinkContext
-    from waltap.sink.verification import VerificationSource
+    from waltap.ports.sink.sink import Sink, SinkContext
+    from waltap.ports.sink.verification import VerificationSource
 
 
 def _sink(properties: Any, context: "SinkContext") -> "Sink":

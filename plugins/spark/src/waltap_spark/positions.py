@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from waltap.source.position import parse_lsn
+from waltap.changes.transactions.position import parse_lsn
 from waltap_sinks.changelog.manifest import LogPosition
 
 __all__ = ["parse_position"]

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import IO, Final
 
+from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
-from waltap.files.store import FileStore
-from waltap.offsets.private_file import private, private_folder
 from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
 from waltap_spark.exit_codes import REFUSED, STANDING, UNREAD
 from waltap_spark.failures import NO_MEMORY

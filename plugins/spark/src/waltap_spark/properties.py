@@ -5,10 +5,10 @@ from typing import Final, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from waltap.capture.java_regex import java_pattern
+from waltap.base.files.properties import StorageProperties
+from waltap.base.property import Properties, declare, declare_family
+from waltap.changes.capture.java_regex import java_pattern
 from waltap.config import CommaList
-from waltap.config.property import Properties, declare, declare_family
-from waltap.files.properties import StorageProperties
 from waltap_spark.column_names import STYLES, checked_renames
 from waltap_spark.modes import (
     DELETED,

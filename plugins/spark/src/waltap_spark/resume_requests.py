@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
+from waltap.base.decode_errors import UNREADABLE
 from waltap_spark.output import BasePart, ChangeSet, SparkOutput, StagedSegment, TableState
 
 __all__ = ["AnsweredRequests", "How", "ResumeRequests", "resumed"]

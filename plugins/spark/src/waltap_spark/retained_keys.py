@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 from waltap_spark.compaction import of_touched_keys
 from waltap_spark.expression import column_of
 from waltap_spark.log_rows import logged, logged_types

@@ -12,8 +12,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from waltap.files.properties import StorageProperties
-from waltap.offsets.private_file import private, private_folder
+from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.properties import StorageProperties
 from waltap_spark.errors import SparkRefused
 from waltap_spark.java import require_java, require_pyspark
 
@@ -72,7 +72,7 @@ def reach(spark: "SparkSession", storage: StorageProperties, chosen: Mapping[str
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from waltap.files import StorageProperties
+    from waltap.base.files import StorageProperties
     from waltap_spark.formats.choice import FormatChoice
 
     Action = Callable[[SparkSession], None]

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from waltap.base.files import StorageProperties
+from waltap.base.property import declarations
 from waltap.config.layers import GivenProperty
 from waltap.config.namespace import Namespace, ValidationResult
-from waltap.config.property import declarations
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-from waltap.files import StorageProperties
 from waltap_spark.applier import ApplyOptions
 from waltap_spark.column_names import ColumnNames
 from waltap_spark.follower import FollowOptions

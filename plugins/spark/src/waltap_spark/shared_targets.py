@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from waltap.capture.java_regex import java_pattern, java_replacement
+from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap_spark.errors import SourcesDiffer
 from waltap_spark.modes import said
 from waltap_spark.schema import common_type

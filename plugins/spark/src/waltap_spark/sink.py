@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from waltap.base.files.store import FileStore
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.files.store import FileStore
-from waltap.sink.downstream import DownstreamProgress
-from waltap.sink.fail_stop import FailStop
-from waltap.sink.sink import Sink, SinkContext
-from waltap.snapshot.chunk import SnapshotChunk
-from waltap.source.completeness import PublicationCompleteness
-from waltap.source.connector import PreflightCheck
-from waltap.source.position import Position
-from waltap.transactions.transaction import Batch
+from waltap.ports.sink.downstream import DownstreamProgress
+from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.sink import Sink, SinkContext
+from waltap.ports.snapshot.chunk import SnapshotChunk
+from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applied import AppliedSoFar
 from waltap_spark.errors import TablesStandStill

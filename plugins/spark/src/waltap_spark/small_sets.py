@@ -7,7 +7,7 @@ to 0.3 s for each; pyarrow takes one or two milliseconds. The files are the same
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 from waltap_spark.schema import LOG_FIELDS
 
 if TYPE_CHECKING:

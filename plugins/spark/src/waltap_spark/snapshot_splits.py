@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.decode.relation import Relation
-from waltap.decode.replica_identity import ReplicaIdentity
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.replica_identity import ReplicaIdentity
+from waltap.changes.mapping.type_mapping import TypeOptions
 from waltap.errors import WaltapError
-from waltap.mapping.type_mapping import TypeOptions
-from waltap.sink.sink import SinkContext
-from waltap.snapshot.chunk import SnapshotChunk
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.snapshot.chunk import SnapshotChunk
 
 if TYPE_CHECKING:
-    from waltap.mapping.type_mapping import TypeMapper
+    from waltap.changes.mapping.type_mapping import TypeMapper
 
 __all__ = ["NO_MORE", "AssignedSplits", "DriverInput", "Handed", "RowTerms", "packed"]
 

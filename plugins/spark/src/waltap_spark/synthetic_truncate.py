@@ -4,7 +4,7 @@ when another table takes its name."""
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 from waltap_spark.expression import column_of
 from waltap_spark.formats import CommitContext, GroupRows
 from waltap_spark.output import TableState

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from waltap.capture.java_regex import java_pattern, java_replacement
+from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap_spark.errors import FormatLimit, NameTaken
 from waltap_spark.expression import quoted
 

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from waltap.files.store import FileStore
-from waltap.sink.verification import KeptTable, Row, Rows, TableReader, by_key
+from waltap.base.files.store import FileStore
+from waltap.ports.sink.verification import KeptTable, Row, Rows, TableReader, by_key
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
 from waltap_sinks.comparison.sides import row_text

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
+from waltap.base.decode_errors import UNREADABLE
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.output import OutputState, SparkOutput, TableState, VersionMap, Versions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from waltap.files.store import FileStore
+    from waltap.base.files.store import FileStore
     from waltap_spark.output import SparkOutput
     from waltap_spark.plan import SegmentGroup
 

@@ -3,12 +3,12 @@
 import abc
 from collections.abc import Sequence
 
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Positions
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import RetryVerdict, SinkError
-from waltap.format.record import Record
-from waltap.sink.fail_stop import FailStop
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.position import Positions
-from waltap.transactions.transaction import Batch
+from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 
 __all__ = ["AcknowledgedSink"]
 

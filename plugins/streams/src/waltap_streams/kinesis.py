@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.changes.events.record import Record
+from waltap.encoders.json.lines import JsonLines
 from waltap.errors import SinkError
-from waltap.format.record import Record
-from waltap.json.lines import JsonLines
-from waltap.plugin_errors import LibraryMissing
-from waltap.sink.sink import SinkContext
-from waltap.source.connector import PreflightCheck, StopRequested
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.source.connector import PreflightCheck, StopRequested
 from waltap_streams.delivery import AcknowledgedSink
 from waltap_streams.errors import (
     StreamFull,

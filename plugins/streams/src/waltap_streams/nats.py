@@ -10,11 +10,11 @@ from collections.abc import Coroutine, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.changes.events.record import Record
 from waltap.errors import SinkError
-from waltap.format.record import Record
-from waltap.plugin_errors import LibraryMissing
-from waltap.sink.sink import SinkContext
-from waltap.source.connector import PreflightCheck
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.source.connector import PreflightCheck
 from waltap_streams.delivery import AcknowledgedSink
 from waltap_streams.errors import (
     StreamFull,

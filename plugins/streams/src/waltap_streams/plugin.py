@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import SinkSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import SinkSpec
 
 if TYPE_CHECKING:
-    from waltap.sink.sink import Sink, SinkContext
+    from waltap.ports.sink.sink import Sink, SinkContext
 
 
 # Factories import their module, so that a profile loads only its own client library.

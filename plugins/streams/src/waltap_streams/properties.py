@@ -5,7 +5,7 @@ Names are Debezium Server's where the meaning is the same.
 
 from typing import Literal
 
-from waltap.config.property import CommaList, Properties, declare
+from waltap.base.property import CommaList, Properties, declare
 
 __all__ = ["KinesisProperties", "NatsProperties", "RedisProperties"]
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.format.record import Record
-from waltap.plugin_errors import LibraryMissing
-from waltap.sink.delivered import begins_snapshot, was_delivered
-from waltap.sink.fail_stop import FailStop
-from waltap.sink.held import DestinationBehind
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import PreflightCheck
-from waltap.source.position import Position, Positions
-from waltap.transactions.transaction import Batch
+from waltap.ports.sink.delivered import begins_snapshot, was_delivered
+from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.source.connector import PreflightCheck
 from waltap_streams.errors import (
     StreamFenced,
     StreamFull,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from waltap.config.redaction import without_frames
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.redaction import without_frames
 from waltap.errors import SinkError
-from waltap.plugin_errors import LibraryMissing
 
 __all__ = ["StreamServer"]
 

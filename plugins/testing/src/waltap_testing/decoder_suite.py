@@ -18,7 +18,7 @@ from itertools import cycle
 
 import pytest
 
-from waltap.decode.decoder import (
+from waltap.changes.decode.decoder import (
     Catalogue,
     Decoder,
     DecoderCapabilities,
@@ -26,7 +26,7 @@ from waltap.decode.decoder import (
     Frame,
     ServerInfo,
 )
-from waltap.decode.message import (
+from waltap.changes.decode.message import (
     Begin,
     BeginPrepare,
     Commit,
@@ -49,11 +49,11 @@ from waltap.decode.message import (
     Truncate,
     Update,
 )
-from waltap.decode.relation import DataType, Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.changes.decode.relation import DataType, Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.changes.transactions.position import lsn_text
 from waltap.errors import DecodeError
-from waltap.source.position import lsn_text
-from waltap.specs import DecoderSpec
+from waltap.ports.specs import DecoderSpec
 from waltap_testing.damage import chance, damaged, evenly, foreign, noise, truncated
 from waltap_testing.limits import measured
 from waltap_testing.recording import FrameRecording, RelationShapes, StaticCatalogue, neutral

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.events import EventTransform
-from waltap.format.format import FormatContext
-from waltap.format.record import Record
-from waltap.json.event_format import JsonEventFormat
-from waltap.json.properties import JsonProperties
-from waltap.source.position import START
-from waltap.specs import EventTransformSpec
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.events import EventTransform
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import START
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
+from waltap.encoders.format.format import FormatContext
+from waltap.encoders.json.event_format import JsonEventFormat
+from waltap.encoders.json.properties import JsonProperties
+from waltap.ports.specs import EventTransformSpec
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.scenarios import mixed
 from waltap_testing.spec_promises import assert_well_formed

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pytest
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.events import ChangeEvent
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.format import Format, FormatContext
-from waltap.format.record import Record
-from waltap.format.record_stage import RecordStep
-from waltap.specs import FormatSpec
-from waltap.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.changes.events import ChangeEvent
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.format import Format, FormatContext
+from waltap.encoders.format.record_stage import RecordStep
+from waltap.ports.specs import FormatSpec
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.notification_channel_suite import NOTIFICATIONS
 from waltap_testing.scenarios import mixed

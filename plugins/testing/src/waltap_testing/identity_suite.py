@@ -17,11 +17,11 @@ from itertools import product
 import msgspec
 import pytest
 
-from waltap.decode.message import Delete, OldTuple, Update
-from waltap.decode.relation import Column, Relation
-from waltap.decode.replica_identity import ReplicaIdentity, RowImages
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
-from waltap.specs import ReplicaIdentitySpec
+from waltap.changes.decode.message import Delete, OldTuple, Update
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.replica_identity import ReplicaIdentity, RowImages
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
+from waltap.ports.specs import ReplicaIdentitySpec
 from waltap_testing.spec_promises import assert_well_formed
 
 __all__ = ["IdentityRig", "IdentitySuite"]

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from functools import lru_cache
 
-from waltap.decode.relation import Relation
-from waltap.decode.replica_identity import ReplicaIdentity
-from waltap.events import ReplicaIdentities
-from waltap.mapping.type_mapping import TypeMapper, TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
-from waltap.specs import TypeSpec
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.replica_identity import ReplicaIdentity
+from waltap.changes.events import ReplicaIdentities
+from waltap.changes.mapping.type_mapping import TypeMapper, TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.ports.specs import TypeSpec
 
 __all__ = ["identity", "identity_kept", "installed_types", "mapper"]
 
@@ -16,7 +16,7 @@ __all__ = ["identity", "identity_kept", "installed_types", "mapper"]
 @lru_cache(maxsize=1)
 def _plugins() -> tuple[tuple[TypeSpec, ...], ReplicaIdentities]:
     # Host() loads every installed plugin, so it is made on first use only.
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     host = Host()
     return host.types, ReplicaIdentities(host.replica_identities.values())

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from waltap.notifications.channel import NotificationChannel
-from waltap.notifications.notification import Notification
-from waltap.specs import NotificationChannelSpec
+from waltap.changes.transactions.notification import Notification
+from waltap.ports.notifications.channel import NotificationChannel
+from waltap.ports.specs import NotificationChannelSpec
 from waltap_testing.spec_promises import assert_well_formed
 
 __all__ = ["NotificationChannelRig", "NotificationChannelSuite"]

@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from waltap.changes.transactions.position import Position
 from waltap.errors import OffsetError
-from waltap.offsets.offset import Offset, OffsetStore, PartitionOffset, SnapshotProgress
-from waltap.source.position import Position
-from waltap.specs import OffsetStoreSpec
+from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset, SnapshotProgress
+from waltap.ports.specs import OffsetStoreSpec
 from waltap_testing.crash import CrashChild, KillPoint, in_child, limit_file_size
 from waltap_testing.damage import chance, damaged, evenly
 from waltap_testing.spec_promises import assert_well_formed

@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from waltap.capture.capture import CaptureProperties, CaptureRules
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.converted import ConvertedFormat, RecordConverters
-from waltap.format.converter import ConverterContext
-from waltap.format.format import FormatContext
-from waltap.format.record_transform import (
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.mapping import envelope
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
+from waltap.encoders.format.converter import ConverterContext
+from waltap.encoders.format.format import FormatContext
+from waltap.encoders.format.record_transform import (
     RecordTransform,
     RecordTransformContext,
     RecordUnfit,
 )
-from waltap.json.converter import JsonConverter, JsonConverterProperties
-from waltap.mapping import envelope
-from waltap.mapping.connect_schema import Schema
-from waltap.specs import RecordTransformSpec
+from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
+from waltap.ports.specs import RecordTransformSpec
 from waltap_testing.format_suite import NOW, every_part
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.spec_promises import assert_well_formed
@@ -92,7 +92,7 @@ class RecordTransformRig:
 class RecordTransformSuite:
     """Rules for every transform of records.
 
-    The contract is `waltap.format.record_transform`.
+    The contract is `waltap.encoders.format.record_transform`.
     """
 
     @pytest.fixture

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from waltap.decode.decoder import Decoder, Frame
-from waltap.decode.message import Message, OldTuple
-from waltap.decode.relation import DataType, Relation
-from waltap.decode.tuple_image import MissingValue
-from waltap.offsets.private_file import private
-from waltap.source.position import lsn_text, parse_lsn
+from waltap.base.files.private_file import private
+from waltap.changes.decode.decoder import Decoder, Frame
+from waltap.changes.decode.message import Message, OldTuple
+from waltap.changes.decode.relation import DataType, Relation
+from waltap.changes.decode.tuple_image import MissingValue
+from waltap.changes.transactions.position import lsn_text, parse_lsn
 
 __all__ = [
     "FrameRecording",

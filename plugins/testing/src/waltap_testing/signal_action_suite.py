@@ -14,9 +14,9 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import pytest
 
-from waltap.signals import Signal, SignalCall, SignalUnusable
-from waltap.signals.signal import KNOWN
-from waltap.specs import SignalActionSpec
+from waltap.ports.signals import Signal, SignalCall, SignalUnusable
+from waltap.ports.signals.signal import KNOWN
+from waltap.ports.specs import SignalActionSpec
 from waltap_testing.limits import soon
 from waltap_testing.spec_promises import assert_well_formed
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from waltap.changes.transactions.position import START, Position, Positions
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import RetryVerdict, SinkError
-from waltap.sink.sink import Sink
-from waltap.source.position import START, Position, Positions
-from waltap.transactions.transaction import Batch
+from waltap.ports.sink.sink import Sink
 from waltap_testing.crash import (
     NATIVE,
     ChildOutcome,

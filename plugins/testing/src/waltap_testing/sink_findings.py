@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import orjson
 
-from waltap.format.record import Record
-from waltap.sink.sink import SinkCapabilities
-from waltap.source.position import Position
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Position
+from waltap.ports.sink.sink import SinkCapabilities
 from waltap_testing.sink_rig import DeliveredChange, SinkRig
 from waltap_testing.workload import ExpectedEvent, ScriptedWorkload
 

@@ -10,11 +10,11 @@ from typing import Final
 
 import pytest
 
+from waltap.changes.transactions.position import START, Position, Positions
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.sink.held import require_held
-from waltap.sink.sink import Sink
-from waltap.source.position import START, Position, Positions
-from waltap.transactions.transaction import Batch
+from waltap.ports.sink.held import require_held
+from waltap.ports.sink.sink import Sink
 from waltap_testing.scenarios import mixed
 from waltap_testing.sink_rig import SinkRig, sole
 from waltap_testing.workload import batches

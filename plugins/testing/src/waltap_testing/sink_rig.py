@@ -6,11 +6,11 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from waltap.format.record import Record
-from waltap.sink.sink import Sink, SinkContext
-from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.position import SOLE, Position, Positions
-from waltap.specs import SinkSpec
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import SOLE, Position, Positions
+from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.ports.sink.sink import Sink, SinkContext
+from waltap.ports.specs import SinkSpec
 from waltap_testing.installed import identity_kept, mapper
 
 __all__ = ["DeliveredChange", "SinkRig", "sole"]

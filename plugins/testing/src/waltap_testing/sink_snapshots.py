@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from waltap.sink.sink import Sink
-from waltap.snapshot.progress import SnapshotProgress, TableChunks
-from waltap.transactions.transaction import Batch, SnapshotRows
+from waltap.changes.transactions.snapshot_progress import SnapshotProgress, TableChunks
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
+from waltap.ports.sink.sink import Sink
 from waltap_testing.sink_findings import assert_complete
 from waltap_testing.sink_rig import SinkRig
 from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, relation

@@ -26,13 +26,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from waltap.decode.message import Insert
+from waltap.changes.decode.message import Insert
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import SOLE, START, Position, Positions
+from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.errors import RetryVerdict, SinkError, WaltapError
-from waltap.format.record import Record
-from waltap.sink.refusal import RecordsRefused, leave_out
-from waltap.sink.sink import Sink
-from waltap.source.position import SOLE, START, Position, Positions
-from waltap.transactions.transaction import Batch, TransactionPart
+from waltap.ports.sink.refusal import RecordsRefused, leave_out
+from waltap.ports.sink.sink import Sink
 from waltap_testing.crash import CrashChild, KillPoint
 from waltap_testing.scenarios import SCENARIOS, large_transaction, mixed
 from waltap_testing.sink_crash import (

@@ -20,13 +20,13 @@ from itertools import product
 
 import pytest
 
-from waltap.decode.relation import Column, Relation
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.transactions.position import Position
 from waltap.errors import SnapshotError
-from waltap.offsets.offset import Offset, PartitionOffset
-from waltap.snapshot.snapshotter import ISOLATIONS, SnapshotFacts, SnapshotStart, Snapshotter
-from waltap.source.connector import SlotStatus
-from waltap.source.position import Position
-from waltap.specs import SnapshotterSpec
+from waltap.ports.offsets.offset import Offset, PartitionOffset
+from waltap.ports.snapshot.snapshotter import ISOLATIONS, SnapshotFacts, SnapshotStart, Snapshotter
+from waltap.ports.source.connector import SlotStatus
+from waltap.ports.specs import SnapshotterSpec
 from waltap_testing.spec_promises import assert_well_formed
 
 __all__ = ["SnapshotterRig", "SnapshotterSuite"]

@@ -2,8 +2,8 @@
 
 import re
 
-from waltap.config.property import declarations
-from waltap.specs import Spec
+from waltap.base.property import declarations
+from waltap.ports.specs import Spec
 
 __all__ = ["assert_well_formed"]
 

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from waltap.decode.message import Delete, Insert, OldTuple, Update
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
-from waltap.sink.sink import SinkContext
-from waltap.source.completeness import PublicationCompleteness
-from waltap.source.position import START, Position
-from waltap.specs import TableFormatSpec
+from waltap.changes.decode.message import Delete, Insert, OldTuple, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap.changes.transactions.position import START, Position
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.specs import TableFormatSpec
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats import (

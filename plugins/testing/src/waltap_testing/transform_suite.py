@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from waltap.decode.message import Change, LogicalMessage, Truncate
-from waltap.decode.relation import Relation
-from waltap.source.position import START, Position
-from waltap.specs import TransformSpec
-from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-from waltap.transforms.applied import transformed
+from waltap.changes.decode.message import Change, LogicalMessage, Truncate
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import START, Position
+from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.ports.specs import TransformSpec
+from waltap.ports.transforms.applied import transformed
 from waltap_testing.scenarios import mixed
 from waltap_testing.spec_promises import assert_well_formed
 from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, ScriptedWorkload, as_columns

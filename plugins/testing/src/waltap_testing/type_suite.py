@@ -22,13 +22,13 @@ from typing import Any
 
 import pytest
 
-from waltap.decode.relation import Column, DataType, TypeKind
+from waltap.changes.decode.relation import Column, DataType, TypeKind
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.json_schema import value_json
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.errors import SinkError
-from waltap.json.schema import value_json
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.type_mapping import ColumnMapping, TypeOptions
-from waltap.mapping.type_registry import TypeRegistry
-from waltap.specs import TypeSpec
+from waltap.ports.specs import TypeSpec
 from waltap_testing.installed import installed_types
 
 __all__ = ["TypeRig", "TypeSuite"]

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import msgspec
 import orjson
 
-from waltap.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
-from waltap.decode.relation import Column, DataType, Relation
-from waltap.decode.tuple_image import ABSENT, Tuple
-from waltap.format.record import Record
-from waltap.format.record_block import RecordBlock
-from waltap.source.position import START, Position
-from waltap.transactions.row_block import RowBlock
-from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
+from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.tuple_image import ABSENT, Tuple
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import START, Position
+from waltap.changes.transactions.row_block import RowBlock
+from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.format.record_block import RecordBlock
 
 __all__ = [
     "ITEMS",

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import TransformSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import TransformSpec
 
 
 @hookimpl

@@ -1,5 +1,5 @@
 """Types of PostgreSQL's extensions: PostGIS and pgvector.
 
-Written as any plugin's types are: they need `waltap.mapping` and nothing else. An import contract
+Written as any plugin's types are: they need `waltap.changes.mapping` and nothing else. An import contract
 keeps it so.
 """

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from waltap.mapping import (
+from waltap.changes.mapping import (
     Column,
     ColumnMapping,
     ConnectKind,

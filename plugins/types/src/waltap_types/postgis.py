@@ -4,7 +4,7 @@ import struct
 from binascii import b2a_base64, unhexlify
 from typing import TYPE_CHECKING
 
-from waltap.mapping import (
+from waltap.changes.mapping import (
     Column,
     ColumnMapping,
     ConnectKind,

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from psycopg import sql
 
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SourceError
-from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.chunk_source import ReadChunk
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.chunk_source import ReadChunk
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier

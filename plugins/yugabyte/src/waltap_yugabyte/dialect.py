@@ -5,12 +5,12 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
-from waltap.decode.message import Commit, Message
+from waltap.changes.decode.message import Commit, Message
+from waltap.changes.events import PLAIN, VALUE_AND_SET
+from waltap.changes.events.form import EventForm
+from waltap.changes.mapping.envelope import DEBEZIUM_2_5, NEWEST
+from waltap.cli.session import PINNED_AGAIN, USERS_PATH
 from waltap.errors import SourceError
-from waltap.events import PLAIN, VALUE_AND_SET
-from waltap.events.form import EventForm
-from waltap.mapping.envelope import DEBEZIUM_2_5, NEWEST
-from waltap.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.dialect import PostgresDialect
 from waltap_postgres.properties import PostgresProperties

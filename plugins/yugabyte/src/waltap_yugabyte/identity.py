@@ -5,11 +5,11 @@ YugabyteDB. Columns that the storage did not send arrive as UNCHANGED, whatever 
 differ from an explicit NULL. A change of the key arrives as a delete and an insert.
 """
 
-from waltap.decode.message import Delete, OldTuple, Update
-from waltap.decode.relation import Relation
-from waltap.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
-from waltap.decode.tuple_image import ABSENT
-from waltap.specs import ReplicaIdentitySpec
+from waltap.changes.decode.message import Delete, OldTuple, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
+from waltap.changes.decode.tuple_image import ABSENT
+from waltap.ports.specs import ReplicaIdentitySpec
 
 __all__ = ["REPLICA_IDENTITIES", "ChangeIdentity"]
 

@@ -1,7 +1,7 @@
 """A connector of several slots, each with a hash range of one table.
 
 Each range has its own slot and publication, is read as of its slot's time, and streams by itself.
-The pipeline has one position per slot (`waltap.offsets.offset.Offset`), under the slot's name.
+The pipeline has one position per slot (`waltap.ports.offsets.offset.Offset`), under the slot's name.
 
 Source: YugabyteDB documentation, parallel streaming; Debezium's connector for YugabyteDB,
 ``YBValidate.java`` and ``PostgresConnectorTask.java``.
@@ -10,12 +10,14 @@ Source: YugabyteDB documentation, parallel streaming; Debezium's connector for Y
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 
-from waltap.decode.decoder import Decoder
-from waltap.decode.relation import Relation
+from waltap.changes.decode.decoder import Decoder
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import SourceError, WaltapError
-from waltap.offsets.offset import Offset
-from waltap.offsets.owned_objects import OwnedObject
-from waltap.source.connector import (
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.source.connector import (
     ChangeStream,
     Connector,
     ConnectorContext,
@@ -24,8 +26,6 @@ from waltap.source.connector import (
     SnapshotOverlap,
     StartPosition,
 )
-from waltap.source.position import Position, Positions
-from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.connector import PostgresConnector
 from waltap_postgres.replication.publication import identifier
 from waltap_yugabyte.chunks import hash_condition

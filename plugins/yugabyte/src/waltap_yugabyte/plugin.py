@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import ConnectorSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import ConnectorSpec
 
 if TYPE_CHECKING:
-    from waltap.events.form import EventForm
-    from waltap.source.connector import Connector
-    from waltap.specs import ReplicaIdentitySpec, SnapshotterSpec, TransformSpec
+    from waltap.changes.events.form import EventForm
+    from waltap.ports.source.connector import Connector
+    from waltap.ports.specs import ReplicaIdentitySpec, SnapshotterSpec, TransformSpec
 
 
 def _connector(properties: Any, context: Any) -> "Connector":
@@ -56,7 +56,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 @hookimpl
 def register_snapshotters() -> "Iterable[SnapshotterSpec]":
     """Contribute the snapshot mode that only YugabyteDB has."""
-    from waltap.specs import SnapshotterSpec
+    from waltap.ports.specs import SnapshotterSpec
     from waltap_postgres.snapshot.modes import InitialOnly
     from waltap_yugabyte.properties import PARALLEL
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from waltap.source.connector import PreflightCheck
+from waltap.ports.source.connector import PreflightCheck
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.catalog.preflight import PreflightChecks
 from waltap_postgres.snapshot.transaction import SnapshotTable

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from waltap.config.property import CommaList, declare
+from waltap.base.property import CommaList, declare
 from waltap_postgres.properties import PostgresProperties
 from waltap_yugabyte.errors import YugabyteMeanings
 

@@ -4,7 +4,7 @@ The server lacks the WAL and system columns that PostgreSQL's checks use. A slot
 publication as of the slot's creation, or as of its last refresh. A refresh takes up to
 ``cdcsdk_publication_list_refresh_interval_secs``. Changes to a table that joins before the refresh
 are never sent. So the slot's entry stores when each table joined
-(`waltap.offsets.owned_objects.OwnedObject`), and a table is read after the refresh.
+(`waltap.ports.offsets.owned_objects.OwnedObject`), and a table is read after the refresh.
 
 A table may exist when the slot is created and stay unstreamed for four hours. Then the cluster
 regards it as not of interest and drops the changes that the slot would need. If it joins later,
@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from waltap.offsets.owned_objects import OwnedObject
-from waltap.source.completeness import PublicationCompleteness
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.source.completeness import PublicationCompleteness
 from waltap_postgres.errors import INSERTS_SUFFIX, PublicationGone
 from waltap_postgres.replication.publication_completeness import Membership
 from waltap_postgres.replication.publications import PublicationSet

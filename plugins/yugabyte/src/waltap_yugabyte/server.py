@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import ClassVar
 
-from waltap.decode.decoder import ServerInfo
+from waltap.changes.decode.decoder import ServerInfo
 from waltap_postgres.catalog.catalogue import (
     UNVERSIONED_RELATION_SQL,
     CatalogTable,

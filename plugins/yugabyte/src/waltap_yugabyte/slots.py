@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import ConnectionLost, SourceError
-from waltap.source.position import parse_lsn
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.properties import PostgresProperties

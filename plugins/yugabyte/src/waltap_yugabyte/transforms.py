@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.specs import RecordTransformSpec
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.ports.specs import RecordTransformSpec
 from waltap_transforms.debezium.new_record_state import (
     ExtractNewRecordState,
     ExtractNewRecordStateProperties,

@@ -1,6 +1,6 @@
 """A topic naming strategy: one topic per schema, prefix.schema."""
 
-from waltap.capture import CaptureProperties, TopicNaming
+from waltap.changes.capture import CaptureProperties, TopicNaming
 
 
 def naming(properties: CaptureProperties) -> TopicNaming:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import TopicNamingSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import TopicNamingSpec
 from waltap_by_schema.naming import naming
 
 WALTAP_API = 1

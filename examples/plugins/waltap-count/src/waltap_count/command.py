@@ -2,7 +2,7 @@
 
 import typer
 
-from waltap.host import Host
+from waltap.plugins.host import Host
 
 command = typer.Typer(add_completion=False, help="Count what the installed plugins provide.")
 

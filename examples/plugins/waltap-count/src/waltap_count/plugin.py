@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import CommandSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import CommandSpec
 
 WALTAP_API = 1
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import orjson
 
-from waltap.decode import (
+from waltap.changes.decode import (
     Change,
     Delete,
     Insert,
@@ -23,8 +23,8 @@ from waltap.decode import (
     Tuple,
     Update,
 )
-from waltap.transactions import Heartbeat, SnapshotRows, TransactionPart
-from waltap.format import Format, FormatContext, Record
+from waltap.changes.transactions import Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.format import Format, FormatContext, Record
 
 
 class FlatFormat(Format):

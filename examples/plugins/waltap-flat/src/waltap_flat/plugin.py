@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import FormatSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import FormatSpec
 from waltap_flat.format import FlatFormat
 
 WALTAP_API = 1

@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from waltap.config import Properties, declare
-from waltap.signals import Signal
+from waltap.ports.signals import Signal
 
 log = logging.getLogger(__name__)
 

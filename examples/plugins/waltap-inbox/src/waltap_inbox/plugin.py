@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import SignalChannelSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import SignalChannelSpec
 from waltap_inbox.channel import InboxChannel, InboxProperties
 
 WALTAP_API = 1

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from waltap.config import CommaList, Properties, declare
-from waltap.decode import Column, Relation
-from waltap.mapping import ColumnConverter, ColumnConversion, Field, ConnectKind, Schema
+from waltap.changes.decode import Column, Relation
+from waltap.changes.mapping import ColumnConverter, ColumnConversion, Field, ConnectKind, Schema
 
 SCHEMA = Schema(
     kind=ConnectKind.STRUCT,

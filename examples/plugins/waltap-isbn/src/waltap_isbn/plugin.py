@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import ColumnConverterSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import ColumnConverterSpec
 from waltap_isbn.converter import IsbnProperties, isbn
 
 WALTAP_API = 1

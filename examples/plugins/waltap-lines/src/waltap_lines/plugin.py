@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import SinkSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import SinkSpec
 from waltap_lines.sink import LinesProperties, LinesSink
 
 WALTAP_API = 1

@@ -11,10 +11,10 @@ import orjson
 
 from waltap.config import Properties, declare
 from waltap.errors import SinkError
-from waltap.transactions import Batch
-from waltap.format import Record
-from waltap.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source import Position
+from waltap.changes.transactions import Batch
+from waltap.encoders.format import Record
+from waltap.ports.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.source import Position
 
 
 class LinesRefused(SinkError):

@@ -4,7 +4,7 @@ The rules that the tests check: data may be anything, and what will not do is Si
 reason; the action does not wait, since it runs between two batches.
 """
 
-from waltap.signals import SignalCall, SignalUnusable
+from waltap.ports.signals import SignalCall, SignalUnusable
 
 LONGEST = 200
 

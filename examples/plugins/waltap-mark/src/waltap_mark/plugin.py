@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import SignalActionSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import SignalActionSpec
 from waltap_mark.action import act
 
 WALTAP_API = 1

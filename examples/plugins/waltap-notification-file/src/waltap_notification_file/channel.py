@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 
 from waltap.config import Properties, declare
-from waltap.notifications import Notification
+from waltap.ports.notifications import Notification
 
 
 class NotificationFileProperties(Properties):

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import NotificationChannelSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import NotificationChannelSpec
 from waltap_notification_file.channel import NotificationFileChannel, NotificationFileProperties
 
 WALTAP_API = 1

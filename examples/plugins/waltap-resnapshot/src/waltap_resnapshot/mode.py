@@ -1,7 +1,7 @@
 """A snapshot mode: when tables are read, which of them, and which of their rows."""
 
-from waltap.decode import Relation
-from waltap.snapshot import SnapshotFacts, Snapshotter, SnapshotStart
+from waltap.changes.decode import Relation
+from waltap.ports.snapshot import SnapshotFacts, Snapshotter, SnapshotStart
 
 UNREAD = "archive"
 """The schema whose tables are not read."""

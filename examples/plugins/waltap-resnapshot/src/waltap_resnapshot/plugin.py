@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import SnapshotterSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import SnapshotterSpec
 from waltap_resnapshot.mode import Resnapshot
 
 WALTAP_API = 1

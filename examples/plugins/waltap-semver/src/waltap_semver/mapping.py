@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from waltap.mapping import Field, ConnectKind, Schema, TypeSample, simple_type, types_named
+from waltap.changes.mapping import Field, ConnectKind, Schema, TypeSample, simple_type, types_named
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from waltap.hookspecs import hookimpl
+from waltap.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from waltap.mapping import TypeSpec
+    from waltap.changes.mapping import TypeSpec
 
 WALTAP_API = 1
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import RecordTransformSpec, TransformSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import RecordTransformSpec, TransformSpec
 from waltap_site.transform import SiteProperties, site
 
 WALTAP_API = 1

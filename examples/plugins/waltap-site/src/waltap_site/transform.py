@@ -5,8 +5,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from waltap.config import Properties, declare
-from waltap.format import ConnectRecord, RecordTransformContext, RecordUnfit, SchemaMemory
-from waltap.mapping import Field, ConnectKind, Schema
+from waltap.encoders.format import ConnectRecord, RecordTransformContext, RecordUnfit, SchemaMemory
+from waltap.changes.mapping import Field, ConnectKind, Schema
 
 
 class SiteProperties(Properties):

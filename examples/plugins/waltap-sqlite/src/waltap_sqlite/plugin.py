@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import OffsetStoreSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import OffsetStoreSpec
 from waltap_sqlite.store import SqliteOffsetStore, SqliteProperties
 
 WALTAP_API = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from waltap.config import Properties, declare
 from waltap.errors import OffsetError
-from waltap.offsets import Offset, OffsetStore, decoded, encoded
+from waltap.ports.offsets import Offset, OffsetStore, decoded, encoded
 
 TABLE = "CREATE TABLE IF NOT EXISTS offset (pipeline TEXT PRIMARY KEY, offset BLOB NOT NULL)"
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from waltap.config import CommaList, Properties, declare
-from waltap.decode import Column, Relation
-from waltap.transforms import Batch, Rewrite, rewrite_columns
+from waltap.changes.decode import Column, Relation
+from waltap.ports.transforms import Batch, Rewrite, rewrite_columns
 
 
 class StarsProperties(Properties):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
-from waltap.decode import (
+from waltap.changes.decode import (
     Begin,
     Commit,
     Decoder,

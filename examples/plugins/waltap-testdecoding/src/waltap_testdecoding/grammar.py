@@ -13,7 +13,7 @@ Source: contrib/test_decoding/test_decoding.c of PostgreSQL 15.
 
 import re
 
-from waltap.decode import UNCHANGED, Value
+from waltap.changes.decode import UNCHANGED, Value
 
 # [grammar]
 NAME = r'(?:"[^"]*(?:""[^"]*)*"|[^"\s\[\].,:]+)'

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import DecoderSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import DecoderSpec
 from waltap_testdecoding.decoder import CAPABILITIES, TestDecoding
 from waltap_testdecoding.properties import TestDecodingProperties
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from waltap.decode import ABSENT, Catalogue, Column, OldTuple, Relation, Tuple
+from waltap.changes.decode import ABSENT, Catalogue, Column, OldTuple, Relation, Tuple
 from waltap_testdecoding.grammar import Pairs, Unexpected
 
 

@@ -1,6 +1,6 @@
 """A check: what a replication slot may keep of the WAL while nobody reads it."""
 
-from waltap.source import PreflightCheck, CheckContext
+from waltap.ports.source import PreflightCheck, CheckContext
 
 NAME = "wal-limit"
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import CheckSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import CheckSpec
 from waltap_wal_limit.check import check
 
 WALTAP_API = 1

@@ -4,7 +4,7 @@ Replace this by what your server sends. What `update` and `delete` say is all th
 knows of old rows: nothing else looks at the identity.
 """
 
-from waltap.decode import (
+from waltap.changes.decode import (
     ABSENT,
     UNCHANGED,
     Delete,

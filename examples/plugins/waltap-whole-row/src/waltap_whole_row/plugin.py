@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from waltap.hookspecs import hookimpl
-from waltap.specs import ReplicaIdentitySpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import ReplicaIdentitySpec
 from waltap_whole_row.identity import WholeRow
 
 WALTAP_API = 1

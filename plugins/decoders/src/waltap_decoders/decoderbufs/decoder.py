@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Never
 
-from waltap.decode.decoder import Decoder, DecoderContext, Frame
-from waltap.decode.message import (
+from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame
+from waltap.changes.decode.message import (
     Begin,
     Commit,
     Delete,
@@ -20,9 +20,9 @@ from waltap.decode.message import (
     Update,
     skip,
 )
-from waltap.decode.relation import Relation
-from waltap.decode.text_encoding import codec_of
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.text_encoding import codec_of
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap_decoders.capabilities import DECODERBUFS
 from waltap_decoders.decoderbufs.datums import DatumKind, datum_kind, typmod
 from waltap_decoders.decoderbufs.row_message_pb2 import (

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from waltap.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
-from waltap.decode.message import (
+from waltap.changes.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
+from waltap.changes.decode.message import (
     Begin,
     BeginPrepare,
     Commit,
@@ -35,8 +35,8 @@ from waltap.decode.message import (
     Update,
     skip,
 )
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import DecodeError
 from waltap_decoders.pgoutput.payload import PayloadReader
 from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from waltap.config.property import Properties, declare
-from waltap.decode.decoder import ServerInfo
+from waltap.base.property import Properties, declare
+from waltap.changes.decode.decoder import ServerInfo
 from waltap.errors import ConfigurationError, PropertyProblem
 
 __all__ = ["PgOutputProperties", "highest_protocol", "negotiate"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from waltap.decode.decoder import DecoderContext
-from waltap.decode.relation import Column, Relation
+from waltap.changes.decode.decoder import DecoderContext
+from waltap.changes.decode.relation import Column, Relation
 from waltap_decoders.pgoutput.payload import PayloadReader
 from waltap_decoders.pgoutput.tuple_codec import RowReader
 from waltap_decoders.retirement import RelationRetirement

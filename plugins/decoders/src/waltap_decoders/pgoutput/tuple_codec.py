@@ -21,10 +21,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from waltap.decode.message import Delete, Insert, OldTuple, Update
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
-from waltap.generated import define
+from waltap.base.generated import define
+from waltap.changes.decode.message import Delete, Insert, OldTuple, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap_decoders.pgoutput.payload import PayloadReader
 
 __all__ = [

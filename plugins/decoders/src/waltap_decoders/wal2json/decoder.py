@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Never
 
 from msgspec import UNSET
 
-from waltap.decode.decoder import Decoder, DecoderContext, Frame
-from waltap.decode.message import (
+from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame
+from waltap.changes.decode.message import (
     Begin,
     Commit,
     Delete,
@@ -26,11 +26,11 @@ from waltap.decode.message import (
     Update,
     skip,
 )
-from waltap.decode.relation import Relation
-from waltap.decode.text_encoding import codec_of
-from waltap.decode.tuple_image import Value
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.text_encoding import codec_of
+from waltap.changes.decode.tuple_image import Value
+from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import DecodeError
-from waltap.source.position import parse_lsn
 from waltap_decoders.capabilities import WAL2JSON
 from waltap_decoders.named_relations import NamedRelations, RowLayout
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts

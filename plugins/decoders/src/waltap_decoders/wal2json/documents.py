@@ -14,7 +14,7 @@ from typing import Any, Never, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from waltap.decode_errors import UNREADABLE
+from waltap.base.decode_errors import UNREADABLE
 from waltap.errors import DecodeError
 
 __all__ = [

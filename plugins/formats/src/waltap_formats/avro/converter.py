@@ -3,9 +3,15 @@
 import json
 from functools import cached_property
 
-from waltap.events.shape import TableShape
-from waltap.format.converter import Converter, ConverterContext, Encode, WriteCreates, WriteKeys
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.events.shape import TableShape
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.converter import (
+    Converter,
+    ConverterContext,
+    Encode,
+    WriteCreates,
+    WriteKeys,
+)
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.avro.rows import create_writer, key_writer

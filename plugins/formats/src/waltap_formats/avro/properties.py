@@ -1,6 +1,6 @@
 """Properties of Avro, named as Confluent's AvroConverter names them."""
 
-from waltap.config.property import declare
+from waltap.base.property import declare
 from waltap_formats.registry.properties import RegistryProperties
 
 __all__ = ["AvroProperties"]

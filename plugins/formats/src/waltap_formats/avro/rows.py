@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from waltap.capture.source_type import root_type
-from waltap.decode.relation import TypeKind
-from waltap.decode.tuple_image import Tuple
-from waltap.events.shape import ShapeColumn, TableShape, column_value
-from waltap.format.converter import WriteCreates, WriteKeys, Written
-from waltap.format.frame import EventFrame
-from waltap.generated import define
-from waltap.json.codec import MISFITS
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.type_mapping import ColumnMapping
+from waltap.base.generated import define
+from waltap.changes.capture.source_type import root_type
+from waltap.changes.decode.relation import TypeKind
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.events.shape import ShapeColumn, TableShape, column_value
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.type_mapping import ColumnMapping
+from waltap.encoders.format.converter import WriteCreates, WriteKeys, Written
+from waltap.encoders.format.frame import EventFrame
+from waltap.encoders.json.codec import MISFITS
 from waltap_formats.avro.binary import RANGES, avro_writer, integer_writer, long_bytes
 from waltap_formats.varint import LAST, MORE, unsigned
 

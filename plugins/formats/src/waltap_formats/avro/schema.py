@@ -11,8 +11,8 @@ import json
 import re
 from typing import Any
 
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["MAP_ENTRY", "AvroSchema", "avro_schema", "is_map"]
 

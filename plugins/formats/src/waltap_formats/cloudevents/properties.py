@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from waltap.config.property import CommaList, Properties, declare
+from waltap.base.property import CommaList, Properties, declare
 from waltap_formats.avro.properties import AvroProperties
 
 __all__ = ["CloudEventsProperties"]

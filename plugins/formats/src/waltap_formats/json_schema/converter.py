@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 
-from waltap.format.converter import Converter, ConverterContext, Encode
-from waltap.json.converter import json_writer
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.converter import Converter, ConverterContext, Encode
+from waltap.encoders.json.converter import json_writer
 from waltap_formats.json_schema.properties import JsonSchemaProperties
 from waltap_formats.registry.client import RegistryClient
 
@@ -100,7 +100,7 @@ def _map(schema: Schema, *, numeric: bool) -> dict[str, Any]:
 def _default(schema: Schema) -> Any:
     import json
 
-    from waltap.json.schema import value_json
+    from waltap.changes.mapping.json_schema import value_json
 
     return json.loads(value_json(schema, schema.default))
 

@@ -2,9 +2,9 @@
 
 from functools import cached_property
 
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.converter import Converter, ConverterContext, Encode
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.format.converter import Converter, ConverterContext, Encode
-from waltap.mapping.connect_schema import ConnectKind, Schema
 from waltap_formats.avro.binary import long_bytes
 from waltap_formats.protobuf.binary import NullPresence, message_writer, wrapped_writer
 from waltap_formats.protobuf.properties import ProtobufProperties

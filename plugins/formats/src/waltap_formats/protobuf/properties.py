@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from waltap.config.property import declare
+from waltap.base.property import declare
 from waltap_formats.registry.properties import RegistryProperties
 
 __all__ = ["ProtobufProperties"]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = [
     "LOGICAL",

@@ -18,9 +18,9 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import httpx
 import orjson
 
+from waltap.base.http.exchange import bounded, exchange
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.http.exchange import bounded, exchange
-from waltap.source.connector import StopRequested
+from waltap.ports.source.connector import StopRequested
 from waltap_formats.errors import (
     RegistryAway,
     RegistryLogin,

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator
 
-from waltap.config.property import CommaList, Properties, declare
+from waltap.base.property import CommaList, Properties, declare
 
 __all__ = ["RegistryProperties"]
 

@@ -12,10 +12,10 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from waltap.decode.relation import Column, DataType, Relation, TypeKind
-from waltap.decode.tuple_image import Tuple
-from waltap.session import USERS_PATH
-from waltap.source.position import parse_lsn
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.position import parse_lsn
+from waltap.cli.session import USERS_PATH
 from waltap_postgres.connection import driver_error
 from waltap_postgres.identity import IdentityEvidence, mark
 from waltap_postgres.properties import PostgresProperties

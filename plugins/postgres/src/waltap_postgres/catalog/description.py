@@ -24,9 +24,9 @@ from typing import Self
 
 import msgspec
 
-from waltap.decode.relation import Column, DataType, Relation
-from waltap.source.connector import ConnectorContext
-from waltap.source.relation_memory import RelationMemory
+from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.ports.source.connector import ConnectorContext
+from waltap.ports.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import CatalogTable, KeyRule, PostgresCatalogue, covers
 from waltap_postgres.catalog.evidence import WRAP, CatalogVersion, NameResolutionCache
 from waltap_postgres.identity import IdentityEvidence, mark

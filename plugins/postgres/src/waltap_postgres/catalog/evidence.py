@@ -126,7 +126,7 @@ class _CatalogAnswer:
 
 
 class NameResolutionCache:
-    """Answer for one stream as `waltap.decode.decoder.NameResolution`.
+    """Answer for one stream as `waltap.changes.decode.decoder.NameResolution`.
 
     ``when_visible`` waits until the catalogue shows the work of a transaction.
     """

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import ClassVar
 
-from waltap.decode.decoder import ServerInfo
-from waltap.decode.text_encoding import is_converted
+from waltap.changes.decode.decoder import ServerInfo
+from waltap.changes.decode.text_encoding import is_converted
+from waltap.changes.transactions.position import lsn_text
 from waltap.errors import RetryVerdict, SourceError, WaltapError
-from waltap.source.connector import ConnectorContext, PreflightCheck
-from waltap.source.position import lsn_text
+from waltap.ports.source.connector import ConnectorContext, PreflightCheck
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.server_checks import (
     ServerHosting,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from waltap.amounts import duration, size
+from waltap.base.amounts import duration, size
 from waltap.errors import SourceError, WaltapError
-from waltap.source.connector import PreflightCheck
+from waltap.ports.source.connector import PreflightCheck
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.errors import (
     WAL_LEVEL_SQL,

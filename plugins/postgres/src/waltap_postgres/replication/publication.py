@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import psycopg
 from psycopg import sql
 
-from waltap.capture.properties import CaptureProperties
+from waltap.changes.capture.properties import CaptureProperties
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (

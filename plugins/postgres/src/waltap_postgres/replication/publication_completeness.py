@@ -12,10 +12,10 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from waltap.offsets.offset import Offset
-from waltap.source.completeness import PublicationCompleteness
-from waltap.source.connector import StartPosition
-from waltap.source.position import parse_lsn
+from waltap.changes.transactions.position import parse_lsn
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import StartPosition
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.replication.slot import ReplicationSlot
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import psycopg
 
-from waltap.offsets.owned_objects import OwnedObject
-from waltap.source.completeness import PublicationCompleteness
-from waltap.source.connector import ConnectorContext
-from waltap.source.published import NARROWS, PublishedSubset, narrowings
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import ConnectorContext
+from waltap.ports.source.published import NARROWS, PublishedSubset, narrowings
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error, identify
 from waltap_postgres.errors import (

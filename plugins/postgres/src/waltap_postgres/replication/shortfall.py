@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from psycopg import sql
 
-from waltap.capture.java_regex import NameMatcher
-from waltap.capture.properties import CaptureProperties
+from waltap.changes.capture.java_regex import NameMatcher
+from waltap.changes.capture.properties import CaptureProperties
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 
 __all__ = [

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 from psycopg import pq
 
+from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import ConnectionLost, SourceError
-from waltap.source.connector import SlotStatus
-from waltap.source.position import parse_lsn
-from waltap.source.slot_watch import SlotWatch, SlotWatchContext
+from waltap.ports.source.connector import SlotStatus
+from waltap.ports.source.slot_watch import SlotWatch, SlotWatchContext
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, connect, watch
 from waltap_postgres.errors import FailoverUnavailable, PrivilegeMissing, SlotActive

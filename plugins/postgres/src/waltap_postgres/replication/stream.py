@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from operator import itemgetter
 
-from waltap.decode.decoder import Decoder
-from waltap.decode.message import (
+from waltap.changes.decode.decoder import Decoder
+from waltap.changes.decode.message import (
     Commit,
     CommitPrepared,
     Message,
@@ -20,9 +20,9 @@ from waltap.decode.message import (
     StreamCommit,
     StreamPrepare,
 )
+from waltap.changes.transactions.position import lsn_text
 from waltap.errors import ConnectionLost, SourceError
-from waltap.source.connector import ChangeStream, StopRequested
-from waltap.source.position import lsn_text
+from waltap.ports.source.connector import ChangeStream, StopRequested
 from waltap_postgres.errors import PublicationGone
 from waltap_postgres.replication.transport import ReplicationTransport
 from waltap_postgres.replication.wire import status_update

@@ -13,9 +13,9 @@ from typing import TypeVar
 import psycopg
 from psycopg import pq
 
-from waltap.decode.decoder import Frame
+from waltap.changes.decode.decoder import Frame
 from waltap.errors import ConnectionLost, WaltapError
-from waltap.source.connector import StopRequested
+from waltap.ports.source.connector import StopRequested
 from waltap_postgres.connection import PostgresSession, driver_error, identify
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
 from waltap_postgres.replication.wire import (

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 
-from waltap.decode.decoder import Frame
+from waltap.changes.decode.decoder import Frame
 from waltap.errors import DecodeError
 
 __all__ = ["CopyEnded", "CopySplitter", "ReplicationSplitter", "ServerMessage", "status_update"]

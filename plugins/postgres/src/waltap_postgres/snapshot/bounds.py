@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 from psycopg import sql
 
-from waltap.capture.source_type import root_type
-from waltap.decode.relation import Column, TypeKind
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.capture.source_type import root_type
+from waltap.changes.decode.relation import Column, TypeKind
+from waltap.changes.decode.tuple_image import Tuple
 
 __all__ = ["RangeColumn", "after_sql", "bounded", "one_of_sql", "up_to_sql"]
 

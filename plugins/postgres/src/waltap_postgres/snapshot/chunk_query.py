@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SourceError
-from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.chunk_source import ReadChunk
-from waltap.source.published import EVERYTHING, Narrowed, PublishedSubset, nothing_left_out
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.chunk_source import ReadChunk
+from waltap.ports.source.published import EVERYTHING, Narrowed, PublishedSubset, nothing_left_out
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked

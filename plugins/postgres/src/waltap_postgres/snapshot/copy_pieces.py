@@ -10,10 +10,10 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from waltap.decode.tuple_image import Tuple
+from waltap.base.pandas_blocker import spare_pandas
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.row_block import RowBlock
 from waltap.errors import DecodeError
-from waltap.pandas_blocker import spare_pandas
-from waltap.transactions.row_block import RowBlock
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.replication.copy_buffer import (
     BUFFER_BYTES,

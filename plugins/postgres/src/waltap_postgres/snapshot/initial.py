@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
-from waltap.decode.relation import Relation
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
-from waltap.signals.signal import SnapshotRequest
-from waltap.snapshot.chunk import SnapshotChunk
-from waltap.snapshot.progress import SnapshotProgress
-from waltap.source.connector import ConnectorContext, SourceLacks, StartPosition
-from waltap.transactions.transaction import SnapshotRows
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.chunk import SnapshotChunk
+from waltap.ports.source.connector import ConnectorContext, SourceLacks, StartPosition
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import connect, watch
 from waltap_postgres.errors import QueryCancelled, SnapshotNotShared, TableOvertaken

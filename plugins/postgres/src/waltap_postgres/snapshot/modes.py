@@ -1,8 +1,8 @@
 """Debezium's snapshot modes as predicates of a start's facts."""
 
-from waltap.config.property import Properties, declare
-from waltap.snapshot.snapshotter import SnapshotFacts, Snapshotter
-from waltap.specs import SnapshotterSpec
+from waltap.base.property import Properties, declare
+from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
+from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.errors import SnapshotInterrupted
 
 __all__ = ["SNAPSHOTTERS", "InitialOnly"]

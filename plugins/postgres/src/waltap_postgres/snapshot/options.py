@@ -4,10 +4,10 @@ import logging
 from collections.abc import Sequence
 from typing import TypeVar
 
-from waltap.decode.relation import Relation
-from waltap.snapshot.snapshotter import ISOLATIONS, SnapshotStart, Snapshotter
-from waltap.source.connector import ConnectorContext
-from waltap.source.published import EVERYTHING, Narrowed, nothing_left_out
+from waltap.changes.decode.relation import Relation
+from waltap.ports.snapshot.snapshotter import ISOLATIONS, SnapshotStart, Snapshotter
+from waltap.ports.source.connector import ConnectorContext
+from waltap.ports.source.published import EVERYTHING, Narrowed, nothing_left_out
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.errors import SnapshotModeUnclear
 from waltap_postgres.properties import PostgresProperties

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from waltap.changes.transactions.snapshot_progress import TableChunks
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SourceError
-from waltap.snapshot.progress import TableChunks
-from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier

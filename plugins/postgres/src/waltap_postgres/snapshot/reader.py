@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from waltap.capture.java_regex import java_pattern
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.capture.java_regex import java_pattern
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.transaction import SnapshotRows
+from waltap.cli.session import PINNED_AGAIN, USERS_PATH
 from waltap.errors import RetryVerdict, SourceError
-from waltap.session import PINNED_AGAIN, USERS_PATH
-from waltap.transactions.transaction import SnapshotRows
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import (

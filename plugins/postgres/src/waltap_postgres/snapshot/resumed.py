@@ -21,8 +21,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from waltap.changes.transactions.snapshot_progress import TableChunks
 from waltap.errors import RetryVerdict, SourceError
-from waltap.snapshot.progress import TableChunks
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.snapshot.plan import LOCK_WAIT_MS, KeyRange, ReadTask, TableSplit, TableSplits
 from waltap_postgres.snapshot.transaction import ReadingTransaction, SnapshotTable

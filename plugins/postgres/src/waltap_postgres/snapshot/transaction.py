@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import msgspec
 from psycopg import pq
 
+from waltap.cli.session import PINNED_AGAIN, USERS_PATH
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError
-from waltap.session import PINNED_AGAIN, USERS_PATH
-from waltap.source.published import EVERYTHING, PublishedSubset
+from waltap.ports.source.published import EVERYTHING, PublishedSubset
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import QueryFailed, SnapshotLockRefused, SnapshotNotShared

@@ -1,13 +1,13 @@
 """The PostgreSQL type table: each type's form in Connect, JSON and Arrow.
 
 There is one module per family; the plugin registers `TYPE_SPECS`.
-`waltap.mapping.type_mapping.TypeOptions` selects the rows of the table.
+`waltap.changes.mapping.type_mapping.TypeOptions` selects the rows of the table.
 ``docs/reference/types.md`` is printed from it.
 """
 
 from dataclasses import replace
 
-from waltap.specs import TypeSpec
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.array import ARRAY_SPECS
 from waltap_postgres.types.binary import BINARY_SPECS
 from waltap_postgres.types.builtin import SAMPLES

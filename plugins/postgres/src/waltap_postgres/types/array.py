@@ -13,18 +13,23 @@ from uuid import UUID
 
 import msgspec
 
-from waltap.arrow.column import lists, strings
-from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.json.schema import quote
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.type_mapping import (
+from waltap.changes.arrow.column import lists, strings
+from waltap.changes.decode.relation import Column, DataType, TypeKind
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.json_schema import quote
+from waltap.changes.mapping.type_mapping import (
     ColumnMapping,
     JsonExpression,
     TypeMapper,
     TypeOptions,
 )
-from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
-from waltap.specs import TypeSpec
+from waltap.changes.mapping.value_form import (
+    OutOfRange,
+    ValueForm,
+    column_mapping,
+    placeholder_text,
+)
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
 from waltap_postgres.types.enum import written_labels
 from waltap_postgres.types.number import INTEGER_LISTS

@@ -5,13 +5,13 @@ from binascii import b2a_base64, unhexlify
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waltap.arrow.column import byte_strings, converted, strings
-from waltap.decode.relation import Column, DataType
-from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
-from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
-from waltap.specs import TypeSpec
+from waltap.changes.arrow.column import byte_strings, converted, strings
+from waltap.changes.decode.relation import Column, DataType
+from waltap.changes.mapping.column_default import default_value
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
+from waltap.changes.mapping.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin, builtin_name
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from waltap.decode.relation import DataType, TypeKind
-from waltap.mapping.type_mapping import TypeSample
+from waltap.changes.decode.relation import DataType, TypeKind
+from waltap.changes.mapping.type_mapping import TypeSample
 
 __all__ = [
     "ARRAY_ELEMENTS",

@@ -4,14 +4,14 @@ import struct
 from binascii import b2a_base64
 from typing import TYPE_CHECKING, NamedTuple
 
-from waltap.arrow.column import converted
-from waltap.decode.relation import Column
-from waltap.json.schema import number_json
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.mapping.java_number import double_text
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
-from waltap.mapping.value_form import ValueForm, column_mapping
-from waltap.specs import TypeSpec
+from waltap.changes.arrow.column import converted
+from waltap.changes.decode.relation import Column
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.java_number import double_text
+from waltap.changes.mapping.json_schema import number_json
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.changes.mapping.value_form import ValueForm, column_mapping
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin
 
 if TYPE_CHECKING:

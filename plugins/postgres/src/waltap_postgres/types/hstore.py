@@ -8,13 +8,13 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from waltap.arrow.column import converted
-from waltap.decode.relation import Column
-from waltap.json.schema import quote
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
-from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
-from waltap.specs import TypeSpec
+from waltap.changes.arrow.column import converted
+from waltap.changes.decode.relation import Column
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.json_schema import quote
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
+from waltap.changes.mapping.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.array import quoted
 
 if TYPE_CHECKING:

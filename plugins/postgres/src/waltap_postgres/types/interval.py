@@ -6,13 +6,18 @@ Text is in IntervalStyle postgres. Infinite intervals (PostgreSQL 17) have no Co
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from waltap.arrow.column import converted
-from waltap.decode.relation import Column
-from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
-from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
-from waltap.specs import TypeSpec
+from waltap.changes.arrow.column import converted
+from waltap.changes.decode.relation import Column
+from waltap.changes.mapping.column_default import default_value
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.changes.mapping.value_form import (
+    OutOfRange,
+    ValueForm,
+    column_mapping,
+    placeholder_text,
+)
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin
 
 if TYPE_CHECKING:

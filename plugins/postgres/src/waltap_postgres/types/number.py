@@ -8,15 +8,20 @@ from typing import Annotated
 
 import msgspec
 
-from waltap.arrow import column as arrow_column
-from waltap.decode.relation import Column
-from waltap.json import columns
-from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.java_number import float_text, single
-from waltap.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpression, TypeMapper
-from waltap.mapping.value_form import ValueForm, column_mapping
-from waltap.specs import TypeSpec
+from waltap.changes.arrow import column as arrow_column
+from waltap.changes.decode.relation import Column
+from waltap.changes.mapping.column_default import default_value
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.java_number import float_text, single
+from waltap.changes.mapping.type_mapping import (
+    ColumnMapping,
+    JsonColumn,
+    JsonExpression,
+    TypeMapper,
+)
+from waltap.changes.mapping.value_form import ValueForm, column_mapping
+from waltap.encoders.json import columns
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin, builtin_name
 
 __all__ = [

@@ -9,15 +9,20 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING
 
-from waltap.arrow.column import AS_TEXT, converted, decimals, strings
-from waltap.decode.relation import Column
-from waltap.json import columns
-from waltap.json.schema import number_json, quote
-from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
-from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
-from waltap.specs import TypeSpec
+from waltap.changes.arrow.column import AS_TEXT, converted, decimals, strings
+from waltap.changes.decode.relation import Column
+from waltap.changes.mapping.column_default import default_value
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.json_schema import number_json, quote
+from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
+from waltap.changes.mapping.value_form import (
+    OutOfRange,
+    ValueForm,
+    column_mapping,
+    placeholder_text,
+)
+from waltap.encoders.json import columns
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin
 
 if TYPE_CHECKING:

@@ -9,14 +9,24 @@ their unit. Source: Debezium 3.6's ``TemporalPrecisionMode``; its events show th
 from collections.abc import Callable
 from dataclasses import replace
 
-from waltap.arrow import column as arrow_column
-from waltap.decode.relation import Column
-from waltap.json import columns
-from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper, TypeOptions
-from waltap.mapping.value_form import OutOfRange, ValueForm, column_mapping, placeholder_text
-from waltap.specs import TypeSpec
+from waltap.changes.arrow import column as arrow_column
+from waltap.changes.decode.relation import Column
+from waltap.changes.mapping.column_default import default_value
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.type_mapping import (
+    ColumnMapping,
+    JsonExpression,
+    TypeMapper,
+    TypeOptions,
+)
+from waltap.changes.mapping.value_form import (
+    OutOfRange,
+    ValueForm,
+    column_mapping,
+    placeholder_text,
+)
+from waltap.encoders.json import columns
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin
 
 __all__ = [

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 
-from waltap.arrow import column as arrow_column
-from waltap.decode.relation import Column, DataType
-from waltap.json import columns
-from waltap.json.schema import quote
-from waltap.mapping.column_default import default_value
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.type_mapping import (
+from waltap.changes.arrow import column as arrow_column
+from waltap.changes.decode.relation import Column, DataType
+from waltap.changes.mapping.column_default import default_value
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.json_schema import quote
+from waltap.changes.mapping.type_mapping import (
     ArrowMapping,
     ColumnMapping,
     JsonExpression,
     TypeMapper,
     types_named,
 )
-from waltap.mapping.value_form import ValueForm, column_mapping, placeholder_text
-from waltap.specs import TypeSpec
+from waltap.changes.mapping.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.encoders.json import columns
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin
 
 __all__ = ["QUOTED", "TEXT_SPECS", "text_mapping"]

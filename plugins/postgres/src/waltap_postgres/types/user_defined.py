@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waltap.arrow.column import AS_TEXT, strings
-from waltap.arrow.out_of_range import ArrowMisfit
-from waltap.decode.relation import Column, DataType, TypeKind
-from waltap.json.schema import quote
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
-from waltap.mapping.value_form import ValueForm, column_mapping
-from waltap.specs import TypeSpec
+from waltap.changes.arrow.column import AS_TEXT, strings
+from waltap.changes.arrow.out_of_range import ArrowMisfit
+from waltap.changes.decode.relation import Column, DataType, TypeKind
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.json_schema import quote
+from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
+from waltap.changes.mapping.value_form import ValueForm, column_mapping
+from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.binary import binary_form
 from waltap_postgres.types.builtin import builtin_name
 from waltap_postgres.types.geometry import java_geometry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from waltap_sinks.changelog.properties import ChangeLogProperties
 
 if TYPE_CHECKING:
-    from waltap.files.store import FileStore
+    from waltap.base.files.store import FileStore
     from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, Segment, TableEntry
     from waltap_sinks.changelog.reader import ChangeLog, LogReader, LogReaders
     from waltap_sinks.changelog.sink import ChangeLogSink
@@ -33,7 +33,7 @@ _MODULES = {
     "ChangeLogSink": f"{__name__}.sink",
     "LogReader": f"{__name__}.reader",
     "LogReaders": f"{__name__}.reader",
-    "FileStore": "waltap.files.store",
+    "FileStore": "waltap.base.files.store",
 }
 
 

@@ -32,8 +32,8 @@ def list_manifests(
     """Show the newest manifests: position, transactions, rows per table."""
     from rich.table import Table
 
+    from waltap.changes.transactions.position import lsn_text
     from waltap.cli.live_console import answers
-    from waltap.source.position import lsn_text
 
     manifests = _log(path).newest(last)
     table = Table()

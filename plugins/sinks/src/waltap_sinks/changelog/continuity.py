@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
-from waltap.files.store import FileStore
-from waltap.source.completeness import PublicationCompleteness
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.store import FileStore
+from waltap.ports.source.completeness import PublicationCompleteness
 
 __all__ = ["TableContinuity"]
 

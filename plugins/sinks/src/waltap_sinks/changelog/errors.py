@@ -1,9 +1,9 @@
 """What can go wrong with a change log.
 
 SinkError
-├── FilesUnavailable        WT-5101   its files cannot be read or written (`waltap.files.errors`)
+├── FilesUnavailable        WT-5101   its files cannot be read or written (`waltap.base.files.errors`)
 ├── ChangeLogDamaged        WT-5102   a manifest or segment is not what it should be
-├── FilesInUse              WT-5103   another process writes it (`waltap.files.errors`)
+├── FilesInUse              WT-5103   another process writes it (`waltap.base.files.errors`)
 ├── ColumnNameTaken         WT-5104   a table has a column that is called like one of the log's
 ├── TransactionGap          WT-5105   a transaction arrived without its beginning
 ├── ChangeLogRetired        WT-5106   a reader asks for what was removed already
@@ -16,7 +16,7 @@ SinkError
 """
 
 from waltap.errors import RetryVerdict, SinkError
-from waltap.sink.held import DestinationBehind
+from waltap.ports.sink.held import DestinationBehind
 
 __all__ = [
     "ChangeLogDamaged",

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
-from waltap.files.store import FileStore
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.store import FileStore
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
 __all__ = ["log_identity", "make_log_identity", "same_place"]

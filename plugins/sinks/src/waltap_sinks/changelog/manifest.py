@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
+from waltap.base.decode_errors import UNREADABLE
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
 __all__ = [

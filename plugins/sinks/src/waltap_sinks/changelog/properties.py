@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from waltap.config.property import declare
-from waltap.files.properties import StorageProperties
+from waltap.base.files.properties import StorageProperties
+from waltap.base.property import declare
 
 __all__ = ["ChangeLogProperties"]
 

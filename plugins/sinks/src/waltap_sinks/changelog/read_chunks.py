@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from waltap.snapshot.progress import SnapshotProgress
+from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap_sinks.changelog.manifest import Manifest, SnapshotPart
 
 __all__ = ["ReadChunks"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.store import FileStore, safe_name
 from waltap.errors import WaltapError
-from waltap.files.store import FileStore, safe_name
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
     ChangeLogRetired,

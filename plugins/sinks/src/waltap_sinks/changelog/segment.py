@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from waltap.arrow.array import integer_array
-from waltap.decode.message import Change, Truncate
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple
-from waltap.files.store import FileStore
-from waltap.transactions.row_block import RowBlock
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.base.files.store import FileStore
+from waltap.changes.arrow.array import integer_array
+from waltap.changes.decode.message import Change, Truncate
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.row_block import RowBlock
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.manifest import Segment, TableEntry
 from waltap_sinks.changelog.table_version import LogRows, TableVersion
 

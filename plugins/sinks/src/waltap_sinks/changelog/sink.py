@@ -9,21 +9,21 @@ from pathlib import Path
 
 import msgspec
 
-from waltap.decode.message import Change
-from waltap.decode.per_relation import PerRelation
-from waltap.decode.relation import Relation
-from waltap.decode_errors import UNREADABLE
-from waltap.files.errors import FilesUnavailable
-from waltap.files.store import FileStore
-from waltap.offsets.durable_file import replace_durably
-from waltap.offsets.private_file import private, private_folder
-from waltap.sink.fail_stop import FailStop
-from waltap.sink.held import REREAD
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.completeness import PublicationCompleteness
-from waltap.source.connector import PreflightCheck
-from waltap.source.position import SOLE, Position, Positions, lsn_text
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.errors import FilesUnavailable
+from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.store import FileStore
+from waltap.changes.decode.message import Change
+from waltap.changes.decode.per_relation import PerRelation
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import SOLE, Position, Positions, lsn_text
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.held import REREAD
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.changelog.continuity import TableContinuity
 from waltap_sinks.changelog.errors import (
     ChangeLogGone,

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from waltap.capture.source_type import root_type
-from waltap.decode.message import Change, Truncate
-from waltap.decode.relation import Column, DataType, Relation, TypeKind, type_name
-from waltap.decode.tuple_image import UNCHANGED, Tuple, Value
-from waltap.errors import WaltapError
-from waltap.events import (
+from waltap.base.files.store import safe_name
+from waltap.base.pandas_blocker import spare_pandas
+from waltap.changes.capture.source_type import root_type
+from waltap.changes.decode.message import Change, Truncate
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind, type_name
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple, Value
+from waltap.changes.events import (
     CHANGED,
     DELETES,
     INSERTS,
@@ -29,11 +30,10 @@ from waltap.events import (
     Run,
     runs,
 )
-from waltap.files.store import safe_name
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
-from waltap.pandas_blocker import spare_pandas
-from waltap.sink.sink import SinkContext
-from waltap.transactions.row_block import RowBlock
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.changes.transactions.row_block import RowBlock
+from waltap.errors import WaltapError
+from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import ColumnEntry
 
@@ -91,7 +91,7 @@ class TableVersion:
         is told what is kept otherwise than the source has it. Raises: ColumnNameTaken, and what the type
         mapping raises.
         """
-        from waltap.arrow.tuples import RelationCodec
+        from waltap.changes.arrow.tuples import RelationCodec
 
         if context.types is None:
             raise WaltapError("the change log was made without a type mapper")

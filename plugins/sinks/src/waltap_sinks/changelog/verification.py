@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from waltap.files import FileStore, StorageProperties
-from waltap.sink.verification import KeptTable, TableReader, VerificationSource
+from waltap.base.files import FileStore, StorageProperties
+from waltap.ports.sink.verification import KeptTable, TableReader, VerificationSource
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_sinks.changelog.manifest import ColumnEntry, TableEntry
 from waltap_sinks.changelog.properties import ChangeLogProperties
@@ -132,7 +132,7 @@ def profile_store(file: str) -> FileStore:
     """
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     profile = resolve(read(file), Host())
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]

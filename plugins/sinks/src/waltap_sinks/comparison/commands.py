@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waltap.cli.profile_source import FileArgument, SetOption
-from waltap.sink.comparison import TableComparison
+from waltap.ports.sink.comparison import TableComparison
 from waltap_sinks.comparison.compare import compare
 from waltap_sinks.comparison.differences import (
     TableDifferences,
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from waltap.config.profile import Component, Profile
-    from waltap.dead_letters.dead_letter import DeadLetter
-    from waltap.sink.verification import VerificationSource
-    from waltap.specs import SinkSpec
+    from waltap.ports.sink.verification import VerificationSource
+    from waltap.ports.specs import SinkSpec
+    from waltap.services.dead_letters.dead_letter import DeadLetter
 
 __all__ = [
     "DIFFERENT",
@@ -161,8 +161,8 @@ def _comparisons(
 
 def _say_where(profile: "Profile", name: str, found: "Sequence[TableDifferences]") -> None:
     """Write files that name all rows which only the destination has, and say where they are."""
+    from waltap.base.printable import printable
     from waltap.cli.live_console import answers
-    from waltap.printable import printable
 
     try:
         places = write_surplus(profile, name, found)
@@ -187,8 +187,8 @@ def told(
     """Print what was found in the destination ``name``; return the exit code: 0 where all of it is equal,
     else `DIFFERENT` or `LATE`. ``unknown``: tables with rows that it lacks, of which nobody knows here
     whether they are captured."""
+    from waltap.base.printable import printable
     from waltap.cli.live_console import answers
-    from waltap.printable import printable
 
     answers().print(comparison_table(results, name))
     lacks = [each for each in wanted if each not in {found.table for found in results}]
@@ -227,7 +227,7 @@ def _differs(found: "TableDifferences") -> bool:
 
 def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
     """Return what of the source is to be in the destination ``sink`` (its name among several)."""
-    from waltap.capture.capture import CaptureRules
+    from waltap.changes.capture.capture import CaptureRules
 
     capture = CaptureRules(profile.capture)
     own = [use for outlet in profile.outlets if outlet.name == sink for use in outlet.transforms]
@@ -257,8 +257,8 @@ def publications_of(profile: "Profile") -> tuple[str, ...]:
 
 
 def _letters(profile: "Profile") -> "list[DeadLetter]":
-    from waltap.dead_letters.store import LetterStore
-    from waltap.offsets.state_folder import DEAD_LETTERS
+    from waltap.ports.offsets.state_folder import DEAD_LETTERS
+    from waltap.services.dead_letters.store import LetterStore
 
     return LetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS).letters()
 
@@ -294,7 +294,7 @@ def connected(dsn: str) -> "Iterator[Connection[Any]]":
 def _resolved(file: str, set_: list[str] | None) -> "Profile":
     from waltap.cli.profile_source import overrides, read
     from waltap.config.resolve import resolve
-    from waltap.host import Host
+    from waltap.plugins.host import Host
 
     raw = read(file)
     return resolve(raw, Host(), overrides=overrides(raw, set_))
@@ -304,7 +304,7 @@ def dsn_of(profile: "Profile") -> str:
     """Return libpq's connection string of what the profile captures from."""
     from psycopg.conninfo import make_conninfo
 
-    from waltap.config.property import declarations
+    from waltap.base.property import declarations
 
     properties: Any = profile.connector.properties
     named = {d.name: getattr(properties, d.field) for d in declarations(type(properties))}
@@ -347,8 +347,8 @@ def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Verifi
 def _stored_lsn(profile: "Profile") -> int | None:
     """Return the position of the stored offset, None for none, and where a snapshot goes on."""
     from waltap.errors import OffsetError
-    from waltap.offsets.file_store import FileOffsetStore
-    from waltap.offsets.state_folder import OFFSET
+    from waltap.ports.offsets.file_store import FileOffsetStore
+    from waltap.ports.offsets.state_folder import OFFSET
 
     try:
         offset = FileOffsetStore(profile.engine.state_dir / profile.name / OFFSET).load()

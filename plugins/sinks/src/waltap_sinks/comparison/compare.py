@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from waltap.sink.verification import KeptTable, Row, Rows, TableReader, VerificationSource
+from waltap.ports.sink.verification import KeptTable, Row, Rows, TableReader, VerificationSource
 from waltap_sinks.comparison.differences import TableDifferences, keys_shown, rows_shown
 from waltap_sinks.comparison.sides import short_hash
 from waltap_sinks.comparison.source import (

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from waltap.dead_letters.dead_letter import DeadLetter
-from waltap.offsets.private_file import private, private_folder
-from waltap.offsets.state_folder import DIFFERENCES
-from waltap.printable import printable
-from waltap.sink.verification import Row
+from waltap.base.files.private_file import private, private_folder
+from waltap.base.printable import printable
+from waltap.ports.offsets.state_folder import DIFFERENCES
+from waltap.ports.sink.verification import Row
+from waltap.services.dead_letters.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
     from rich.table import Table

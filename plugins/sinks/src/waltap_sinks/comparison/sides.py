@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.session import beginning
-from waltap.sink.verification import Row, Rows, by_key
+from waltap.cli.session import beginning
+from waltap.ports.sink.verification import Row, Rows, by_key
 from waltap_sinks.comparison.common_text import reader_of
 
 if TYPE_CHECKING:

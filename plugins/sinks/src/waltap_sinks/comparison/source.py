@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.sink.verification import KeptTable
-from waltap.source.position import parse_lsn
-from waltap.source.published import EVERYTHING, NARROWS, narrowings
+from waltap.changes.transactions.position import parse_lsn
+from waltap.ports.sink.verification import KeptTable
+from waltap.ports.source.published import EVERYTHING, NARROWS, narrowings
 from waltap_sinks.comparison.differences import TableDifferences
 from waltap_sinks.comparison.sides import PostgresSide, quoted, settle_session
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from waltap.sink.verification import KeptTable
+    from waltap.ports.sink.verification import KeptTable
 
 __all__ = [
     "UNREADABLE",

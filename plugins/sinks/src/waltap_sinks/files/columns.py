@@ -3,11 +3,11 @@
 import logging
 from typing import TYPE_CHECKING, Final
 
-from waltap.decode.message import Change, Truncate
-from waltap.decode.per_relation import PerRelation
-from waltap.decode.relation import Relation
-from waltap.sink.sink import SinkContext
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.decode.message import Change, Truncate
+from waltap.changes.decode.per_relation import PerRelation
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.changelog.segment import TableBuffer, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion
 from waltap_sinks.files.lines import FolderNames, day_of

@@ -1,4 +1,4 @@
-"""What can go wrong with a folder of files; what filesystems refuse is `waltap.files.errors`.
+"""What can go wrong with a folder of files; what filesystems refuse is `waltap.base.files.errors`.
 
 SinkError
 ├── FilesOfAnother      WT-5125   another pipeline writes there
@@ -7,7 +7,7 @@ SinkError
 """
 
 from waltap.errors import SinkError
-from waltap.sink.held import DestinationBehind
+from waltap.ports.sink.held import DestinationBehind
 
 __all__ = ["FilesDamaged", "FilesGone", "FilesOfAnother"]
 

@@ -7,9 +7,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from waltap.format.record_block import RecordBlock
-from waltap.json.lines import JsonLines
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.json.lines import JsonLines
 
 __all__ = ["FolderNames", "LineBlocks", "day_of"]
 

@@ -5,8 +5,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, model_validator
 
-from waltap.config.property import declare
-from waltap.files.properties import StorageProperties
+from waltap.base.files.properties import StorageProperties
+from waltap.base.property import declare
 
 __all__ = ["FilesProperties"]
 

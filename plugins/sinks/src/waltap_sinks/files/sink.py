@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
-from waltap.files.errors import FilesUnavailable
-from waltap.files.store import FileStore
-from waltap.offsets.private_file import private, private_folder
-from waltap.sink.delivered import begins_snapshot, was_delivered
-from waltap.sink.fail_stop import FailStop
-from waltap.sink.held import REREAD
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import PreflightCheck
-from waltap.source.position import Position, Positions
-from waltap.transactions.transaction import Batch
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.errors import FilesUnavailable
+from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.store import FileStore
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import Batch
+from waltap.ports.sink.delivered import begins_snapshot, was_delivered
+from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.held import REREAD
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.files.columns import GatheredColumns
 from waltap_sinks.files.errors import FilesDamaged, FilesGone, FilesOfAnother
 from waltap_sinks.files.lines import FolderNames, LineBlocks

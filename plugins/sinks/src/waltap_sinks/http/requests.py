@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from waltap.format.record import Header, Record
-from waltap.json.lines import JsonLines
+from waltap.changes.events.record import Header, Record
+from waltap.encoders.json.lines import JsonLines
 
 __all__ = ["HttpRequest", "lanes", "packer"]
 

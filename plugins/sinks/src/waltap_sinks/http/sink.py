@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 from uuid import uuid4
 
+from waltap.base.http import TRIES_AGAIN, WebhookSignature, retry_after
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Positions
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.format.record import Record
-from waltap.http import TRIES_AGAIN, WebhookSignature, retry_after
-from waltap.plugin_errors import LibraryMissing
-from waltap.sink.refusal import RecordsRefused, RefusedEvent
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import PreflightCheck, StopRequested
-from waltap.source.position import Positions
-from waltap.transactions.transaction import Batch
+from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.source.connector import PreflightCheck, StopRequested
 from waltap.version import VERSION
 from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
 from waltap_sinks.http.properties import HttpProperties
@@ -77,7 +77,7 @@ class ClientCredentials:
     def _ask(self) -> None:
         import httpx
 
-        from waltap.http.exchange import exchange
+        from waltap.base.http.exchange import exchange
 
         given = self._properties
         form = {"grant_type": "client_credentials"}
@@ -296,7 +296,7 @@ class HttpSink(Sink):
         """Try once; return what is wrong, None for nothing, and the seconds the address asks to wait."""
         import httpx
 
-        from waltap.http.exchange import exchange
+        from waltap.base.http.exchange import exchange
 
         assert self._client is not None, "open comes first"
         now = time.time()
@@ -361,7 +361,7 @@ class HttpSink(Sink):
         headers |= {name.removeprefix("header."): value for name, value in given.headers.items()}
         if given.token is not None:
             headers["Authorization"] = f"Bearer {given.token}"
-        from waltap.http.exchange import bounded
+        from waltap.base.http.exchange import bounded
 
         return bounded(
             httpx.Client(

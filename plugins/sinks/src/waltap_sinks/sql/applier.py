@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from waltap.decode.message import Change, Delete, LogicalMessage, Truncate, Update
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import UNCHANGED, Tuple
-from waltap.events import (
+from waltap.changes.decode.message import Change, Delete, LogicalMessage, Truncate, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
+from waltap.changes.events import (
     CHANGED,
     DELETES,
     INSERTS,
@@ -13,8 +13,8 @@ from waltap.events import (
     UPDATES,
     runs,
 )
-from waltap.mapping.type_mapping import TypeMapper
-from waltap.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.changes.mapping.type_mapping import TypeMapper
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_sinks.sql.history import HistoryWriter
 from waltap_sinks.sql.net_changes import NetChanges, VersionCause
 from waltap_sinks.sql.properties import SqlProperties

@@ -60,7 +60,7 @@ def _target(file: str) -> "tuple[SqlProperties, str]":
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-    from waltap.host import Host
+    from waltap.plugins.host import Host
     from waltap_sinks.sql.properties import SqlProperties
 
     profile = resolve(read(file), Host())
@@ -78,7 +78,7 @@ def _move_all(properties: "SqlProperties", pipeline: str) -> list[tuple[str, int
 
     Raises: SinkError.
     """
-    from waltap.sink.sink import SinkContext
+    from waltap.ports.sink.sink import SinkContext
     from waltap_sinks.sql.metadata import SinkMetadata
     from waltap_sinks.sql.shape import TargetName
     from waltap_sinks.sql.targets.postgresql import PostgresTarget

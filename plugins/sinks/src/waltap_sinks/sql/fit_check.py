@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from waltap.decode.relation import Column, Relation, TypeKind
+from waltap.changes.decode.relation import Column, Relation, TypeKind
 from waltap.errors import SinkError, WaltapError
-from waltap.sink.sink import SinkContext
-from waltap.source.check_context import CheckContext
-from waltap.source.connector import PreflightCheck
+from waltap.plugins.check_context import CheckContext
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import base_column, target_name
 from waltap_sinks.sql.tables import inexact

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from waltap.capture.java_regex import NameMatcher
-from waltap.decode.message import Change, Delete, Truncate, Update
-from waltap.decode.tuple_image import UNCHANGED, Tuple
-from waltap.events import DELETES, INSERTS, TRUNCATES, runs
-from waltap.mapping.type_mapping import TypeMapper
-from waltap.transactions.transaction import TransactionPart
+from waltap.changes.capture.java_regex import NameMatcher
+from waltap.changes.decode.message import Change, Delete, Truncate, Update
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
+from waltap.changes.events import DELETES, INSERTS, TRUNCATES, runs
+from waltap.changes.mapping.type_mapping import TypeMapper
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap_sinks.sql.net_changes import (
     HistoryChanges,
     RowVersion,

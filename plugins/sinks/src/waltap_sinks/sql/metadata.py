@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from waltap.source.position import Position, lsn_text, parse_lsn
+from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
 from waltap_sinks.sql.errors import SqlFenced, SqlPositionChanged
 from waltap_sinks.sql.shape import TargetName
 from waltap_sinks.sql.targets.target import SqlTarget

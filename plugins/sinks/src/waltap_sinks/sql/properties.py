@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from waltap.capture.java_regex import NameMatcher
-from waltap.config.property import CommaList, Properties, declare
+from waltap.base.property import CommaList, Properties, declare
+from waltap.changes.capture.java_regex import NameMatcher
 
 __all__ = ["SqlProperties"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.tuple_image import Tuple
 from waltap_sinks.sql.errors import SqlChangeIgnored
 from waltap_sinks.sql.shape import TargetColumn, TargetName
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget

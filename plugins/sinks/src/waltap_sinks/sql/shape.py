@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from waltap.decode.relation import Column, DataType, Relation, TypeKind
-from waltap.decode.tuple_image import UNCHANGED, Tuple, Value
-from waltap.events import EventContext, EventPlan, EventPlans
-from waltap.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple, Value
+from waltap.changes.events import EventContext, EventPlan, EventPlans
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap_sinks.sql.errors import SqlHistoryColumnTaken
 from waltap_sinks.sql.properties import SqlProperties
 

@@ -5,15 +5,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from waltap.config.redaction import without_frames
-from waltap.dead_letters.bisect import Part, failing
+from waltap.base.redaction import without_frames
+from waltap.changes.transactions.position import Position, lsn_text
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import RecordError, SinkError, WaltapError
-from waltap.sink import RecordsRefused, RefusedEvent
-from waltap.sink.fail_stop import FailStop
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.connector import PreflightCheck
-from waltap.source.position import Position, lsn_text
-from waltap.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.ports.sink import RecordsRefused, RefusedEvent
+from waltap.ports.sink.bisect import Part, failing
+from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.sql.applier import SqlApplier
 from waltap_sinks.sql.errors import (
     SqlCommitUnknown,

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from waltap.decode.relation import may_change_values, type_name
+from waltap.changes.decode.relation import may_change_values, type_name
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlColumnNameTaken,

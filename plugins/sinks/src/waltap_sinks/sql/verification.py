@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waltap.sink.sink import SinkContext
-from waltap.sink.verification import KeptTable, Row, TableReader, VerificationSource
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.sink.verification import KeptTable, Row, TableReader, VerificationSource
 from waltap_sinks.comparison.common_text import reader_of, source_text
 from waltap_sinks.comparison.sides import PostgresSide, RowSide, settle_session
 from waltap_sinks.sql.metadata import SinkMetadata

@@ -11,7 +11,7 @@ from waltap_spark.output import OutputState
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from waltap.specs import TableFormatSpec
+    from waltap.ports.specs import TableFormatSpec
 
 __all__ = ["PARQUET", "PREFIX", "FormatChoice", "choice_of"]
 
@@ -48,7 +48,7 @@ class FormatChoice:
         return {**settings, **more}
 
     def _spec(self) -> "TableFormatSpec":
-        from waltap.host import Host
+        from waltap.plugins.host import Host
 
         found = Host().table_formats
         if self.name not in found:
@@ -60,7 +60,7 @@ class FormatChoice:
     def _properties(self, spec: "TableFormatSpec") -> object:
         from pydantic import ValidationError
 
-        from waltap.config.property import Properties
+        from waltap.base.property import Properties
         from waltap.errors import ConfigurationError, PropertyProblem
 
         own = {name.removeprefix(PREFIX): value for name, value in self.values.items()}

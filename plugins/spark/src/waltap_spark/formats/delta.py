@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from waltap.files.errors import FilesUnavailable
+from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.errors import FormatLimit, FormatNotReady, FormatUnsupported, VersionGone
 from waltap_spark.expression import column_of, namespace_of, quoted
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped

@@ -237,7 +237,7 @@ class IcebergFormat(MergingFormat):
 
     def identifier(self, table: TableState, what: What) -> str:
         """Return the name in the catalogue. In our own, names are those of folders."""
-        from waltap.files.store import safe_name
+        from waltap.base.files.store import safe_name
 
         catalog = self._properties.catalog
         if not catalog:

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.decode_errors import UNREADABLE
+from waltap.base.decode_errors import UNREADABLE
 
 __all__ = ["NOWHERE", "ROWS", "SIGN", "CommitNote"]
 

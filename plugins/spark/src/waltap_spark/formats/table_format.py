@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from waltap.files.store import FileStore
+from waltap.base.files.store import FileStore
 from waltap_spark.compact_in_memory import moved, settle
 from waltap_spark.compaction import after_last_truncate, widened, with_source
 from waltap_spark.drop_overwritten import last_rows

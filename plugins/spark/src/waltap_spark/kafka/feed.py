@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from waltap.files.store import FileStore, safe_name
+from waltap.base.files.store import FileStore, safe_name
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.log_identity import make_log_identity
 from waltap_sinks.changelog.manifest import (

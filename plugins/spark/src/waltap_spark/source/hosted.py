@@ -13,18 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from waltap.base.files.properties import StorageProperties
+from waltap.base.property import declarations
 from waltap.config.layers import load
-from waltap.config.property import declarations
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
-from waltap.files.properties import StorageProperties
-from waltap.host import Host
 from waltap.pipeline.in_process import Pipeline, PipelineEnded
 from waltap.pipeline.lock import PipelineLock, PipelineRunning
 from waltap.pipeline.stages import PipelineStages, build
 from waltap.pipeline.stop_conditions import Limits
-from waltap.sink.sink import SinkContext
-from waltap.source.connector import MadeByRun
+from waltap.plugins.host import Host
+from waltap.ports.sink.sink import SinkContext
+from waltap.ports.source.connector import MadeByRun
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, FileStore, LogPosition
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from waltap.files.properties import StorageProperties
+from waltap.base.files.properties import StorageProperties
 from waltap_sinks.changelog import NOTHING, ChangeLog, FileStore, LogPosition, Manifest
 from waltap_spark.positions import parse_position
 from waltap_spark.source.errors import SourceOption

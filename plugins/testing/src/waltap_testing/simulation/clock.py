@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable
 
-from waltap.source.connector import StopRequested
+from waltap.ports.source.connector import StopRequested
 
 __all__ = ["TimeStandsStill", "VirtualClock"]
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 
-from waltap.decode.decoder import ServerInfo
-from waltap.decode.message import Message
-from waltap.decode.relation import Relation
+from waltap.changes.decode.decoder import ServerInfo
+from waltap.changes.decode.message import Message
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import ConnectionLost
-from waltap.offsets.offset import Offset, PartitionOffset, SnapshotProgress
-from waltap.snapshot.snapshotter import SnapshotFacts
-from waltap.source.connector import (
+from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
+from waltap.ports.snapshot.snapshotter import SnapshotFacts
+from waltap.ports.source.connector import (
     ChangeStream,
     Connector,
     ConnectorContext,
@@ -16,9 +18,7 @@ from waltap.source.connector import (
     SlotStatus,
     StartPosition,
 )
-from waltap.source.position import Position
-from waltap.specs import ConnectorSpec
-from waltap.transactions.transaction import SnapshotRows
+from waltap.ports.specs import ConnectorSpec
 from waltap_testing.simulation.source import SimulatedSource
 
 __all__ = ["connector_of"]

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from waltap.decode.message import Insert
-from waltap.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.source.position import Positions
-from waltap.specs import SinkSpec
-from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.decode.message import Insert
+from waltap.changes.transactions.position import Positions
+from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.specs import SinkSpec
 from waltap_testing.simulation.clock import VirtualClock
 
 __all__ = ["SimulatedDestination", "sink_of"]

@@ -6,17 +6,17 @@ from random import Random
 from typing import Any
 
 from waltap import plugin
-from waltap.capture.properties import CaptureProperties
+from waltap.changes.capture.properties import CaptureProperties
+from waltap.changes.decode.decoder import DecoderCapabilities
+from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import Component, Profile, TransformUse
-from waltap.decode.decoder import DecoderCapabilities
 from waltap.errors import WaltapError
-from waltap.hookspecs import hookimpl
-from waltap.host import Host
-from waltap.offsets.memory_store import MemoryOffsetStore
 from waltap.pipeline import Engine, Limits
-from waltap.pipeline.properties import EngineProperties
-from waltap.snapshot.snapshotter import SnapshotFacts, Snapshotter
-from waltap.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.plugins.host import Host
+from waltap.ports.offsets.memory_store import MemoryOffsetStore
+from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
+from waltap.ports.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.simulation.connector import connector_of
 from waltap_testing.simulation.destination import SimulatedDestination, sink_of

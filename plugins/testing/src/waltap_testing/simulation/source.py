@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from waltap.decode.message import Begin, Change, Commit, Insert, Message
-from waltap.decode.relation import Relation
-from waltap.decode.tuple_image import Tuple
-from waltap.source.position import SOLE
+from waltap.changes.decode.message import Begin, Change, Commit, Insert, Message
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.position import SOLE
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.workload import ITEMS
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from waltap.source.position import lsn_text
+from waltap.changes.transactions.position import lsn_text
 from waltap_testing.walsender.script import ServerError
 
 __all__ = ["Answer", "AnswerBook", "CommandAnswer", "CopyOut", "ReceivedQuery", "RowsAnswer"]

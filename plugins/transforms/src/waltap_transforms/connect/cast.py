@@ -7,12 +7,12 @@ from typing import Any, Self
 from msgspec.structs import replace
 from pydantic import model_validator
 
-from waltap.config.property import CommaList, declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordUnfit
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.mapping.java_number import float_text
+from waltap.base.property import CommaList, declare
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.java_number import float_text
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.connect.java_number import (
     DECIMAL,
     decimal_of,

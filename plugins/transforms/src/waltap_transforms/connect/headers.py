@@ -8,11 +8,15 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
-from waltap.config.property import CommaList, Properties, declare
-from waltap.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.format.record_transform import RecordTransform, RecordTransformContext, RecordUnfit
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Schema
+from waltap.base.property import CommaList, Properties, declare
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
+from waltap.encoders.format.record_transform import (
+    RecordTransform,
+    RecordTransformContext,
+    RecordUnfit,
+)
+from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.connect.literal import parse_literal
 from waltap_transforms.connect.sides import NullToDefault, Row, map_of, of_fields, struct_of
 from waltap_transforms.connect.spec import connect_spec, each

@@ -10,8 +10,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from waltap.mapping.connect_schema import ConnectKind, Schema
-from waltap.mapping.java_number import double_text, float_text
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.java_number import double_text, float_text
 
 __all__ = [
     "DECIMAL",

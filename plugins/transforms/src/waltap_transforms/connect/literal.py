@@ -8,7 +8,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap_transforms.connect.java_number import (
     DECIMAL,
     big_decimal,

@@ -4,11 +4,11 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from waltap.config.property import CommaList, declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordUnfit
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import Field, Schema
+from waltap.base.property import CommaList, declare
+from waltap.changes.mapping.connect_schema import Field, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.connect.sides import (
     Change,
     NullToDefault,

@@ -9,11 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from waltap.config.property import Properties, declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordTransform, RecordUnfit
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.specs import RecordTransformSpec
+from waltap.base.property import Properties, declare
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordTransform, RecordUnfit
+from waltap.ports.specs import RecordTransformSpec
 from waltap_transforms.connect.spec import connect_spec
 
 __all__ = [

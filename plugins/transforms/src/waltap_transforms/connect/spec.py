@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from waltap.config.property import Properties
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordTransform
-from waltap.specs import RecordTransformSpec
+from waltap.base.property import Properties
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordTransform
+from waltap.ports.specs import RecordTransformSpec
 
 __all__ = ["connect_spec", "each"]
 

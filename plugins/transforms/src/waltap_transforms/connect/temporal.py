@@ -5,7 +5,7 @@ Java's classes work on java.util.Date, which contains milliseconds.
 
 from typing import Any
 
-from waltap.mapping.connect_schema import Schema
+from waltap.changes.mapping.connect_schema import Schema
 from waltap_transforms.connect.simple_date_format import SimpleDateFormat
 
 __all__ = ["DATE", "DAY_MS", "TEMPORAL", "TIME", "TIMESTAMP", "milliseconds", "plain_text"]

@@ -6,11 +6,11 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 from pydantic import model_validator
 
-from waltap.config.property import declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordUnfit
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.base.property import declare
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.connect.sides import (
     Change,
     NullToDefault,

@@ -5,10 +5,14 @@ from typing import Self
 from msgspec.structs import replace
 from pydantic import model_validator
 
-from waltap.capture.java_regex import java_pattern, java_replacement
-from waltap.config.property import Properties, declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordTransform, RecordTransformContext, RecordUnfit
+from waltap.base.property import Properties, declare
+from waltap.changes.capture.java_regex import java_pattern, java_replacement
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import (
+    RecordTransform,
+    RecordTransformContext,
+    RecordUnfit,
+)
 from waltap_transforms.connect.simple_date_format import SimpleDateFormat
 from waltap_transforms.connect.spec import connect_spec, each
 

@@ -2,11 +2,15 @@
 
 from typing import Any
 
-from waltap.config.property import CommaList, declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordTransform, RecordTransformContext, RecordUnfit
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.base.property import CommaList, declare
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import (
+    RecordTransform,
+    RecordTransformContext,
+    RecordUnfit,
+)
+from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.connect.sides import NullToDefault, map_of, struct_of
 from waltap_transforms.connect.spec import connect_spec
 

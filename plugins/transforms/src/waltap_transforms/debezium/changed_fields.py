@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from waltap.config.property import Properties, declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.base.property import Properties, declare
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.debezium.structure import is_envelope, member
 
 __all__ = ["ExtractChangedRecordState", "ExtractChangedRecordStateProperties"]

@@ -14,10 +14,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordUnfit
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.schema_memory import SchemaMemory
 
 __all__ = ["ENTRY_POINTS", "Expression", "cel_expression", "compiled", "members", "python_function"]
 

@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from waltap.config.property import CommaList, Properties, declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.base.property import CommaList, Properties, declare
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
 from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
 from waltap_transforms.debezium.wkb import is_extended, swapped, with_srid, without_srid
 

@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple, Self
 import msgspec
 from pydantic import model_validator
 
-from waltap.config.property import CommaList, Properties, declare
-from waltap.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.base.property import CommaList, Properties, declare
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
 from waltap_transforms.debezium.structure import field_of, required_struct
 
 __all__ = ["HeaderToValue", "HeaderToValueProperties"]

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.record_transform import RecordUnfit
 
 __all__ = ["java_hash", "murmur_hash"]
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = ["JsonPayload", "NotExpanded"]
 

@@ -2,8 +2,8 @@
 
 from pydantic import field_validator
 
-from waltap.config.property import CommaList, Properties, declare
-from waltap.format.connect_record import ConnectRecord
+from waltap.base.property import CommaList, Properties, declare
+from waltap.encoders.format.connect_record import ConnectRecord
 
 __all__ = ["SchemaChangeFilter", "SchemaChangeFilterProperties"]
 

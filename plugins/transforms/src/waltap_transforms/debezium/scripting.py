@@ -5,10 +5,10 @@ from typing import Any, Literal, Self
 import msgspec
 from pydantic import field_validator, model_validator
 
-from waltap.capture.java_regex import java_pattern
-from waltap.config.property import Properties, declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordUnfit
+from waltap.base.property import Properties, declare
+from waltap.changes.capture.java_regex import java_pattern
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
 from waltap_transforms.debezium.expression import Expression, cel_expression, python_function
 
 __all__ = [

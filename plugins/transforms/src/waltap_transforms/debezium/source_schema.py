@@ -4,12 +4,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from waltap.capture.name_adjustment import schema_namer
-from waltap.config.property import Properties, declare
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordUnfit
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.base.property import Properties, declare
+from waltap.changes.capture.name_adjustment import schema_namer
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.debezium.structure import is_envelope, member, without_repeats
 
 __all__ = ["ExtractSchema", "ExtractSchemaProperties"]

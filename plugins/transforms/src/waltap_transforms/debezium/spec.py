@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from waltap.config.property import Properties
-from waltap.format.record_transform import RecordTransform
-from waltap.specs import RecordTransformSpec
+from waltap.base.property import Properties
+from waltap.encoders.format.record_transform import RecordTransform
+from waltap.ports.specs import RecordTransformSpec
 
 __all__ = ["debezium_spec"]
 

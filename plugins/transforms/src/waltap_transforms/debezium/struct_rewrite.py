@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.schema_memory import SchemaMemory
 
 __all__ = ["Change", "StructRewrite"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordUnfit
-from waltap.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
 
 __all__ = [
     "StructMember",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waltap.config.java_properties import parse_properties
-from waltap.config.property import Properties, declare
-from waltap.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.format.schema_memory import SchemaMemory
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.base.java_properties import parse_properties
+from waltap.base.property import Properties, declare
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
+from waltap.encoders.format.record_transform import RecordTransformContext, RecordUnfit
+from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.debezium.structure import StructMember, field_of, is_envelope, member
 
 if TYPE_CHECKING:

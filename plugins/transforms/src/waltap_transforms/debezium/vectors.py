@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from waltap.format.connect_record import ConnectRecord
-from waltap.format.record_transform import RecordUnfit
-from waltap.mapping import double_text, float_text
-from waltap.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping import double_text, float_text
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordUnfit
 from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
 
 __all__ = ["VectorToJson"]

@@ -5,7 +5,7 @@ The extended form may have an SRID. Source: OGC 06-103r4, section 8.2; PostGIS m
 
 import struct
 
-from waltap.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import RecordUnfit
 
 __all__ = ["is_extended", "swapped", "with_srid", "without_srid"]
 

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from waltap.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import RecordUnfit
 
 __all__ = ["NamedZone", "moved_time", "moved_timestamp"]
 

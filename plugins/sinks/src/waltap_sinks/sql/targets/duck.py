@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,

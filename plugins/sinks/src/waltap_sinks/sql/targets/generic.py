@@ -12,10 +12,10 @@ from typing import Any
 
 import sqlalchemy
 
-from waltap.config.redaction import redacted
-from waltap.decode.tuple_image import UNCHANGED, Tuple
+from waltap.base.redaction import redacted
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.errors import SinkError
-from waltap.sink.sink import SinkContext
+from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlConflict,

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.tuple_image import Tuple
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, with_suffix
 from waltap_sinks.sql.targets.generic import GenericTarget, escaped
 from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, chunks

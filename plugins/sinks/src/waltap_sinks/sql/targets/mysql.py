@@ -9,7 +9,7 @@ import pymysql
 import pymysql.cursors
 from pymysql.constants import CLIENT
 
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.decode.tuple_image import Tuple
-from waltap.transactions.row_block import RowBlock
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.row_block import RowBlock
 from waltap_sinks.sql.targets.target import BoundColumn, BoundTable
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Texts = "Sequence[str | None] | pa.StringArray"
 def _strings(values: "Sequence[str | None] | pa.StringArray") -> "pa.StringArray":
     import pyarrow as pa
 
-    from waltap.arrow.array import string_array
+    from waltap.changes.arrow.array import string_array
 
     return values if isinstance(values, pa.Array) else string_array(values)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from waltap.decode.tuple_image import MissingValue, Tuple
+from waltap.changes.decode.tuple_image import MissingValue, Tuple
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn
 from waltap_sinks.sql.targets.postgres_statements import (
     array_literal,

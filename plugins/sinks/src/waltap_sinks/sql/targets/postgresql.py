@@ -11,13 +11,13 @@ import psycopg
 import sqlalchemy
 from psycopg import sql
 
-from waltap.config.redaction import redacted
-from waltap.decode.relation import TypeKind
-from waltap.decode.tuple_image import MissingValue, Tuple
+from waltap.base.pandas_blocker import spare_pandas
+from waltap.base.redaction import redacted
+from waltap.changes.decode.relation import TypeKind
+from waltap.changes.decode.tuple_image import MissingValue, Tuple
+from waltap.cli.session import PINNED_AGAIN, USERS_PATH, beginning
 from waltap.errors import SinkError
-from waltap.pandas_blocker import spare_pandas
-from waltap.session import PINNED_AGAIN, USERS_PATH, beginning
-from waltap.sink.sink import SinkContext
+from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import (
     SqlChangeIgnored,
     SqlColumnMissing,

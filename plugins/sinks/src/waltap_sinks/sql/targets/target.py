@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import ConfigurationError, PropertyProblem, SinkError
-from waltap.sink.sink import SinkContext
+from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import SqlDriverMissing
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape

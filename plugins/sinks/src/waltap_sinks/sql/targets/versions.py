@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from waltap.decode.tuple_image import Tuple
+from waltap.changes.decode.tuple_image import Tuple
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 

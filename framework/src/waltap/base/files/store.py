@@ -1,0 +1,612 @@
+"""Store files below one folder on any pyarrow filesystem.
+
+On a local disk a file is durable once its content and its name are synchronised. An object store shows
+a complete object when the upload ends, so it needs no synchronisation.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import math
+import os
+import tempfile
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from waltap.base.files.durable_file import sync
+from waltap.base.files.errors import BucketMissing, FilesInUse, FilesUnavailable, kind_of
+from waltap.base.files.location import opened
+from waltap.base.files.lock_file import LockFile, holder
+from waltap.base.files.place import refusal
+from waltap.base.files.private_file import lies_in_private, private, private_folder
+from waltap.base.files.properties import StorageProperties
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+__all__ = [
+    "FileStore",
+    "machine_lock",
+    "safe_name",
+]
+
+
+# Locks for places whose storage keeps none, among the processes of one user on one machine.
+#
+# A killed engine leaves its Spark process, which applies the remaining changes and ends. The next
+# engine starts another one at once, which must wait for the first, wherever the files are.
+
+
+def machine_lock(place: str) -> Path | None:
+    """Return the lock file for writers of ``place``.
+
+    Its folder exists. The result is None if this user cannot keep or lock such a file; then other
+    writers stay unknown.
+    """
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    name = hashlib.sha256(place.encode()).hexdigest()[:32]
+    try:
+        # The XDG specification says to ignore a relative path.
+        base = state if state.is_absolute() else Path.home() / ".local/state"
+        folder = base / "waltap/locks"
+        private_folder(folder)
+        with tempfile.TemporaryFile(dir=folder) as file:  # a home on a network may lack locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        return None
+    return folder / name
+
+
+Read = TypeVar("Read")
+
+# Filesystems that rename atomically. Elsewhere an upload itself is atomic.
+RENAMING: Final = frozenset({"local", "hdfs", "viewfs", "mock"})
+
+# Object stores have no folders.
+OBJECTS: Final = frozenset({"s3", "gcs", "abfs"})
+
+# From this size on a file is synchronised at once and does not wait for others.
+LARGE_BYTES: Final = 8 << 20
+
+# Amazon's SDK gives up with this text if a refusal is longer than the requested bytes, since
+# pyarrow gives it a buffer for those bytes alone.
+MISREAD: Final = "Failed to flush response stream"
+
+# First and longest wait before such a read is repeated, in seconds.
+AGAIN_S: Final = 0.1
+LONGEST_AGAIN_S: Final = 5.0
+
+# From this number on files are synchronised by several threads.
+MANY_FILES: Final = 16
+SYNC_THREADS: Final = 8
+
+
+def safe_name(text: str) -> str:
+    """Return ``text`` as a file name, percent-encoded.
+
+    Letters, digits, _ and - stay.
+    """
+    return urllib.parse.quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+def _anyone() -> None:
+    """Permit every write."""
+
+
+class FileStore:
+    """Read and write files below one folder.
+
+    Paths are relative to the folder and use ``/``. ``location`` is a path, or a URI such as
+    ``s3://bucket/folder``, ``file:///…``, ``hdfs://…``, ``gs://…`` and ``abfs://…``. ``storage`` has the
+    object store's address and credentials. Every method raises FilesUnavailable for a refusal.
+    """
+
+    def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
+        self.location, _mark, self._query = location.partition("?")
+        self._remote = "://" in location
+        self.storage = storage = storage or StorageProperties()
+        self._attempts = storage.storage_attempts
+        try:
+            place = opened(location, storage)
+        except (OSError, ValueError) as cause:  # pyarrow's errors are subclasses of these
+            raise self._failure("cannot be opened", cause) from cause
+        self._fs, base, self.location, host = place
+        self._base = base.rstrip("/")
+        self.local: bool = self._fs.type_name == "local"
+        self._remote = not self.local
+        self._named = f"{self._fs.type_name} {host} {self._base}"
+        self._renames = self._fs.type_name in RENAMING
+        self._objects = self._fs.type_name in OBJECTS
+        self._folders: set[str] = set()
+        self._private = False
+        self._files: set[str] = set()
+        self._settling = Lock()
+        # Folders whose entries, like the content of ``_files``, may not be durable yet.
+        self._unsynced: set[str] = set()
+        self._lock: LockFile | None = None
+        self.takes_over = False
+        # See `SinkContext`. It is called before a file is begun, appears or is removed.
+        self.may_write: Callable[[], None] = _anyone
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for another process, without the thread lock."""
+        # Spark's tasks read files by a copy of this store.
+        return {name: value for name, value in self.__dict__.items() if name != "_settling"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _settling=Lock())
+
+    def reached_alike(self, location: str) -> "FileStore":
+        """Return the store of ``location`` with the settings of this one."""
+        if self._query and "://" in location and "?" not in location:
+            location = f"{location}?{self._query}"
+        return FileStore(location, self.storage)
+
+    def path(self, relative: str) -> str:
+        """Return the filesystem's path of ``relative``."""
+        return f"{self._base}/{relative}" if relative else self._base
+
+    def uri(self, relative: str) -> str:
+        """Return the path or URI of ``relative``, in the location's form."""
+        if self.local:
+            return self.path(relative)
+        return f"{self.location.rstrip('/')}/{relative}"
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted names of the files in ``folder``.
+
+        A missing folder has none.
+        """
+        return [name for name, is_folder in self._entries(folder) if not is_folder]
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the sorted names of the folders in ``folder``.
+
+        A missing folder has none.
+        """
+        return [name for name, is_folder in self._entries(folder) if is_folder]
+
+    def _entries(self, folder: str) -> list[tuple[str, bool]]:
+        if self.local:
+            return self._local_entries(folder)
+        from pyarrow import fs
+
+        try:
+            found = self._fs.get_file_info(fs.FileSelector(self.path(folder), allow_not_found=True))
+        except OSError as cause:
+            raise self._failure("cannot be listed", cause) from cause
+        return sorted(
+            (info.base_name, info.type == fs.FileType.Directory)
+            for info in found
+            if not info.base_name.startswith(".")
+        )
+
+    def _local_entries(self, folder: str) -> list[tuple[str, bool]]:
+        """Return the entries of a local folder."""
+        # A change log is listed several times a second, so this saves a stat for each file.
+        try:
+            with os.scandir(self.path(folder)) as found:
+                return sorted(
+                    (entry.name, entry.is_dir()) for entry in found if entry.name[0] != "."
+                )
+        except FileNotFoundError:
+            return []
+        except OSError as cause:
+            raise self._failure("cannot be listed", cause) from cause
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a small file."""
+
+        def whole() -> bytes:
+            with self._fs.open_input_stream(self.path(path), compression=None) as stream:
+                return bytes(stream.read())
+
+        return self._read(path, whole)
+
+    def size(self, path: str) -> int:
+        """Return the size of a file in bytes.
+
+        Raises: FilesUnavailable, caused by FileNotFoundError if the file is missing.
+        """
+        from pyarrow import fs
+
+        try:
+            found = self._fs.get_file_info(self.path(path))
+            if found.type != fs.FileType.File:
+                raise FileNotFoundError(f"there is no file {path}")
+        except OSError as cause:
+            raise self._failure(f"cannot give {path}", cause) from cause
+        return int(found.size)
+
+    def has(self, path: str) -> bool:
+        """Return whether the file exists."""
+        try:
+            self.size(path)
+        except FilesUnavailable as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False
+            raise
+        return True
+
+    def read_parquet(self, path: str) -> "pa.Table":
+        """Return the rows of one segment in file order."""
+
+        def rows() -> "pa.Table":
+            with self._segment(path) as file:
+                return file.read()
+
+        return self._read(path, rows)
+
+    def parquet_columns(self, path: str, names: "Sequence[str]", most: int) -> "pa.Table | None":
+        """Return columns of one segment, its rows in file order.
+
+        The result is None if the values take more than ``most`` bytes, or if the file does not record
+        their size.
+        """
+
+        def columns() -> "pa.Table | None":
+            with self._segment(path) as file:
+                if _unpacked(file.metadata, names) > most:
+                    return None
+                return file.read(columns=list(names)).select(list(names))
+
+        return self._read(path, columns)
+
+    def parquet_schema(self, path: str) -> "pa.Schema":
+        """Return the schema of one segment.
+
+        Only the end of the file is read.
+        """
+
+        def schema() -> "pa.Schema":
+            with self._segment(path) as file:
+                return file.schema_arrow
+
+        return self._read(path, schema)
+
+    def parquet_rows(self, path: str) -> int:
+        """Return the number of rows of one segment.
+
+        Only the end of the file is read.
+        """
+
+        def rows() -> int:
+            with self._segment(path) as file:
+                return int(file.metadata.num_rows)
+
+        return self._read(path, rows)
+
+    def parquet_batches(self, path: str, rows: int) -> "Iterator[pa.RecordBatch]":
+        """Yield the rows of one segment in file order, ``rows`` at a time."""
+        # After a failed read the batches that the caller has are skipped.
+        given = tries = 0
+        while True:
+            try:
+                with self._segment(path) as file:
+                    batches = file.iter_batches(batch_size=rows)
+                    for batch in itertools.islice(batches, given, None):
+                        yield batch
+                        given, tries = given + 1, 0
+            except OSError as cause:
+                tries += 1
+                self._refused(path, cause, tries)
+            else:
+                return
+
+    @contextlib.contextmanager
+    def _segment(self, path: str) -> "Iterator[parquet.ParquetFile]":
+        from pyarrow import parquet
+
+        with self._fs.open_input_file(self.path(path)) as stream:
+            yield parquet.ParquetFile(stream, page_checksum_verification=True)
+
+    def _read(self, path: str, read: Callable[[], Read]) -> Read:
+        """Return the result of ``read``, which is repeated for `MISREAD`."""
+        tries = 0
+        while True:
+            try:
+                return read()
+            except OSError as cause:
+                tries += 1
+                self._refused(path, cause, tries)
+
+    def _refused(self, path: str, cause: OSError, tries: int) -> None:
+        """Wait before a read is repeated.
+
+        Raises: FilesUnavailable if it is not repeated.
+        """
+        if MISREAD not in str(cause) or tries >= self._attempts:
+            raise self._failure(f"cannot give {path}", cause) from cause
+        time.sleep(min(AGAIN_S * 2**tries, LONGEST_AGAIN_S))
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def create(self, path: str) -> Any:
+        """Open ``path`` for writing and replace an existing file.
+
+        The caller closes the file, then calls `sync`.
+        """
+        self.may_write()
+        try:
+            self._make_folder(path.rpartition("/")[0])
+            if self.takes_over and self.local:
+                # The instance that lost the lease may have the file open. Its writes must not reach
+                # the new file.
+                Path(self.path(path)).unlink(missing_ok=True)
+            return self._opened(self.path(path))
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    @contextlib.contextmanager
+    def writing(self, path: str) -> Iterator[None]:
+        """Raise `FilesUnavailable` for a failed write to ``path``."""
+        try:
+            yield
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    def sync(self, path: str, size: int = 0) -> None:
+        """Make a closed file of ``size`` bytes durable before the next `publish`.
+
+        `settle` makes it durable, too.
+        """
+        # Small files wait for each other, see `_settle`.
+        if not self.local:
+            return
+        if size < LARGE_BYTES:
+            self._files.add(path)
+        else:
+            try:
+                sync(self.path(path))
+            except OSError as cause:
+                raise self._failure(f"cannot make {path} durable", cause) from cause
+        self._unsynced.add(path.rpartition("/")[0])
+
+    def forget_unsynced(self) -> None:
+        """Forget files that were given to `sync` and never published."""
+        self._files.clear()
+        self._unsynced.clear()
+        self._folders.clear()
+
+    def settle(self) -> None:
+        """Make the files given to `sync` durable now."""
+        try:
+            self._settle()
+        except OSError as cause:
+            raise self._failure("cannot make what was written durable", cause) from cause
+
+    def _settle(self) -> None:
+        """Synchronise all waiting files and folders."""
+        # An fsync waits for a write of the filesystem's journal. Concurrent ones share that write:
+        # 2,000 files of 2,000 folders took 56 s one by one, and take one second together.
+        with self._settling:  # files that other threads add meanwhile stay in the sets
+            files, folders = set(self._files), set(self._unsynced)
+            waiting = [*sorted(files), *sorted(folders)]
+            if len(waiting) < MANY_FILES:
+                for path in waiting:
+                    sync(self.path(path))
+            else:
+                from concurrent.futures import ThreadPoolExecutor
+
+                with ThreadPoolExecutor(SYNC_THREADS, "waltap-fsync") as pool:
+                    for _ in pool.map(lambda path: sync(self.path(path)), waiting):
+                        pass
+            self._files -= files
+            self._unsynced -= folders
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Write a small file atomically and durably.
+
+        Files given to `sync` are durable before it appears.
+        """
+        folder, _, name = path.rpartition("/")
+        target = self.path(path)
+        written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
+        try:
+            self._make_folder(folder)
+            self._settle()
+            # An object store shows the file when the stream ends, a file system when it is renamed.
+            self.may_write()
+            with self._opened(written) as stream:
+                stream.write(data)
+            if self.local:
+                sync(written)
+            if self._renames:
+                # The lease may have been lost since the file was begun.
+                self.may_write()
+                self._fs.move(written, target)
+            if self.local:
+                sync(self.path(folder))
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file atomically.
+
+        Its name is durable after `settle` or `publish`. Several threads may call this at a time.
+        """
+        self.may_write()
+        folder, _, name = path.rpartition("/")
+        target = self.path(path)
+        written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
+        try:
+            self._make_folder(folder)
+            with self._opened(written) as stream:
+                stream.write(data)
+            if self.local:
+                sync(written)
+                self._unsynced.add(folder)
+            if self._renames:
+                self._fs.move(written, target)
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    def delete(self, path: str) -> None:
+        """Remove a file, if it exists."""
+        self.may_write()
+        self._files.discard(path)
+        try:
+            self._fs.delete_file(self.path(path))
+        except FileNotFoundError:
+            return
+        except OSError as cause:
+            raise self._failure(f"cannot remove {path}", cause) from cause
+
+    def delete_folder(self, path: str) -> None:
+        """Remove a folder and its content, if it exists."""
+        self.may_write()
+        try:
+            self._fs.delete_dir(self.path(path))
+        except FileNotFoundError:
+            return
+        except OSError as cause:
+            raise self._failure(f"cannot remove {path}", cause) from cause
+        # A removed path cannot be synchronised, and must be created again before a write.
+        inside = f"{path}/"
+        self._folders = {known for known in self._folders if not f"{known}/".startswith(inside)}
+        self._unsynced = {known for known in self._unsynced if not f"{known}/".startswith(inside)}
+        self._files = {known for known in self._files if not known.startswith(inside)}
+
+    def make_folder(self, path: str) -> None:
+        """Create a folder and its parents durably."""
+        try:
+            # pyarrow makes a placeholder for the folder in an object store.
+            if self._objects:
+                self._fs.create_dir(self.path(path), recursive=True)
+            self._make_folder(path)
+            self._settle()
+        except OSError as cause:
+            raise self._failure(f"refuses {path}", cause) from cause
+
+    def _make_folder(self, path: str) -> None:
+        if path in self._folders:
+            return
+        if self.local and not self._folders:
+            self._private = lies_in_private(Path(self.path("")))
+        if self._private:
+            private_folder(Path(self.path(path)))
+        elif not self._objects:  # an object store needs no folder for its names
+            self._fs.create_dir(self.path(path), recursive=True)
+        if self.local:
+            # Every parent has a new entry that must become durable.
+            steps = path.split("/") if path else []
+            self._unsynced.update("/".join(steps[:count]) for count in range(len(steps) + 1))
+        self._folders.add(path)
+
+    def _opened(self, path: str) -> Any:
+        """Open the file ``path`` to write it from the start."""
+        # A file in a private folder is created with private permissions, before it has content.
+        if self._private:
+            os.close(private(path, os.O_WRONLY | os.O_CREAT))
+        return self._fs.open_output_stream(path, compression=None)
+
+    # --- one writer -------------------------------------------------------------------------------
+
+    def check(self, name: str) -> None:
+        """Check that `lock` would succeed and that files can be written.
+
+        In an object store the bucket must exist and be listed. The check leaves nothing behind.
+
+        Raises: FilesInUse, FilesUnavailable.
+        """
+        if self.local:
+            cause = refusal(Path(self.path("")), folder=True)
+            if cause is not None:
+                raise self._failure("cannot be written", cause) from cause
+        else:
+            self._check_bucket()
+        path = self._lock_path(name)
+        pid = None if path is None else holder(path)
+        if pid is not None and not self.takes_over:
+            raise self._in_use(pid)
+
+    def _lock_path(self, name: str) -> Path | None:
+        return Path(self.path(name)) if self.local else machine_lock(f"{self._named} {name}")
+
+    def _check_bucket(self) -> None:
+        """Check that the bucket exists.
+
+        Raises: BucketMissing, AccessRefused, FilesAway.
+        """
+        # A listed object proves the bucket; an empty list may also mean a missing one.
+        if self._entries("") or not self._objects:
+            return
+        from pyarrow import fs
+
+        bucket = self._base.partition("/")[0]
+        try:
+            found = self._fs.get_file_info(bucket)
+        except OSError as cause:
+            raise self._failure("cannot be reached", cause) from cause
+        if found.type == fs.FileType.NotFound:
+            raise BucketMissing(f"{self.location}: there is no bucket {bucket}", path=self.location)
+
+    def _in_use(self, pid: str) -> FilesInUse:
+        text = f"{self.location} is in use by process {pid}"
+        return FilesInUse(text, path=self.path(""))
+
+    def lock(self, name: str) -> None:
+        """Hold the lock file ``name`` until `unlock` or the end of the process.
+
+        For a folder on another machine the lock excludes only this user's processes on this machine. It
+        excludes none if this user cannot lock a file.
+
+        Raises: FilesInUse, with the holder's process id.
+        """
+        if self._lock is not None:
+            return
+        if self.local:
+            self.make_folder("")
+        path = self._lock_path(name)
+        if path is None:
+            return
+        lock = LockFile(path)
+        try:
+            pid = lock.take()
+            if pid is not None and self.takes_over:
+                lock.take_over()
+                pid = None
+        except OSError as cause:
+            # A lock of this machine is a help, not a condition.
+            if not self.local:
+                return
+            raise self._failure(f"refuses {name}", cause) from cause
+        if pid is not None:
+            raise self._in_use(pid)
+        self._lock = lock
+
+    def locked(self) -> bool:
+        """Return whether the held lock is still the folder's, see `LockFile.stands`.
+
+        A lock of this machine says nothing about the folder.
+        """
+        return self._lock is None or not self.local or self._lock.stands()
+
+    def unlock(self) -> None:
+        """Release the lock. May be called twice."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _failure(self, what: str, cause: Exception) -> FilesUnavailable:
+        kind = kind_of(cause, remote=self._remote)
+        return kind(f"{self.location} {what}: {cause}", path=self.location)
+
+
+def _unpacked(metadata: "parquet.FileMetaData", names: "Sequence[str]") -> float:
+    """Return the size of the columns' values in bytes."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    each = (group.column(number) for group in groups for number in range(group.num_columns))
+    own = [one for one in each if one.path_in_schema in names]
+    # Dictionary encoding hides the size of the values, so it counts as infinite.
+    if any("DICTIONARY" in encoding for one in own for encoding in one.encodings):
+        return math.inf
+    return float(sum(one.total_uncompressed_size for one in own))

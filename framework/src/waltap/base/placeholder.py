@@ -1,0 +1,94 @@
+"""Fill in secrets: ``${env:NAME}``, ``${file:PATH}``, ``${file:PATH:KEY}``.
+
+The last form is Kafka Connect's FileConfigProvider: one key of a ``.properties`` file. Relative
+paths start at the profile's folder. A filled-in value is never shown: messages and
+listings show the placeholder.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltap.base.environment import variable
+from waltap.base.java_properties import parse_properties
+
+__all__ = ["SecretMissing", "SecretRefresh", "fill", "holds_placeholder"]
+
+PLACEHOLDER = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*):([^}]+)\}")
+
+
+class SecretMissing(ValueError):
+    """A placeholder's secret does not exist; the text contains no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRefresh:
+    """The origin of a value, to read its secrets again."""
+
+    # The text with placeholders, None without any.
+    template: str | None
+    # Start of relative paths.
+    folder: Path
+
+    def now(self) -> str | None:
+        """Return the value with its present secrets. Raises: SecretMissing."""
+        return None if self.template is None else fill(self.template, self.folder)[0]
+
+
+def holds_placeholder(value: object) -> bool:
+    """Return whether ``value`` is a text with a placeholder."""
+    return isinstance(value, str) and PLACEHOLDER.search(value) is not None
+
+
+def fill(value: str, folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Return ``value`` with its placeholders filled in, and its secrets.
+
+    Raises: SecretMissing.
+    """
+    secrets: list[str] = []
+
+    def replace(match: re.Match[str]) -> str:
+        secret = _secret(match[1], match[2], folder)
+        secrets.append(secret)
+        return secret
+
+    return PLACEHOLDER.sub(replace, value), tuple(secrets)
+
+
+def _secret(provider: str, argument: str, folder: Path) -> str:
+    if provider == "env":
+        found = variable(argument)
+        if found is None:
+            message = f"environment variable {argument} is not set"
+            raise SecretMissing(message)
+        return found
+    if provider == "file":
+        return _from_file(argument, folder)
+    message = f"no secrets provider is called {provider!r}: use ${{env:NAME}} or ${{file:PATH}}"
+    raise SecretMissing(message)
+
+
+def _from_file(argument: str, folder: Path) -> str:
+    path, key = folder / argument, ""
+    if "\0" in argument:
+        raise SecretMissing("the path of a secret file holds NUL")
+    if ":" in argument and not path.exists():
+        name, _, key = argument.rpartition(":")
+        path = folder / name
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else "not UTF-8 text"
+        message = f"secret file {path} cannot be read: {reason}"
+        raise SecretMissing(message) from cause
+    if not key:
+        return text.rstrip("\r\n")
+    try:
+        values = parse_properties(text)
+    except ValueError as cause:
+        message = f"secret file {path} is not a .properties file"
+        raise SecretMissing(message) from cause
+    if key not in values:
+        message = f"secret file {path} has no key {key!r}"
+        raise SecretMissing(message)
+    return values[key]

@@ -1,0 +1,1 @@
+"""Hold the algebra of changes: decoded messages, capture, types, events, transactions. Sans-IO."""

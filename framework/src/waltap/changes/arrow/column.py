@@ -1,0 +1,397 @@
+"""Convert whole columns of PostgreSQL text to Arrow arrays.
+
+Columns are lists or Arrow arrays of strings (`ArrowMapping.text`); one cast reads both. Each function
+returns an `ArrowMapping` for a family of types.
+
+Some values do not fit their Arrow type: numeric NaN, infinite or far dates, 24:00, a second dimension.
+``TypeOptions.arrow_misfit`` decides about them. error raises `ArrowMisfit`, null writes null. string
+makes the column a string of PostgreSQL text from the start, so that every value fits.
+
+After a failed cast the values are checked one by one. No cast runs that could wrap silently.
+pyarrow is imported with the first column.
+"""
+
+from binascii import unhexlify
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+from waltap.changes.arrow.array import string_array
+from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit
+from waltap.changes.mapping.type_mapping import ArrowMapping, TypeOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "booleans",
+    "byte_strings",
+    "clocks",
+    "converted",
+    "dates",
+    "decimals",
+    "floats",
+    "integers",
+    "lists",
+    "strings",
+    "timestamps",
+]
+
+Texts = Sequence[str | None]
+
+# Metadata of a column that is a string only because its values might not fit.
+AS_TEXT = (("waltap.form", "postgres text"),)
+
+
+def _text(values: Sequence[object]) -> "pa.Array":
+    import pyarrow as pa
+
+    return pa.array(values, pa.string())
+
+
+def _listed(text: "Callable[[pa.StringArray], pa.Array]") -> "Callable[[Texts], pa.Array]":
+    """Return ``text`` as a function of a list of values."""
+    return lambda values: text(_text(values))
+
+
+def _as_it_is(values: "pa.StringArray") -> "pa.Array":
+    return values
+
+
+def strings(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
+    """Return the mapping of text to string."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.string()
+
+    return ArrowMapping(type=type_, column=string_array, metadata=metadata, text=_as_it_is)
+
+
+def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[pa.StringArray], pa.Array]":
+    """Return a column function that casts text to a type.
+
+    It raises ArrowMalformed for text of another type.
+    """
+
+    def text(values: "pa.StringArray") -> "pa.Array":
+        import pyarrow as pa
+
+        try:
+            return values.cast(type_())
+        except pa.ArrowInvalid as cause:
+            raise ArrowMalformed(name) from cause
+
+    return text
+
+
+def integers(bits: int) -> ArrowMapping:
+    """Return the mapping of 16-, 32- or 64-bit integers."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return {16: pa.int16, 32: pa.int32, 64: pa.int64}[bits]()
+
+    text = _cast("integer", type_)
+    return ArrowMapping(type=type_, column=_listed(text), text=text)
+
+
+def floats(bits: int) -> ArrowMapping:
+    """Return the mapping of 32- or 64-bit IEEE numbers.
+
+    NaN and infinities are valid values.
+    """
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return {32: pa.float32, 64: pa.float64}[bits]()
+
+    text = _cast("floating point", type_)
+    return ArrowMapping(type=type_, column=_listed(text), text=text)
+
+
+def booleans() -> ArrowMapping:
+    """Return the mapping of booleans, ``t`` and ``f``."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.bool_()
+
+    def text(values: "pa.StringArray") -> "pa.Array":
+        import pyarrow.compute as pc
+
+        true = pc.equal(values, "t")
+        # ``min_count=0``: a column of nulls alone has no wrong value.
+        if not pc.all(pc.or_(true, pc.equal(values, "f")), min_count=0).as_py():
+            raise ArrowMalformed("boolean")
+        return true
+
+    return ArrowMapping(type=type_, column=_listed(text), text=text)
+
+
+def byte_strings() -> ArrowMapping:
+    r"""Return the mapping of bytea (``\x…``) to binary."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.binary()
+
+    def column(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+
+        try:
+            return pa.array([None if v is None else _unhex(v) for v in values], pa.binary())
+        except ValueError as cause:
+            raise ArrowMalformed("bytea") from cause
+
+    return ArrowMapping(type=type_, column=column)
+
+
+def _unhex(text: str) -> bytes:
+    if text[:2] != "\\x":
+        msg = "bytea is not in hexadecimal"
+        raise ValueError(msg)
+    return unhexlify(text[2:])
+
+
+def _guarded(
+    name: str,
+    options: TypeOptions,
+    type_: "Callable[[], pa.DataType]",
+    cast: "Callable[[pa.StringArray], pa.Array]",
+    misfit: Callable[[str], str | None],
+) -> ArrowMapping:
+    """Return a mapping whose ``cast`` may find misfits.
+
+    ``cast`` raises ArrowInvalid for them. ``misfit`` returns the reason for one text, or None if the
+    text fits.
+    """
+    if options.arrow_misfit == "string":
+        return strings(AS_TEXT)
+
+    def text(values: "pa.StringArray") -> "pa.Array":
+        import pyarrow as pa
+
+        try:
+            return cast(values)
+        except pa.ArrowInvalid:
+            # Arrow does not name the value, so look at them all.
+            kept = _without_misfits(values.to_pylist(), misfit, options)
+        try:
+            return cast(_text(kept))
+        except pa.ArrowInvalid as cause:
+            raise ArrowMalformed(name) from cause
+
+    return ArrowMapping(type=type_, column=_listed(text), text=text)
+
+
+def _without_misfits(
+    values: Texts, misfit: Callable[[str], str | None], options: TypeOptions
+) -> list[str | None]:
+    """Return ``values`` with null for misfits.
+
+    Raises: ArrowMisfit unless the policy is null.
+    """
+    kept: list[str | None] = []
+    for value in values:
+        reason = None if value is None else misfit(value)
+        if reason is not None:
+            if options.arrow_misfit != "null":
+                raise ArrowMisfit(reason)
+            options.arrow_misfits.add(reason)
+        kept.append(value if reason is None else None)
+    return kept
+
+
+# Digits of decimal128 and decimal256. A cast of text with more digits than its decimal wraps
+# silently. So the cast uses the widest type, and text with more digits is refused before it.
+_WIDE = 38
+_WIDEST = 76
+
+
+def _too_wide(text: str | None) -> bool:
+    return text is not None and len(text) - text.count("-") - text.count(".") > _WIDEST
+
+
+def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
+    """Return the mapping of decimals.
+
+    Decimals have 128 bits up to precision 38; wider ones are text. With
+    ``arrow_unconstrained_numeric`` = decimal256 they have 256 bits up to precision 76.
+    """
+    # Spark, like many readers of Parquet, knows no decimal of more than 38 digits, so decimal256
+    # is optional.
+    widest = _WIDEST if options.arrow_unconstrained_numeric == "decimal256" else _WIDE
+    if precision > widest:
+        return strings(AS_TEXT)
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return (pa.decimal128 if precision <= _WIDE else pa.decimal256)(precision, scale)
+
+    def cast(values: "pa.StringArray") -> "pa.Array":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        longest = pc.max(pc.binary_length(values)).as_py()
+        if longest is not None and longest > _WIDEST and any(map(_too_wide, values.to_pylist())):
+            raise pa.ArrowInvalid("more digits than any decimal has")
+        wide = values.cast(pa.decimal256(_WIDEST, scale))
+        return wide if precision == _WIDEST else wide.cast(type_())
+
+    def misfit(text: str) -> str | None:
+        try:
+            number = Decimal(text)
+        except InvalidOperation:
+            return None  # malformed, which the second cast finds
+        if not number.is_finite():
+            return "numeric NaN or infinity"
+        _, digits, exponent = number.as_tuple()
+        whole = len(digits) + int(exponent)
+        if number and (whole > precision - scale or -int(exponent) > scale):
+            return "numeric beyond precision and scale"
+        return None
+
+    return _guarded("numeric", options, type_, cast, misfit)
+
+
+def _far_date(text: str) -> str | None:
+    if text in {"infinity", "-infinity"}:
+        return "infinite date or timestamp"
+    if text.endswith("BC") or text.find("-") > 4:
+        return "date or timestamp outside years 1 to 9999"
+    return None
+
+
+def dates(options: TypeOptions) -> ArrowMapping:
+    """Return the mapping of dates to date32."""
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.date32()
+
+    def cast(values: "pa.StringArray") -> "pa.Array":
+        return values.cast(type_())
+
+    return _guarded("date", options, type_, cast, _far_date)
+
+
+def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
+    """Return the mapping of timestamps to microseconds.
+
+    A timestamptz has a ``zone``, which is UTC.
+    """
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.timestamp("us", zone)
+
+    def cast(values: "pa.StringArray") -> "pa.Array":
+        return values.cast(type_())
+
+    return _guarded("timestamp", options, type_, cast, _far_date)
+
+
+def clocks(options: TypeOptions) -> ArrowMapping:
+    """Return the mapping of times of day to microseconds.
+
+    PostgreSQL's 24:00 does not fit.
+    """
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.time64("us")
+
+    def cast(values: "pa.StringArray") -> "pa.Array":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        # Arrow has no cast from text to a time of day, so the text gets a date.
+        full = pc.binary_join_element_wise("1970-01-01", values, " ")
+        return full.cast(pa.timestamp("us")).cast(pa.time64("us"))
+
+    def misfit(text: str) -> str | None:
+        return "time 24:00" if text[:2] == "24" else None
+
+    return _guarded("time", options, type_, cast, misfit)
+
+
+def converted(
+    name: str,
+    type_: "Callable[[], pa.DataType]",
+    convert: Callable[[str], object],
+    metadata: tuple[tuple[str, str], ...] = (),
+) -> ArrowMapping:
+    """Return a mapping that converts value by value.
+
+    It serves types that no cast knows. ``convert`` returns a value that `pyarrow.array` accepts for the
+    type, and raises ValueError for malformed text.
+    """
+
+    def column(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+
+        try:
+            return pa.array([None if v is None else convert(v) for v in values], type_())
+        except (ValueError, pa.ArrowInvalid) as cause:
+            raise ArrowMalformed(name) from cause
+
+    return ArrowMapping(type=type_, column=column, metadata=metadata)
+
+
+def lists(
+    element: ArrowMapping, parse: Callable[[str], list[Any]], options: TypeOptions
+) -> ArrowMapping:
+    """Return the mapping of one-dimensional arrays.
+
+    ``parse`` returns texts, None or inner lists. A second dimension does not fit.
+    """
+    if options.arrow_misfit == "string":
+        return strings(AS_TEXT)
+
+    def type_() -> "pa.DataType":
+        import pyarrow as pa
+
+        return pa.list_(element.type())
+
+    def column(values: Texts) -> "pa.Array":
+        import pyarrow as pa
+
+        # The elements of all arrays are cast together.
+        offsets: list[int | None] = []
+        flat: list[str | None] = []
+        for value in values:
+            items = None if value is None else _parsed(value, parse)
+            if items and any(isinstance(item, list) for item in items):
+                reason = "array of several dimensions"
+                if options.arrow_misfit != "null":
+                    raise ArrowMisfit(reason)
+                options.arrow_misfits.add(reason)
+                items = None
+            if items is None:
+                offsets.append(None)
+            else:
+                offsets.append(len(flat))
+                flat.extend(items)
+        offsets.append(len(flat))
+        return pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), element.column(flat), type=type_()
+        )
+
+    return ArrowMapping(type=type_, column=column, metadata=element.metadata)
+
+
+def _parsed(text: str, parse: Callable[[str], list[Any]]) -> list[Any]:
+    try:
+        return parse(text)
+    except ValueError as cause:
+        raise ArrowMalformed("array") from cause

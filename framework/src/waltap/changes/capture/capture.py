@@ -1,0 +1,221 @@
+"""The compiled rules of a pipeline's capture.
+
+Stages ask them per table and per relation version, never per row.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+from waltap.changes.capture.column_transform import ColumnTransform, ColumnTransforms
+from waltap.changes.capture.java_regex import NameMatcher, java_pattern
+from waltap.changes.capture.name_adjustment import field_namer, sanitised_topic, schema_namer
+from waltap.changes.capture.properties import KEY_ENTRY, CaptureProperties
+from waltap.changes.capture.topic_naming import TopicNaming, joined, sanitising, with_schema
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.mapping.connect_schema import ConnectKind
+from waltap.changes.mapping.type_mapping import TypeOptions
+
+__all__ = ["CaptureProperties", "CaptureRules"]
+
+_BUILTIN_SCHEMAS = re.compile(r"pg_catalog|information_schema|pg_toast.*|pg_temp.*", re.IGNORECASE)
+# Tables whose answer is cached. A database may create tables without end.
+ANSWERS_KEPT = 20_000
+
+_BUILTIN_TABLES = frozenset({"spatial_ref_sys"})
+
+
+def _always(_name: str) -> bool:
+    return True
+
+
+def _listed(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
+    """Return the test of an include list, else of an exclude list.
+
+    Without lists every name passes.
+    """
+    if include:
+        return NameMatcher(include)
+    if exclude:
+        excluded = NameMatcher(exclude)
+        return lambda name: not excluded(name)
+    return _always
+
+
+class CaptureRules:
+    """Select and name the tables, columns, keys and messages of events."""
+
+    def __init__(self, properties: CaptureProperties, naming: TopicNaming | None = None) -> None:
+        """Compile ``properties``.
+
+        ``naming`` is the result of a topic naming strategy's factory. Without it topics are
+        called prefix.schema.table.
+        """
+        self.properties = properties
+        # The modes of the type table.
+        self.types = _type_options(properties)
+        # Operations without events; "none" is a word for the empty list.
+        self.skipped = frozenset(properties.skipped_operations) - {"none"}
+        self.schema_name = schema_namer(properties.schema_name_adjustment)
+        self.field_name = field_namer(properties.field_name_adjustment)
+        self.message_prefix: Callable[[str], bool] = _listed(
+            properties.message_prefix_include, properties.message_prefix_exclude
+        )
+        self._naming = naming or sanitising(with_schema, sanitised_topic)(properties)
+        self._schema = _listed(properties.schema_include, properties.schema_exclude)
+        self._table = _listed(properties.table_include, properties.table_exclude)
+        self._column = _listed(properties.column_include, properties.column_exclude)
+        self._transforms = ColumnTransforms.of(properties)
+        self._keys = _key_patterns(properties.message_key_columns or "")
+        self.signal_table = properties.signal_table
+        self._known: dict[tuple[str, str], bool] = {}
+
+    # --- what is captured -------------------------------------------------------------------------
+
+    def captures(self, schema: str, table: str) -> bool:
+        """Return whether changes of the table become events."""
+        key = (schema, table)
+        known = self._known.get(key)
+        if known is None:
+            # A decision costs a few regular expressions; forgetting all is rare.
+            if len(self._known) >= ANSWERS_KEPT:
+                self._known.clear()
+            known = self._known[key] = self._decide(schema, table)
+        return known
+
+    def _decide(self, schema: str, table: str) -> bool:
+        # The engine needs signals, whatever the lists say.
+        if (schema, table) == self.signal_table:
+            return True
+        if self.properties.ignore_builtin and (
+            _BUILTIN_SCHEMAS.fullmatch(schema) or table in _BUILTIN_TABLES
+        ):
+            return False
+        return self._schema(schema) and self._table(f"{schema}.{table}")
+
+    def columns(self, relation: Relation) -> tuple[int, ...]:
+        """Return the indexes of the columns that event values have, in order."""
+        if self._column is _always:
+            return tuple(range(len(relation.columns)))
+        return tuple(
+            index
+            for index, column in enumerate(relation.columns)
+            if self._column(f"{relation.name}.{column.name}")
+        )
+
+    def keys(self, relation: Relation) -> tuple[int, ...]:
+        """Return the indexes of the key columns, in key order; () without key."""
+        names = {column.name: index for index, column in enumerate(relation.columns)}
+        found: list[int] = []
+        for pattern in self._keys:
+            for name, index in names.items():
+                if index not in found and pattern.fullmatch(f"{relation.name}.{name}"):
+                    found.append(index)
+        # `message.key.columns` replaces the primary key only where it names a column.
+        if not found:
+            found = [names[name] for name in relation.primary_key or () if name in names]
+        return tuple(found)
+
+    def keys_never_sent(self, relation: Relation) -> list[str]:
+        """Return the columns of `message.key.columns` that old rows of a relation lack."""
+        keys = [relation.columns[index] for index in self.keys(relation)]
+        if not any(column.in_identity for column in relation.columns):
+            return []  # no old rows come
+        if {column.name for column in keys} == set(relation.primary_key or ()):
+            return []
+        return [column.name for column in keys if not column.in_identity]
+
+    def transform(
+        self, relation: Relation, column: Column, kind: ConnectKind, *, listed: bool = False
+    ) -> ColumnTransform | None:
+        """Return the transform of values of ``column``, or None."""
+        return self._transforms.column(relation.name, column, kind, listed=listed)
+
+    def meant_to_hide(self, relation: Relation, column: Column) -> bool:
+        """Return whether a mask or truncation is configured for ``column``."""
+        return self._transforms.meant(relation.name, column.name)
+
+    # --- what things are called -------------------------------------------------------------------
+
+    def topic(self, schema: str, table: str) -> str:
+        """Return the topic of a table's records."""
+        return self._naming(schema, table)
+
+    def unrenamed(self, schema: str, table: str) -> tuple[str, ...]:
+        """Return the names that the naming strategy's patterns match.
+
+        () means that the strategy has no patterns.
+        """
+        # Optional for strategies of plugins, as is `key_field`.
+        names = getattr(self._naming, "unrenamed", None)
+        return () if names is None else names(schema, table)
+
+    def key_field(self, schema: str, table: str) -> tuple[str, str] | None:
+        """Return the (name, value) that the strategy adds to keys, or None."""
+        extra = getattr(self._naming, "key_field", None)
+        return None if extra is None else extra(schema, table)
+
+    @property
+    def heartbeat_topic(self) -> str:
+        """Return the topic of heartbeats."""
+        properties = self.properties
+        if properties.topic_heartbeat_name:
+            return sanitised_topic(properties.topic_heartbeat_name)
+        parts = (properties.topic_heartbeat_prefix, properties.topic_prefix)
+        return sanitised_topic(joined(properties.topic_delimiter, *parts))
+
+    @property
+    def transaction_topic(self) -> str:
+        """Return the topic of BEGIN and END records."""
+        properties = self.properties
+        parts = (properties.topic_prefix, properties.topic_transaction)
+        return sanitised_topic(joined(properties.topic_delimiter, *parts))
+
+    @property
+    def message_topic(self) -> str:
+        """Return the topic of logical messages."""
+        # The dot is fixed: `topic.delimiter` does not replace it.
+        return f"{self.properties.topic_prefix}.message"
+
+
+def _type_options(properties: CaptureProperties) -> TypeOptions:
+    placeholder = properties.unavailable_value_placeholder
+    return TypeOptions(
+        time_precision_mode=properties.time_precision_mode,
+        decimal_handling_mode=properties.decimal_handling_mode,
+        hstore_handling_mode=properties.hstore_handling_mode,
+        interval_handling_mode=properties.interval_handling_mode,
+        binary_handling_mode=properties.binary_handling_mode,
+        money_fraction_digits=properties.money_fraction_digits,
+        include_unknown_datatypes=properties.include_unknown_datatypes,
+        unavailable_value_placeholder=(
+            bytes.fromhex(placeholder[4:])
+            if placeholder.startswith("hex:")
+            else placeholder.encode()
+        ),
+        event_converting_failure_handling_mode=(
+            "fail"
+            # A dead letter begins with an error, which the engine catches.
+            if properties.event_converting_failure == "dead_letter"
+            else properties.event_converting_failure
+        ),
+        arrow_misfit=properties.arrow_misfit,
+        arrow_unconstrained_numeric=properties.arrow_unconstrained_numeric,
+        multidimensional_arrays=properties.multidimensional_arrays,
+        infinite_date=properties.infinite_date,
+        streamed_names=properties.streamed_names,
+        composite_types=properties.composite_types,
+    )
+
+
+def _key_patterns(text: str) -> list[re.Pattern[str]]:
+    """Return a pattern of schema.table.column for each configured key column.
+
+    ``text`` is ``message.key.columns``.
+    """
+    out = []
+    for entry in text.split(";"):
+        match = KEY_ENTRY.fullmatch(entry)
+        if match is not None:
+            table = match[1].strip()
+            out += [java_pattern(f"{table}.{column.strip()}") for column in match[2].split(",")]
+    return out

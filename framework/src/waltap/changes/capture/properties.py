@@ -1,0 +1,569 @@
+"""The properties that select and shape events, under Debezium's names.
+
+Source: Debezium's PostgreSQL connector documentation, "Connector configuration properties".
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from waltap.base.property import CommaList, Properties, declare, declare_family
+from waltap.changes.capture.column_family import check_family
+from waltap.changes.capture.java_regex import NameMatcher, java_pattern
+from waltap.changes.decode.relation_name import name_parts
+
+__all__ = ["KEY_ENTRY", "CaptureProperties"]
+
+Adjustment = Literal["none", "avro", "avro_unicode"]
+
+# One entry of `message.key.columns`: table pattern, columns.
+KEY_ENTRY = re.compile(r"\s*([^:]+):([^:,]+(?:,[^:,]+)*)\s*")
+
+HASH = r"([^.]+)\.with\.salt\.(.+)"
+_PAIRS = (
+    ("schema.include.list", "schema.exclude.list"),
+    ("table.include.list", "table.exclude.list"),
+    ("column.include.list", "column.exclude.list"),
+    ("message.prefix.include.list", "message.prefix.exclude.list"),
+)
+
+
+def _check_patterns(patterns: Iterable[str]) -> None:
+    NameMatcher(tuple(patterns))
+
+
+class CaptureProperties(Properties):
+    """Select the captured tables and columns, and shape their events."""
+
+    topic_prefix: str = declare(
+        "topic.prefix",
+        pattern=r"^[a-zA-Z0-9_.\-]+$",
+        summary="Name of this source: the first part of topics and schema names.",
+        deprecated={"database.server.name": "topic.prefix"},
+        examples=("inventory",),
+        reach=("records",),
+    )
+
+    # --- what is captured -------------------------------------------------------------------------
+
+    schema_include: CommaList = declare(
+        "schema.include.list",
+        default=(),
+        summary="Patterns of schemas to capture; others are left out.",
+        deprecated={"schema.whitelist": "schema.include.list"},
+        examples=("public,sales_.*",),
+        patterns="schemas",
+    )
+    schema_exclude: CommaList = declare(
+        "schema.exclude.list",
+        default=(),
+        summary="Patterns of schemas to leave out.",
+        deprecated={"schema.blacklist": "schema.exclude.list"},
+        patterns="schemas",
+    )
+    table_include: CommaList = declare(
+        "table.include.list",
+        common=True,
+        default=(),
+        summary="Patterns of tables (schema.table) to capture; others are left out.",
+        deprecated={"table.whitelist": "table.include.list"},
+        examples=(r"public\.orders,public\.order_.*",),
+        patterns="tables",
+    )
+    table_exclude: CommaList = declare(
+        "table.exclude.list",
+        default=(),
+        summary="Patterns of tables (schema.table) to leave out.",
+        deprecated={"table.blacklist": "table.exclude.list"},
+        patterns="tables",
+    )
+    ignore_builtin: bool = declare(
+        "table.ignore.builtin",
+        default=True,
+        summary="Leave out the tables of the database itself, whatever the lists say.",
+        advanced=True,
+    )
+    column_include: CommaList = declare(
+        "column.include.list",
+        default=(),
+        summary="Patterns of columns (schema.table.column) that event values have; keys stay.",
+        deprecated={"column.whitelist": "column.include.list"},
+        patterns="columns",
+    )
+    column_exclude: CommaList = declare(
+        "column.exclude.list",
+        common=True,
+        default=(),
+        summary="Patterns of columns (schema.table.column) that event values do not have.",
+        deprecated={"column.blacklist": "column.exclude.list"},
+        examples=(r"public\.users\.password",),
+        patterns="columns",
+    )
+    message_prefix_include: CommaList = declare(
+        "message.prefix.include.list",
+        default=(),
+        summary="Patterns of prefixes of logical messages to capture; others are left out.",
+        reach=("records",),
+    )
+    message_prefix_exclude: CommaList = declare(
+        "message.prefix.exclude.list",
+        default=(),
+        summary="Patterns of prefixes of logical messages to leave out.",
+        reach=("records",),
+    )
+    read_only: bool = declare(
+        "read.only",
+        default=False,
+        summary="Incremental snapshots write no watermarks to the signal table: they find their place in "
+        "the stream by WAL positions, as they do where no signal table is named.",
+        reach=(),
+    )
+    signal_data_collection: str | None = declare(
+        "signal.data.collection",
+        default=None,
+        summary="Signal table (schema.table, parts quoted as in SQL where they have dots); captured "
+        "whether the lists name it or not.",
+    )
+    skipped_operations: CommaList = declare(
+        "skipped.operations",
+        default=("t",),
+        summary="Operations without events: c, u, d, t, or none.",
+        words=("c", "u", "d", "t", "none"),
+        reach=("records",),
+    )
+    skip_unchanged: bool = declare(
+        "skip.messages.without.change",
+        default=False,
+        summary="Leave out updates that change no captured column (needs REPLICA IDENTITY FULL).",
+        reach=("records",),
+    )
+
+    # --- what events look like --------------------------------------------------------------------
+
+    tombstones: bool = declare(
+        "tombstones.on.delete",
+        default=True,
+        summary="Follow every delete by a record with the same key and no value.",
+        reach=("records",),
+    )
+    message_key_columns: str | None = declare(
+        "message.key.columns",
+        default=None,
+        summary="Columns to make keys of instead of the primary key: table:column,…;…",
+        examples=(r"public\.orders:customer,number",),
+        patterns="keys",
+        reach=("records",),
+    )
+    time_precision_mode: Literal[
+        "adaptive",
+        "adaptive_time_microseconds",
+        "connect",
+        "isostring",
+        "microseconds",
+        "nanoseconds",
+    ] = declare(
+        "time.precision.mode",
+        default="adaptive",
+        summary="How dates and times without zone are written.",
+        reach=("records",),
+    )
+    decimal_handling_mode: Literal["precise", "double", "string"] = declare(
+        "decimal.handling.mode",
+        default="precise",
+        summary="How numeric and money are written.",
+        reach=("records",),
+    )
+    interval_handling_mode: Literal["numeric", "string"] = declare(
+        "interval.handling.mode",
+        default="numeric",
+        summary="How intervals are written.",
+        reach=("records",),
+    )
+    hstore_handling_mode: Literal["json", "map"] = declare(
+        "hstore.handling.mode", default="json", summary="How hstore is written."
+    )
+    binary_handling_mode: Literal["bytes", "base64", "base64-url-safe", "hex"] = declare(
+        "binary.handling.mode",
+        default="bytes",
+        summary="How bytea and messages are written.",
+        reach=("records",),
+    )
+    money_fraction_digits: int = declare(
+        "money.fraction.digits",
+        default=2,
+        ge=0,
+        summary="Digits after the point of money.",
+        advanced=True,
+        reach=("records",),
+    )
+    include_unknown_datatypes: bool = declare(
+        "include.unknown.datatypes",
+        default=False,
+        summary="Write columns of types without a mapping as bytes of their text.",
+    )
+    unavailable_value_placeholder: str = declare(
+        "unavailable.value.placeholder",
+        default="__debezium_unavailable_value",
+        summary="What stands for an unchanged TOAST value the server did not send; hex: allowed.",
+        deprecated={"toasted.value.placeholder": "unavailable.value.placeholder"},
+        advanced=True,
+        reach=("records",),
+    )
+    guardrail_max: int = declare(
+        "guardrail.collections.max",
+        default=0,
+        ge=0,
+        summary="Most tables that a pipeline may capture; 0: any number.",
+        unit="tables",
+        advanced=True,
+        reach=(),
+    )
+    guardrail_action: Literal["warn", "fail"] = declare(
+        "guardrail.collections.limit.action",
+        default="warn",
+        summary="What a start does that finds more tables than guardrail.collections.max: warn, or fail.",
+        advanced=True,
+        reach=(),
+    )
+    event_converting_failure: Literal["fail", "warn", "skip", "dead_letter"] = declare(
+        "event.converting.failure.handling.mode",
+        default="warn",
+        summary="What happens to a value that cannot be converted: fail, the event counts as one that "
+        "cannot be made (event.processing.failure.handling.mode); warn or skip, the field is null, with a "
+        "warning or without; dead_letter, the event is written to the dead letters.",
+        advanced=True,
+        reach=("records",),
+    )
+    arrow_misfit: Literal["error", "null", "string"] = declare(
+        "waltap.arrow.out_of_range",
+        default="null",
+        summary=(
+            "What the change log and Spark do with a value that a column's type cannot hold "
+            "(numeric NaN, infinite or far dates): null, told once for each column and counted; "
+            "string, columns of such types become text; error, stop."
+        ),
+        advanced=True,
+        reach=("rows",),
+    )
+    arrow_unconstrained_numeric: Literal["string", "decimal256"] = declare(
+        "waltap.arrow.unconstrained.numeric",
+        default="string",
+        summary=(
+            "Arrow type of numeric without precision, or of more than 38 digits: text, or "
+            "decimal256, which Spark does not know."
+        ),
+        advanced=True,
+        reach=("rows",),
+    )
+    multidimensional_arrays: Literal["debezium", "literal"] = declare(
+        "waltap.multidimensional.arrays",
+        default="debezium",
+        profile_default="literal",
+        summary="How inner arrays are written: as Debezium does (numbers null, texts lost), or as "
+        "PostgreSQL's text where the elements are texts.",
+        advanced=True,
+        reach=("records",),
+    )
+    composite_types: Literal["debezium", "struct"] = declare(
+        "waltap.composite.types",
+        default="debezium",
+        summary="Columns of composite types: as Debezium has any type that it does not know "
+        "(include.unknown.datatypes), or structs of their attributes, also in arrays and in each other.",
+    )
+    streamed_names: Literal["null", "value"] = declare(
+        "waltap.streamed.names",
+        default="null",
+        profile_default="value",
+        summary="Values of PostgreSQL's type `name` while streaming: null, as Debezium writes them (it "
+        "has them in snapshots), or the value.",
+        advanced=True,
+        reach=("records",),
+    )
+    infinite_date: Literal["debezium", "extreme"] = declare(
+        "waltap.infinite.date",
+        default="debezium",
+        profile_default="extreme",
+        summary="How an infinite date is written: as Debezium's overflown number, or as the least or "
+        "greatest day there is.",
+        advanced=True,
+        reach=("records",),
+    )
+    include_comments: bool = declare(
+        "include.schema.comments",
+        default=False,
+        summary="Write column comments into schemas.",
+        advanced=True,
+        reach=("records",),
+    )
+    column_source_type: CommaList = declare(
+        "column.propagate.source.type",
+        default=(),
+        summary="Patterns of columns whose schema tells their type in the database.",
+        advanced=True,
+        patterns="columns",
+        reach=("records",),
+    )
+    datatype_source_type: CommaList = declare(
+        "datatype.propagate.source.type",
+        default=(),
+        summary="Patterns of types (schema.table.type) whose columns' schema tells it.",
+        advanced=True,
+        patterns="types",
+        reach=("records",),
+    )
+    column_truncate: dict[str, str] = declare_family(
+        "column.truncate.to.N.chars",
+        pattern=r"column\.truncate\.to\.(\d+)\.chars",
+        summary="Patterns of columns whose values are cut to N characters.",
+        patterns="columns",
+    )
+    column_mask: dict[str, str] = declare_family(
+        "column.mask.with.N.chars",
+        pattern=r"column\.mask\.with\.(\d+)\.chars",
+        summary="Patterns of text columns whose values are replaced by N asterisks.",
+        patterns="columns",
+    )
+    column_hash_v2: dict[str, str] = declare_family(
+        "column.mask.hash.v2.ALGORITHM.with.salt.SALT",
+        pattern=r"column\.mask\.hash\.v2\." + HASH,
+        summary="Patterns of text columns whose values are replaced by a salted hash.",
+        patterns="columns",
+    )
+    column_hash: dict[str, str] = declare_family(
+        "column.mask.hash.ALGORITHM.with.salt.SALT",
+        pattern=r"column\.mask\.hash\.(?!v2\.)" + HASH,
+        summary="The same with the older hash, of the Java-serialised text.",
+        patterns="columns",
+    )
+    unmatched_masks: Literal["fail", "warn"] = declare(
+        "waltap.unmatched.masks",
+        default="fail",
+        summary="What a start does where a pattern of column.mask.* matches no column, a start and a run "
+        "where one of column.mask.* or column.truncate.* matches a column that is no text, and a run "
+        "where a masked or cut column gets another name: fail, as values to hide would be delivered; or "
+        "warn.",
+        reach=(),
+    )
+    schema_name_adjustment: Adjustment = declare(
+        "schema.name.adjustment.mode",
+        default="none",
+        summary="How schema names are made fit for consumers.",
+        reach=("records",),
+    )
+    field_name_adjustment: Adjustment = declare(
+        "field.name.adjustment.mode",
+        default="none",
+        summary="How field names are made fit for consumers.",
+        deprecated={"sanitize.field.names": "field.name.adjustment.mode=avro"},
+    )
+    schema_refresh_mode: Literal["columns_diff", "columns_diff_exclude_unchanged_toast"] = declare(
+        "schema.refresh.mode",
+        default="columns_diff",
+        summary="Accepted for Debezium's sake: a row is read with the relation it was sent under.",
+        advanced=True,
+        reach=(),
+    )
+    provide_transaction_metadata: bool = declare(
+        "provide.transaction.metadata",
+        default=False,
+        summary="Write BEGIN and END records and a transaction block in every event.",
+        reach=("records",),
+    )
+    extended_headers: bool = declare(
+        "extended.headers.enabled",
+        default=True,
+        summary="Give records headers that name pipeline, task, connector and run.",
+        reach=("records",),
+    )
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    topic_delimiter: str = declare(
+        "topic.delimiter",
+        default=".",
+        pattern=r"^[a-zA-Z0-9_.\-]+$",
+        summary="What joins the parts of topic names.",
+        advanced=True,
+        reach=("records",),
+    )
+    topic_cache_size: int = declare(
+        "topic.cache.size",
+        default=10000,
+        ge=1,
+        summary="Accepted for Debezium's sake: each relation's topic is worked out once.",
+        advanced=True,
+        reach=(),
+    )
+    topic_heartbeat_prefix: str = declare(
+        "topic.heartbeat.prefix",
+        default="__debezium-heartbeat",
+        summary="First part of the heartbeat topic's name.",
+        deprecated={"heartbeat.topics.prefix": "topic.heartbeat.prefix"},
+        advanced=True,
+        reach=("records",),
+    )
+    topic_heartbeat_name: str | None = declare(
+        "topic.heartbeat.name",
+        default=None,
+        summary="The heartbeat topic's whole name.",
+        advanced=True,
+        reach=("records",),
+    )
+    notification_topic: str | None = declare(
+        "notification.sink.topic.name",
+        default=None,
+        summary="Topic of the records of notifications, where notification.enabled.channels names sink.",
+        reach=("records",),
+    )
+    topic_transaction: str = declare(
+        "topic.transaction",
+        default="transaction",
+        summary="Last part of the transaction topic's name.",
+        deprecated={"transaction.topic": "topic.transaction"},
+        advanced=True,
+        reach=("records",),
+    )
+    topic_regex: str | None = declare(
+        "topic.regex",
+        default=None,
+        summary="Topics to rename (regex naming strategies).",
+        advanced=True,
+        patterns="unrenamed",
+        reach=("records",),
+    )
+    topic_replacement: str | None = declare(
+        "topic.replacement",
+        default=None,
+        summary="What topic.regex's topics are renamed to; $1 is a group.",
+        advanced=True,
+        reach=("records",),
+    )
+    topic_key_enforce_uniqueness: bool = declare(
+        "topic.key.enforce.uniqueness",
+        default=True,
+        summary="Add a key field that tells apart tables which share a topic.",
+        advanced=True,
+        reach=("records",),
+    )
+    topic_key_field_name: str = declare(
+        "topic.key.field.name",
+        default="__dbz__physicalTableIdentifier",
+        summary="Name of that key field.",
+        advanced=True,
+        reach=("records",),
+    )
+    topic_key_field_regex: str | None = declare(
+        "topic.key.field.regex",
+        default=None,
+        summary="What that key field's value is made from: a pattern of original topic names.",
+        advanced=True,
+        patterns="unrenamed",
+        reach=("records",),
+    )
+    topic_key_field_replacement: str | None = declare(
+        "topic.key.field.replacement",
+        default=None,
+        summary="What topic.key.field.regex's names become in it.",
+        advanced=True,
+        reach=("records",),
+    )
+
+    @field_validator(
+        "schema_include",
+        "schema_exclude",
+        "table_include",
+        "table_exclude",
+        "column_include",
+        "column_exclude",
+        "message_prefix_include",
+        "message_prefix_exclude",
+        "column_source_type",
+        "datatype_source_type",
+    )
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # A bad pattern must fail when the profile is read, not at the first table.
+        _check_patterns(value)
+        return value
+
+    @field_validator("column_truncate", "column_mask", "column_hash", "column_hash_v2")
+    @classmethod
+    def _family(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name, patterns in value.items():
+            check_family(name, patterns)
+        return value
+
+    @field_validator("topic_regex", "topic_key_field_regex")
+    @classmethod
+    def _regex(cls, value: str | None) -> str | None:
+        if value is not None:
+            java_pattern(value)
+        return value
+
+    @field_validator("skipped_operations")
+    @classmethod
+    def _operations(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = sorted(set(value) - {"c", "u", "d", "t", "none"})
+        if unknown:
+            raise ValueError(f"no such operation: {', '.join(unknown)}; allowed: c, u, d, t, none")
+        if "none" in value and len(value) > 1:
+            raise ValueError("none stands alone")
+        return value
+
+    @field_validator("message_key_columns")
+    @classmethod
+    def _keys(cls, value: str | None) -> str | None:
+        for entry in (value or "").split(";"):
+            if entry.strip():
+                match = KEY_ENTRY.fullmatch(entry)
+                if match is None:
+                    raise ValueError(f"not table:column,…: {entry.strip()!r}")
+                for column in match[2].split(","):
+                    java_pattern(f"{match[1].strip()}.{column.strip()}")
+        return value
+
+    @field_validator("unavailable_value_placeholder")
+    @classmethod
+    def _placeholder(cls, value: str) -> str:
+        if value.startswith("hex:"):
+            try:
+                bytes.fromhex(value[4:])
+            except ValueError as cause:
+                raise ValueError("hex: must be followed by pairs of hexadecimal digits") from cause
+        return value
+
+    @field_validator("signal_data_collection")
+    @classmethod
+    def _signal_table(cls, value: str | None) -> str | None:
+        if value is not None and len(name_parts(value)) not in {2, 3}:
+            raise ValueError("must be schema.table")
+        return value
+
+    @property
+    def selects_by_name(self) -> bool:
+        """Whether a list of schemas or tables selects the captured tables."""
+        lists = (self.schema_include, self.schema_exclude, self.table_include, self.table_exclude)
+        return any(lists)
+
+    @property
+    def signal_table(self) -> tuple[str, str] | None:
+        """Return (schema, table) of the signal table, or None."""
+        if self.signal_data_collection is None:
+            return None
+        # Debezium's form for some databases has the database first.
+        schema, table = name_parts(self.signal_data_collection)[-2:]
+        return schema, table
+
+    @model_validator(mode="after")
+    def _one_of_each_pair(self) -> Self:
+        given = {
+            info.alias
+            for name, info in type(self).model_fields.items()
+            if name in self.model_fields_set and getattr(self, name)
+        }
+        for include, exclude in _PAIRS:
+            if include in given and exclude in given:
+                raise ValueError(f"{include} and {exclude} exclude each other: give one of them")
+        return self

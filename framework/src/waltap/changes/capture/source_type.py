@@ -1,0 +1,139 @@
+"""The name and length of a column's type, as PostgreSQL's JDBC driver has them.
+
+Debezium's truncation, hash masks and propagated source types use these figures. Source: event
+contract of Debezium 3.6, "Source type propagation"; recorded events.
+"""
+
+from dataclasses import dataclass
+
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
+
+__all__ = ["SourceType", "is_text", "listed_name", "may_grow", "root_type", "source_type"]
+
+# Java's largest int: the driver's length of a type without one.
+UNLIMITED = 2147483647
+# Type → (length, scale): digits of numbers, printed width of others.
+_BY_NAME = {
+    "int2": (5, 0),
+    "int4": (10, 0),
+    "oid": (10, 0),
+    "int8": (19, 0),
+    "float4": (8, 8),
+    "float8": (17, 17),
+    "bool": (1, 0),
+    "char": (1, 0),
+    "date": (13, 0),
+}
+# Length without fraction digits less one, length with six of them.
+_LENGTH_OF_TIME = {
+    "time": (8, 15),
+    "timetz": (14, 21),
+    "timestamp": (22, 29),
+    "timestamptz": (28, 35),
+}
+_TEXT = frozenset({"text", "varchar", "bpchar", "name", "char"})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceType:
+    """Hold a type's name in the catalogue, and the driver's length and scale.
+
+    None means that the driver has none.
+    """
+
+    name: str
+    length: int | None
+    scale: int | None
+
+
+def root_type(data_type: DataType) -> DataType:
+    """Return the type below all domains."""
+    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
+        data_type = data_type.base
+    return data_type
+
+
+def may_grow(relation: Relation) -> bool:
+    """Return whether a column's type may grow while the table stays the same.
+
+    Enums get labels, composite types get attributes, and arrays may be of either.
+    """
+    roots = [root_type(column.data_type) for column in relation.columns if column.data_type]
+    return any(_grows(root) or (root.element and _grows(root_type(root.element))) for root in roots)
+
+
+def _grows(data_type: DataType) -> bool:
+    return data_type.kind in (TypeKind.ENUM, TypeKind.COMPOSITE)
+
+
+def is_text(column: Column) -> bool:
+    """Return whether the driver reads ``column`` as CHAR or VARCHAR.
+
+    Masks apply to no other types.
+    """
+    if column.data_type is None:
+        return False
+    root = root_type(column.data_type)
+    return root.kind is TypeKind.ENUM or (root.schema == "pg_catalog" and root.name in _TEXT)
+
+
+_SERIAL = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
+# The driver names the types of these schemas without schema: the usual search_path.
+_VISIBLE = frozenset({"", "pg_catalog", "public"})
+
+
+def listed_name(column: Column) -> str | None:
+    """Return the driver's name of ``column``'s type in lists of columns.
+
+    A snapshot uses this name. None means that it is the type's own name.
+    """
+    data_type = column.data_type
+    if data_type is None:
+        return None
+    if data_type.schema not in _VISIBLE:
+        return f'"{data_type.schema}"."{data_type.name}"'
+    if column.default is not None and "nextval(" in column.default:
+        # The driver calls an integer with a sequence as default by its serial type.
+        return _SERIAL.get(data_type.name)
+    return None
+
+
+def source_type(column: Column, *, listed: bool = False) -> SourceType:
+    """Return name, length and scale of ``column``'s type.
+
+    ``listed`` takes the name from `listed_name`.
+    """
+    data_type = column.data_type
+    if data_type is None:
+        return SourceType(column.type_text or "", None, None)
+    name, typmod = data_type.name, column.typmod
+    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
+        # A domain has the figures of its modifiers.
+        typmod = data_type.base_typmod if typmod < 0 else typmod
+        data_type = data_type.base
+    length, scale = _figures(data_type, typmod)
+    return SourceType((listed and listed_name(column)) or name, length, scale)
+
+
+def _figures(data_type: DataType, typmod: int) -> tuple[int, int]:
+    name = data_type.name
+    if data_type.kind is TypeKind.ARRAY and data_type.element is not None:
+        name = data_type.element.name
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if name == "numeric":
+        # numeric packs precision and scale above VARHDRSZ (4); varchar adds it to its length.
+        return ((typmod - 4) >> 16 & 0xFFFF, (typmod - 4) & 0x7FF) if typmod >= 4 else (0, 0)
+    if name in ("varchar", "bpchar"):
+        return (typmod - 4 if typmod >= 4 else UNLIMITED, 0)
+    if name in ("bit", "varbit"):
+        return (typmod if typmod >= 0 else UNLIMITED, 0)
+    if name in _LENGTH_OF_TIME:
+        short, full = _LENGTH_OF_TIME[name]
+        if typmod < 0:
+            return (full, 6)
+        # The point takes a place, too, where there are fraction digits.
+        return (short + typmod + (typmod > 0), typmod)
+    if name == "interval":
+        return (49, 6)
+    return (UNLIMITED, 0)

@@ -1,0 +1,279 @@
+"""Decoder-neutral messages of an output plugin, with tuples still undecoded.
+
+There is one class per event of the wire; readers must treat objects as immutable. LSNs are
+unsigned 64-bit integers, times are microseconds since 1970-01-01 UTC, transaction ids are the
+wire's 32-bit numbers.
+
+``lsn`` is the WAL start of the frame that carried the message. It is 0 where the server sends
+none; 0 is never a position. ``xid`` of a change is the (sub)transaction that made it while a
+transaction is streamed in progress, 0 otherwise.
+"""
+
+import enum
+
+import msgspec
+
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
+
+__all__ = [
+    "Begin",
+    "BeginPrepare",
+    "Change",
+    "Commit",
+    "CommitPrepared",
+    "Delete",
+    "Insert",
+    "LogicalMessage",
+    "Message",
+    "OldTuple",
+    "Origin",
+    "Prepare",
+    "RelationSeen",
+    "RollbackPrepared",
+    "Skipped",
+    "StreamAbort",
+    "StreamCommit",
+    "StreamPrepare",
+    "StreamStart",
+    "StreamStop",
+    "Truncate",
+    "Update",
+    "skip",
+]
+
+
+class OldTuple(enum.Enum):
+    """Name the kind of old tuple that an update or delete carries."""
+
+    NONE = "none"
+    KEY = "key"
+    FULL = "full"
+
+
+# One message per row: gc=False keeps it out of garbage collection. No class is frozen, because a
+# frozen Struct takes a third longer to make.
+class Begin(msgspec.Struct, gc=False):
+    """Start a transaction."""
+
+    lsn: int
+    xid: int
+    # Known in advance by most plugins, else 0, as is `commit_ts`.
+    commit_lsn: int
+    commit_ts: int
+
+
+class Origin(msgspec.Struct, gc=False):
+    """Name the replication origin that the open transaction came from."""
+
+    lsn: int
+    name: str
+    origin_lsn: int
+
+
+class RelationSeen(msgspec.Struct, gc=False):
+    """Announce a relation, perhaps again; the rows that follow refer to it."""
+
+    relation: Relation
+    xid: int = 0
+
+
+class Insert(msgspec.Struct, gc=False):
+    """Insert a row."""
+
+    relation: Relation
+    lsn: int
+    new: Tuple
+    xid: int = 0
+
+
+class Update(msgspec.Struct, gc=False):
+    """Update a row."""
+
+    relation: Relation
+    lsn: int
+    new: Tuple
+    # () where `old_kind` is NONE, else as long as `new`.
+    old: Tuple = ()
+    old_kind: OldTuple = OldTuple.NONE
+    xid: int = 0
+
+
+class Delete(msgspec.Struct, gc=False):
+    """Delete a row."""
+
+    relation: Relation
+    lsn: int
+    # May be () where the server knows no identity (OldTuple.NONE).
+    old: Tuple
+    old_kind: OldTuple
+    xid: int = 0
+
+
+class Truncate(msgspec.Struct, gc=False):
+    """Empty ``relations`` by one TRUNCATE statement, in the server's order."""
+
+    relations: tuple[Relation, ...]
+    lsn: int
+    cascade: bool = False
+    restart_identity: bool = False
+    xid: int = 0
+
+
+class LogicalMessage(msgspec.Struct, gc=False):
+    """Carry a message of ``pg_logical_emit_message``."""
+
+    lsn: int
+    # A message that is not transactional is between transactions.
+    transactional: bool
+    prefix: str
+    content: bytes
+    xid: int = 0
+
+
+class Skipped(msgspec.Struct, gc=False):
+    """Count changes of relations that are not captured.
+
+    The decoder left the changes out. They still count in the index of changes in their
+    transaction, because the index must not depend on filters.
+    """
+
+    count: int
+    xid: int = 0
+
+
+class Commit(msgspec.Struct, gc=False):
+    """Complete the open transaction."""
+
+    lsn: int
+    commit_lsn: int
+    # The position that the engine may confirm to the server.
+    end_lsn: int
+    commit_ts: int
+    xid: int = 0
+
+
+class StreamStart(msgspec.Struct, gc=False):
+    """Start a segment of the in-progress transaction ``xid``."""
+
+    lsn: int
+    xid: int
+    first: bool
+
+
+class StreamStop(msgspec.Struct, gc=False):
+    """End the open segment."""
+
+    lsn: int
+
+
+class StreamCommit(msgspec.Struct, gc=False):
+    """A transaction that was streamed in progress has committed."""
+
+    lsn: int
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    commit_ts: int
+
+
+class StreamAbort(msgspec.Struct, gc=False):
+    """Roll back ``subxid`` of the streamed transaction ``xid``.
+
+    All of the transaction rolled back where both ids are equal. Readers drop everything from the
+    first change of ``subxid`` on, because children of it are not listed.
+    """
+
+    lsn: int
+    xid: int
+    subxid: int
+    abort_lsn: int = 0
+    abort_ts: int = 0
+
+
+class BeginPrepare(msgspec.Struct, gc=False):
+    """Start the changes of a prepared transaction."""
+
+    lsn: int
+    xid: int
+    prepare_lsn: int
+    end_lsn: int
+    prepare_ts: int
+    gid: str
+
+
+class Prepare(msgspec.Struct, gc=False):
+    """Complete the changes of a prepared transaction."""
+
+    lsn: int
+    xid: int
+    prepare_lsn: int
+    # The position that the engine may confirm to the server.
+    end_lsn: int
+    prepare_ts: int
+    gid: str
+
+
+class CommitPrepared(msgspec.Struct, gc=False):
+    """Commit the prepared transaction ``gid``."""
+
+    lsn: int
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    commit_ts: int
+    gid: str
+
+
+class RollbackPrepared(msgspec.Struct, gc=False):
+    """Roll back the prepared transaction ``gid``."""
+
+    lsn: int
+    xid: int
+    prepare_end_lsn: int
+    rollback_end_lsn: int
+    prepare_ts: int
+    rollback_ts: int
+    gid: str
+
+
+class StreamPrepare(msgspec.Struct, gc=False):
+    """Prepare a transaction that was streamed in progress."""
+
+    lsn: int
+    xid: int
+    prepare_lsn: int
+    end_lsn: int
+    prepare_ts: int
+    gid: str
+
+
+Change = Insert | Update | Delete | Truncate | LogicalMessage
+
+Message = (
+    Change
+    | Begin
+    | BeginPrepare
+    | Commit
+    | CommitPrepared
+    | Origin
+    | Prepare
+    | RelationSeen
+    | RollbackPrepared
+    | Skipped
+    | StreamAbort
+    | StreamCommit
+    | StreamPrepare
+    | StreamStart
+    | StreamStop
+)
+
+
+def skip(messages: list[Message], xid: int = 0) -> None:
+    """Count one skipped change at the end of ``messages``."""
+    last = messages[-1] if messages else None
+    # One message per run of skipped changes, not one per change.
+    if isinstance(last, Skipped) and last.xid == xid:
+        last.count += 1
+    else:
+        messages.append(Skipped(1, xid))

@@ -1,0 +1,209 @@
+"""Events for transforms: typed views that decode on access.
+
+The record stage calls a transform of events once per batch, with all its row events and
+truncates, in order. The transform returns the events to deliver:
+
+    def shouted(events: list[Event]) -> list[Event]:
+        for event in events:
+            if event.after is not None and isinstance(event.after["name"], str):
+                event.after["name"] = event.after["name"].upper()
+        return [event for event in events if event.op != "d"]
+
+Fields that a transform leaves alone are encoded from the server's values, as if there were no
+transform.
+"""
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Any
+
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import ABSENT, MissingValue, Tuple
+from waltap.changes.events.plan import EventColumn
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+
+__all__ = ["ChangeEvent", "EventRow", "EventTransform", "GivenValue"]
+
+# Only types with one obvious Connect kind; a field of any other needs `EventRow.put`.
+_KINDS: dict[type, ConnectKind] = {
+    bool: ConnectKind.BOOLEAN,
+    int: ConnectKind.INT64,
+    float: ConnectKind.FLOAT64,
+    str: ConnectKind.STRING,
+    bytes: ConnectKind.BYTES,
+}
+
+
+class GivenValue:
+    """Hold a value that a transform set, and its schema."""
+
+    __slots__ = ("schema", "value")
+
+    def __init__(self, value: object, schema: Schema) -> None:
+        self.value, self.schema = value, schema
+
+
+class EventRow(MutableMapping[str, Any]):
+    """Map the fields of an event's row or key to values.
+
+    Values are of the column's Connect type (bool, int, float, str, bytes, list, dict), masked
+    where the profile masks them; None for NULL; UNCHANGED where the server did not send one.
+    Fields that the image lacks, such as all but the key in a delete's before, are not in the
+    mapping. They are still written as their placeholder, unless they are deleted.
+
+    A value that a transform sets must have the field's type, or be None. A new field gets the
+    type of its first value: bool, int, float, str or bytes. `put` sets one with another Connect
+    schema.
+    """
+
+    __slots__ = ("_fields", "columns", "image")
+
+    def __init__(self, columns: Sequence[EventColumn], image: Tuple) -> None:
+        self.columns, self.image = columns, image
+        self._fields: dict[str, int | GivenValue] | None = None
+
+    @property
+    def changed(self) -> "dict[str, int | GivenValue] | None":
+        """Return field → its column's index or its given value.
+
+        None means that the transform changed nothing.
+        """
+        return self._fields
+
+    def __getitem__(self, name: str) -> object:
+        found = self._all()[name]
+        if isinstance(found, GivenValue):
+            return found.value
+        value = self._value(self.columns[found])
+        if value is ABSENT:
+            raise KeyError(name)
+        return value
+
+    def __setitem__(self, name: str, value: object) -> None:
+        old = self._all().get(name)
+        if isinstance(old, GivenValue):
+            schema = old.schema
+        elif old is not None:
+            mapping = self.columns[old].mapping
+            assert mapping is not None
+            schema = mapping.schema
+        else:
+            # None has no type, so a new field cannot start with it.
+            kind = _KINDS.get(type(value))
+            if kind is None:
+                raise TypeError(f"{name} is a new field: put() its value with a schema")
+            schema = Schema(kind=kind, optional=True)
+        self.put(name, value, schema)
+
+    def put(self, name: str, value: object, schema: Schema) -> None:
+        """Set a field, to be written with ``schema``."""
+        self._own()[name] = GivenValue(value, schema)
+
+    def __delitem__(self, name: str) -> None:
+        del self._own()[name]
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a field; it keeps its place.
+
+        Raises KeyError where ``old`` is missing, and ValueError where ``new`` exists.
+        """
+        fields = self._own()
+        if new in fields:
+            raise ValueError(f"there is a field {new} already")
+        if old not in fields:
+            raise KeyError(old)
+        self._fields = {new if name == old else name: place for name, place in fields.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        for name, place in self._all().items():
+            if isinstance(place, GivenValue) or self._sent(self.columns[place]) is not ABSENT:
+                yield name
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def fields(self) -> list[str]:
+        """Return the names of all written fields.
+
+        Fields that the image lacks are among them.
+        """
+        return list(self._all())
+
+    def _all(self) -> dict[str, int | GivenValue]:
+        if self._fields is not None:
+            return self._fields
+        return {
+            column.field: place
+            for place, column in enumerate(self.columns)
+            if column.mapping is not None
+        }
+
+    def _own(self) -> dict[str, int | GivenValue]:
+        # The first change builds the fields; a row without a change keeps none.
+        self._fields = self._all()
+        return self._fields
+
+    def _sent(self, column: EventColumn) -> object:
+        return self.image[column.index]
+
+    def _value(self, column: EventColumn) -> object:
+        value, mapping = self.image[column.index], column.mapping
+        assert mapping is not None
+        if isinstance(value, MissingValue):
+            return value
+        found = None if value is None else mapping.to_connect(value)
+        change = column.transform
+        # A transform must not see values that the profile masks.
+        return found if change is None or change.value is None else change.value(found)
+
+
+class ChangeEvent:
+    """Carry the event of a row (op c, u, d, r), its tombstone, or a truncate (t).
+
+    A transform may change ``topic``, ``key``, ``before`` and ``after``, and add to ``headers``. A
+    delete and its tombstone are two events: a transform that changes the key, topic or headers of
+    one must change the other, too.
+    """
+
+    __slots__ = (
+        "after",
+        "before",
+        "commit_ts",
+        "headers",
+        "key",
+        "lsn",
+        "op",
+        "relation",
+        "source",
+        "tombstone",
+        "topic",
+        "xid",
+    )
+
+    def __init__(
+        self,
+        op: str,
+        relation: Relation,
+        topic: str,
+        *,
+        key: EventRow | None,
+        before: EventRow | None,
+        after: EventRow | None,
+        source: Any,
+        lsn: int | None = None,
+        commit_ts: int = 0,
+        xid: int | None = None,
+        tombstone: bool = False,
+    ) -> None:
+        self.op, self.relation, self.topic = op, relation, topic
+        # None: the event has none. A tombstone has neither before nor after.
+        self.key, self.before, self.after = key, before, after
+        # `source` belongs to the encoder; transforms leave it alone.
+        self.source, self.tombstone = source, tombstone
+        # For reading only; `commit_ts` is in µs since 1970 UTC.
+        self.lsn, self.commit_ts, self.xid = lsn, commit_ts, xid
+        # (name, text), written before the format's own headers.
+        self.headers: list[tuple[str, str]] = []
+
+
+EventTransform = Callable[[list[ChangeEvent]], list[ChangeEvent]]
+"""Return some or all events of one batch, changed in place, in their order."""

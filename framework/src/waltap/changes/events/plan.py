@@ -1,0 +1,327 @@
+"""The compiled plan of one relation version's events: an `EventPlan`.
+
+A plan holds every decision of configuration and replica identity as a value: the columns of
+events and their masks, the key, the meaning of an old tuple, whether a key changed, the topic. An
+encoder compiles these values into its own code, and asks per change only where an old tuple came.
+Changes without one become the same events everywhere (`waltap.changes.events.run`):
+
+    inserts                            c: after
+    updates, new row alone             u: after
+    updates with an old tuple          u: before and after; where the key changed d, tombstone, c
+    deletes                            d: before, tombstone
+    truncates                          t, for each relation
+    logical messages                   m
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waltap.changes.capture.column_transform import ColumnTransform
+from waltap.changes.decode.message import Delete, Update
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.replica_identity import ReplicaIdentity, RowImages
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple, Value
+from waltap.changes.events.cell import PLAIN, CellShape
+from waltap.changes.mapping.connect_schema import ConnectKind
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
+from waltap.errors import ConfigurationError, PropertyProblem, RecordError
+
+if TYPE_CHECKING:
+    from waltap.changes.capture.capture import CaptureRules
+
+__all__ = [
+    "NEW_KEY",
+    "OLD_KEY",
+    "EventColumn",
+    "EventContext",
+    "EventPlan",
+    "OldRowUnidentified",
+]
+
+# Debezium's headers: a changed key becomes a delete and a create, and each has the other's key.
+NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+"""Headers of the delete and the create that a changed key becomes: the key of the other one."""
+
+
+class OldRowUnidentified(RecordError):
+    """Refuse an old row that lacks a column by which the rows of its table are known."""
+
+    code = "WT-3209"
+    remedy = (
+        "Give every partition of the table the replica identity of the table itself: ALTER TABLE … "
+        "REPLICA IDENTITY DEFAULT, or FULL. The change in question names no row: start over with a "
+        "snapshot by `waltap slot drop FILE`, then `waltap offsets clear FILE`."
+    )
+    of_transform = False
+
+
+# Returns whether the keys of two images are written alike.
+SameKey = Callable[[Tuple, Tuple], bool]
+
+
+def _no_topic(_relation: Relation) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventContext:
+    """Carry the inputs of all plans of a pipeline."""
+
+    # Complete a relation from the catalogue; called once per version.
+    describe: Callable[[Relation], Relation]
+    # Return the replica identity to read a relation with; called once per version. None: old
+    # tuples stay as they came.
+    identity: Callable[[Relation], ReplicaIdentity] | None
+    # None: events have every column, unmasked.
+    capture: "CaptureRules | None" = None
+    # None: no column has a mapping.
+    mapper: TypeMapper | None = None
+    choose_topic: Callable[[Relation], str | None] = _no_topic
+    cell: CellShape = PLAIN
+    # As in `FormatContext`.
+    stand_in_keys: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventColumn:
+    """Describe one column of event rows."""
+
+    # The column's place in tuples.
+    index: int
+    column: Column
+    field: str
+    # None for a type that no plugin maps.
+    mapping: ColumnMapping | None
+    # Masks or truncates values; they stay where its `value` is None.
+    transform: ColumnTransform | None
+
+
+class EventPlan:
+    """Hold the plan of one relation version.
+
+    ``seen`` is the relation as the wire sent it, ``relation`` as the catalogue completed it.
+    """
+
+    __slots__ = (
+        "_key_of",
+        "_strict",
+        "cell",
+        "columns",
+        "identifying",
+        "identity",
+        "key_columns",
+        "key_field",
+        "keyless_deletes",
+        "keys",
+        "names",
+        "relation",
+        "seen",
+        "topic",
+    )
+
+    def __init__(
+        self, seen: Relation, described: Relation, context: EventContext, *, by_row: bool = False
+    ) -> None:
+        """Compile the plan.
+
+        ``by_row``: the key is the columns by which the replica identity knows a row, whatever
+        keys are configured. Raises ConfigurationError when two columns get one name.
+        """
+        self.seen, self.relation, self.cell = seen, described, context.cell
+        capture = context.capture
+        self.identity = _AsSent(described) if context.identity is None else context.identity(seen)
+        self.identifying = self.identity.identifying
+        # A transform's topic comes before a plugin's, and the naming strategy comes last.
+        self.topic = seen.topic or context.choose_topic(seen) or ""
+        # A (name, value) that keys get in addition to their columns.
+        self.key_field: tuple[str, str] | None = None
+        self.keys = self.identifying
+        if capture is not None:
+            self.topic = self.topic or capture.topic(seen.schema, seen.table)
+            self.key_field = capture.key_field(seen.schema, seen.table)
+            if not by_row:
+                self.keys = capture.keys(described)
+        # Deletes have no key, and changes of the key are not seen.
+        self.keyless_deletes = not context.stand_in_keys and bool(
+            capture is not None and capture.keys_never_sent(described)
+        )
+        # Such an update may lack any other column: a struct cell is null then, a plain one has
+        # the placeholder.
+        partial = self.identity.partial and self.cell is not PLAIN
+        # Consumers use these names for all columns, captured or not.
+        self.names = tuple(_name(column, capture) for column in described.columns)
+        self.columns = _columns(described, context, self.identifying if partial else None)
+        self.key_columns = tuple(
+            _column(described, index, context, key=True) for index in self.keys
+        )
+        self._strict = by_row or not context.stand_in_keys
+        self._key_of: Callable[[Tuple], Any] | None = itemgetter(*self.keys) if self.keys else None
+        self._refuse_one_name()
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``, under which events count the relation."""
+        return self.relation.name
+
+    def _refuse_one_name(self) -> None:
+        """Raise ConfigurationError when two mapped columns get one name."""
+        names = [column.field for column in self.columns if column.mapping is not None]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            what = f"columns of {self.name} get the same field name: {', '.join(twice)}"
+            raise ConfigurationError([PropertyProblem("field.name.adjustment.mode", what)])
+
+    # --- changes with an old tuple ----------------------------------------------------------------
+
+    def update(
+        self, change: Update, same_key: SameKey | None = None
+    ) -> tuple[Tuple | None, Tuple, Tuple | None]:
+        """Return (before, after, old) of an update with an old tuple.
+
+        ``old`` is the row that ends where the key changed, and ``after`` begins another row.
+        ``old`` is None where the row stays the same. ``same_key`` compares the written keys of
+        two images whose values differ. Without it a value that one image lacks counts as
+        unchanged, and ``after`` gets the complete key. Raises OldRowUnidentified.
+        """
+        images = self.identity.update(change)
+        old, after, key_of = images.old_key, images.after, self._key_of
+        assert after is not None
+        if old is not None and self._strict:
+            self._require_known(old)
+        # The usual case first: equal values are equal keys.
+        if old is None or key_of is None or key_of(old) == key_of(after) or self.keyless_deletes:
+            return images.before, after, None
+        if same_key is not None:
+            return images.before, after, None if same_key(old, after) else old
+        if all(_alike(old[n], after[n]) for n in self.keys):
+            return images.before, after, None
+        return images.before, self._with_key(after, old), old
+
+    def delete(self, change: Delete) -> tuple[Tuple, Tuple] | None:
+        """Return (before, the image to take the key from).
+
+        None means that the old tuple identifies no row, so there is no event. Raises
+        OldRowUnidentified.
+        """
+        images = self.identity.delete(change)
+        if images is None or images.before is None:
+            return None
+        if self._strict:
+            self._require_known(images.before)
+        return images.before, images.old_key or images.before
+
+    def _require_known(self, old: Tuple) -> None:
+        """Raise OldRowUnidentified for an old row without a column that identifies rows."""
+        for index in self.identifying:
+            if old[index] is ABSENT:
+                raise OldRowUnidentified(
+                    f"an old row of {self.name} lacks {self.relation.columns[index].name}, by which "
+                    "rows of the table are known: it is of a partition with another replica identity"
+                )
+
+    def _with_key(self, new: Tuple, old: Tuple) -> Tuple:
+        """Fill key columns that were not sent again from the old image."""
+        if all(new[n] is not UNCHANGED for n in self.keys):
+            return new
+        filled = list(new)
+        for n in self.keys:
+            if filled[n] is UNCHANGED:
+                filled[n] = old[n]
+        return tuple(filled)
+
+    # --- masks --------------------------------------------------------------------------------------
+
+    def masks(self, *, whole: frozenset[int] = frozenset()) -> dict[int, Callable[[Value], Value]]:
+        """Return, by index, the function that masks a column's text.
+
+        Consumers of tuples use it. UNCHANGED and ABSENT stay as they are, and so do the columns
+        in ``whole``.
+        """
+        return {
+            column.index: _mask(column.transform.value, column.mapping)
+            for column in self.columns
+            if column.index not in whole
+            and column.mapping is not None
+            and column.transform is not None
+            and column.transform.value is not None
+        }
+
+
+def _alike(old: Value, new: Value) -> bool:
+    """Return whether a key value may be unchanged."""
+    return isinstance(old, MissingValue) or new is UNCHANGED or old == new
+
+
+class _AsSent(ReplicaIdentity):
+    """Take old tuples unchanged, without a known replica identity."""
+
+    name = "as sent"
+
+    def update(self, message: Update) -> RowImages:
+        return RowImages(message.old or None, message.new, None)
+
+    def delete(self, message: Delete) -> RowImages | None:
+        return RowImages(message.old, None, None)
+
+
+def _columns(
+    relation: Relation, context: EventContext, always_sent: tuple[int, ...] | None
+) -> tuple[EventColumn, ...]:
+    """Return the columns of rows.
+
+    Cells of all columns except ``always_sent`` can be null. None: the server always sends all.
+    """
+    capture = context.capture
+    captured = range(len(relation.columns)) if capture is None else capture.columns(relation)
+    return tuple(
+        _column(
+            relation, index, context, nullable=always_sent is not None and index not in always_sent
+        )
+        for index in captured
+    )
+
+
+def _name(column: Column, capture: "CaptureRules | None") -> str:
+    """Return the name that every consumer uses for ``column``."""
+    return column.name if capture is None else capture.field_name(column.name)
+
+
+def _column(
+    relation: Relation,
+    index: int,
+    context: EventContext,
+    *,
+    key: bool = False,
+    nullable: bool = False,
+) -> EventColumn:
+    capture, mapper, column = context.capture, context.mapper, relation.columns[index]
+    if capture is not None and column.comment and not capture.properties.include_comments:
+        column = msgspec.structs.replace(column, comment=None)
+    if nullable:
+        column = msgspec.structs.replace(column, nullable=True)
+    mapping = None if mapper is None else mapper.of(relation, column)
+    kind = ConnectKind.STRING if mapping is None else mapping.schema.kind
+    return EventColumn(
+        index=index,
+        column=column,
+        field=_name(column, capture),
+        mapping=mapping,
+        # Keys stay unmasked, as Debezium's keys do.
+        transform=None if capture is None or key else capture.transform(relation, column, kind),
+    )
+
+
+def _mask(
+    transform: Callable[[object], object], mapping: ColumnMapping
+) -> Callable[[Value], Value]:
+    def mask(value: Value) -> Value:
+        if isinstance(value, MissingValue):
+            return value
+        masked = transform(value)
+        return None if masked is None else str(masked)
+
+    return mask

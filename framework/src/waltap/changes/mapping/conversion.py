@@ -1,0 +1,199 @@
+"""The contract of converters, which replace columns' schema and values.
+
+The engine asks a converter once per column of a relation version. It either leaves the column
+alone or returns a `ColumnConversion`. The engine converts values by column, before it renders a
+batch. From then on a tuple has the JSON text of the Connect value in place of PostgreSQL's text,
+and `conversion_mapping` reads it. So every format, snapshots and streams, rows and keys treat
+converted columns like any others.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.json_schema import value_json
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
+
+__all__ = ["ColumnConversion", "ColumnConverter", "carried", "conversion_mapping"]
+
+INTEGER_BITS = {
+    ConnectKind.INT8: 8,
+    ConnectKind.INT16: 16,
+    ConnectKind.INT32: 32,
+    ConnectKind.INT64: 64,
+}
+FLOATS = frozenset({ConnectKind.FLOAT32, ConnectKind.FLOAT64})
+ZEROS: dict[ConnectKind, object] = {
+    **dict.fromkeys(INTEGER_BITS, 0),
+    **dict.fromkeys(FLOATS, 0.0),
+    ConnectKind.BOOLEAN: False,
+    ConnectKind.STRING: "",
+    ConnectKind.BYTES: b"",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnConversion:
+    """Describe the result of a converter for one column."""
+
+    # The field's Connect schema, with optionality and default.
+    schema: Schema
+    # Takes the column's values in one table's part of a batch: PostgreSQL's text, or None for
+    # NULL. Returns as many Connect values (int, float, bool, str, bytes, list, dict, None) in
+    # their order. It keeps no state between calls: where it raises, the engine calls it again
+    # with single values to find the bad one. Values that the server did not send are not among
+    # them.
+    values: Callable[[Sequence[str | None]], Sequence[object]]
+
+
+# Gets a column of a described relation; None leaves the column alone. The same question must get
+# the same answer.
+ColumnConverter = Callable[[Relation, Column], ColumnConversion | None]
+
+
+def carried(schema: Schema, value: object) -> str | None:
+    """Return a Connect value in the text form that tuples carry.
+
+    Raises TypeError when the value does not fit ``schema``.
+    """
+    _look(schema, value)
+    if value is None:
+        return None
+    return value_json(schema, _floats(schema, value))
+
+
+def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> ColumnMapping:
+    """Return the mapping of a converted column.
+
+    Its tuples hold texts of `carried`.
+    """
+    schema = conversion.schema
+    zero = _zero(schema) if schema.default is None else schema.default
+    unavailable: object = None
+    if schema.kind is ConnectKind.STRING:
+        unavailable = options.unavailable_value_placeholder.decode("utf-8", "replace")
+    elif schema.kind is ConnectKind.BYTES:
+        unavailable = options.unavailable_value_placeholder
+    if not schema.optional:
+        null_json = value_json(schema, zero)
+    elif options.replace_null_with_default:
+        null_json = value_json(schema, schema.default)
+    else:
+        null_json = "null"
+    return ColumnMapping(
+        schema=schema,
+        to_json=None,
+        to_connect=lambda text: _restored(schema, json.loads(text)),
+        fallback_json=null_json,
+        null_json=null_json,
+        unavailable_json=null_json if unavailable is None else value_json(schema, unavailable),
+        unavailable=unavailable,
+        fallback=None if schema.optional else zero,
+        converted=True,
+    )
+
+
+def _look(schema: Schema, value: object) -> None:
+    """Raise TypeError when ``value`` does not fit ``schema``."""
+    kind = schema.kind
+    if value is None:
+        if not schema.optional:
+            raise TypeError("it gave None, and the schema is not optional")
+        return
+    if kind in INTEGER_BITS:
+        limit = 1 << (INTEGER_BITS[kind] - 1)
+        # `type`, not isinstance: True is an int in Python, and no number in Connect.
+        fits = type(value) is int and -limit <= value < limit
+    elif kind in FLOATS:
+        fits = type(value) in {int, float}
+    elif kind is ConnectKind.STRING:
+        fits = isinstance(value, str) and _encodable(value)
+    else:
+        wanted: dict[ConnectKind, type] = {
+            ConnectKind.BOOLEAN: bool,
+            ConnectKind.BYTES: bytes,
+            ConnectKind.ARRAY: list,
+            ConnectKind.MAP: dict,
+            ConnectKind.STRUCT: dict,
+        }
+        fits = isinstance(value, wanted[kind])
+    if not fits:
+        what = "another value" if type(value) is int else type(value).__name__
+        raise TypeError(f"it gave {what} where its schema has {kind.value}")
+    if kind is ConnectKind.ARRAY and isinstance(value, list):
+        for item in value:
+            _look(_of(schema.items), item)
+    elif kind is ConnectKind.MAP and isinstance(value, dict):
+        for key, member in value.items():
+            _look(_of(schema.keys), key)
+            _look(_of(schema.values), member)
+    elif kind is ConnectKind.STRUCT and isinstance(value, dict):
+        _members(schema, value)
+
+
+def _members(schema: Schema, value: Mapping[str, object]) -> None:
+    unknown = sorted(map(str, value.keys() - {member.name for member in schema.fields}))
+    if unknown:
+        raise TypeError(f"it gave members that its schema has not: {', '.join(unknown)}")
+    for member in schema.fields:
+        _look(member.schema, value.get(member.name))
+
+
+def _encodable(text: str) -> bool:
+    # UTF-8 has no lone surrogates, so every encoder would fail at them later.
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _of(schema: Schema | None) -> Schema:
+    if schema is None:
+        raise TypeError("its schema says nothing of its parts: items, keys or values is missing")
+    return schema
+
+
+def _floats(schema: Schema, value: Any) -> Any:
+    """Return ``value`` with floats where the schema has floats."""
+    if value is None:
+        return None
+    if schema.kind in FLOATS:
+        return float(value)
+    if schema.kind is ConnectKind.ARRAY:
+        return [_floats(_of(schema.items), item) for item in value]
+    if schema.kind is ConnectKind.MAP:
+        keys, values = _of(schema.keys), _of(schema.values)
+        return {_floats(keys, key): _floats(values, member) for key, member in value.items()}
+    if schema.kind is ConnectKind.STRUCT:
+        return {f.name: _floats(f.schema, value.get(f.name)) for f in schema.fields}
+    return value
+
+
+def _restored(schema: Schema, value: Any) -> Any:
+    """Return the Connect value of its JSON form."""
+    if value is None:
+        return None
+    if schema.kind in FLOATS:
+        return float(value)  # also of "NaN" and "Infinity"
+    if schema.kind is ConnectKind.BYTES:
+        return b64decode(value)
+    if schema.kind is ConnectKind.ARRAY:
+        return [_restored(_of(schema.items), item) for item in value]
+    if schema.kind is ConnectKind.MAP:
+        keys, values = _of(schema.keys), _of(schema.values)
+        # JSON has maps with keys other than strings as lists of pairs.
+        pairs = value.items() if isinstance(value, dict) else value
+        return {_restored(keys, key): _restored(values, member) for key, member in pairs}
+    if schema.kind is ConnectKind.STRUCT:
+        return {f.name: _restored(f.schema, value.get(f.name)) for f in schema.fields}
+    return value
+
+
+def _zero(schema: Schema) -> object:
+    """Return the placeholder for a required field's missing value."""
+    if schema.kind is ConnectKind.STRUCT:
+        return {f.name: None if f.schema.optional else _zero(f.schema) for f in schema.fields}
+    if schema.kind is ConnectKind.ARRAY:
+        return []
+    return {} if schema.kind is ConnectKind.MAP else ZEROS[schema.kind]

@@ -1,0 +1,270 @@
+"""Connect schemas of envelopes, source blocks and the pipeline's records.
+
+Source: Debezium 3.6's events; field order and optionality are part of the contract.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+
+__all__ = [
+    "DEBEZIUM_2_5",
+    "HEADER",
+    "HEARTBEAT_KEY",
+    "HEARTBEAT_VALUE",
+    "NEWEST",
+    "NOTIFICATION_KEY",
+    "NOTIFICATION_VALUE",
+    "TRANSACTION_BLOCK",
+    "TRANSACTION_KEY",
+    "TRANSACTION_VALUE",
+    "EnvelopeForm",
+    "envelope_schema",
+    "key_schema",
+    "message_key_schema",
+    "message_value_schema",
+    "renamed",
+    "row_schema",
+    "source_schema",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeForm:
+    """Define the envelope around rows."""
+
+    name: str
+    # The envelope has stamps finer than milliseconds.
+    fine_stamps: bool = True
+    # The source block has the replication origin.
+    origins: bool = True
+    # The transaction block follows `ts_ms`.
+    transaction_last: bool = False
+    # The declared values of `source.snapshot`.
+    markers: str = (
+        "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+    )
+    # Of the envelope's schema; None: none.
+    version: int | None = 2
+    # Of the source block's schema; None: none.
+    source_version: int | None = 1
+    # The envelope ends with the names of the fields of `after` that the server did not send, null
+    # where it sent all.
+    unsent: bool = False
+
+
+NEWEST = EnvelopeForm(name="Debezium 3")
+DEBEZIUM_2_5 = EnvelopeForm(
+    name="Debezium 2.5",
+    fine_stamps=False,
+    origins=False,
+    transaction_last=True,
+    markers="true,last,false,incremental",
+    version=1,
+    source_version=None,
+)
+
+
+_STRING = Schema(kind=ConnectKind.STRING)
+_OPTIONAL_STRING = Schema(kind=ConnectKind.STRING, optional=True)
+_UNSENT = Schema(kind=ConnectKind.ARRAY, optional=True, items=_STRING)
+_INT64 = Schema(kind=ConnectKind.INT64)
+_OPTIONAL_INT64 = Schema(kind=ConnectKind.INT64, optional=True)
+HEADER = _STRING
+
+TRANSACTION_BLOCK = Schema(
+    kind=ConnectKind.STRUCT,
+    optional=True,
+    name="event.block",
+    version=1,
+    fields=(
+        Field("id", _STRING),
+        Field("total_order", _INT64),
+        Field("data_collection_order", _INT64),
+    ),
+)
+TRANSACTION_KEY = Schema(
+    kind=ConnectKind.STRUCT,
+    name="io.debezium.connector.common.TransactionMetadataKey",
+    version=1,
+    fields=(Field("id", _STRING),),
+)
+TRANSACTION_VALUE = Schema(
+    kind=ConnectKind.STRUCT,
+    name="io.debezium.connector.common.TransactionMetadataValue",
+    version=1,
+    fields=(
+        Field("status", _STRING),
+        Field("id", _STRING),
+        Field("event_count", _OPTIONAL_INT64),
+        Field(
+            "data_collections",
+            Schema(
+                kind=ConnectKind.ARRAY,
+                optional=True,
+                items=Schema(
+                    kind=ConnectKind.STRUCT,
+                    optional=True,
+                    name="event.collection",
+                    version=1,
+                    fields=(Field("data_collection", _STRING), Field("event_count", _INT64)),
+                ),
+            ),
+        ),
+        Field("ts_ms", _INT64),
+    ),
+)
+HEARTBEAT_KEY = Schema(
+    kind=ConnectKind.STRUCT,
+    name="io.debezium.connector.common.ServerNameKey",
+    version=1,
+    fields=(Field("serverName", _STRING),),
+)
+HEARTBEAT_VALUE = Schema(
+    kind=ConnectKind.STRUCT,
+    name="io.debezium.connector.common.Heartbeat",
+    version=1,
+    fields=(Field("ts_ms", _INT64),),
+)
+NOTIFICATION_KEY = Schema(
+    kind=ConnectKind.STRUCT,
+    name="io.debezium.connector.common.NotificationKey",
+    version=1,
+    fields=(Field("id", _STRING),),
+)
+NOTIFICATION_VALUE = Schema(
+    kind=ConnectKind.STRUCT,
+    name="io.debezium.connector.common.Notification",
+    version=1,
+    fields=(
+        Field("id", _STRING),
+        Field("type", _STRING),
+        Field("aggregate_type", _STRING),
+        Field(
+            "additional_data",
+            Schema(kind=ConnectKind.MAP, optional=True, keys=_STRING, values=_STRING),
+        ),
+        Field("timestamp", _INT64),
+    ),
+)
+
+
+def renamed(schema: Schema, name: Callable[[str], str]) -> Schema:
+    """Return ``schema`` with its own name changed by ``name``."""
+    return Schema(
+        kind=schema.kind,
+        optional=schema.optional,
+        name=name(schema.name or ""),
+        version=schema.version,
+        fields=schema.fields,
+    )
+
+
+def source_schema(connector: str, form: EnvelopeForm = NEWEST) -> Schema:
+    """Return the schema of a connector's ``source`` block."""
+    marker = Schema(
+        kind=ConnectKind.STRING,
+        optional=True,
+        name="io.debezium.data.Enum",
+        version=1,
+        parameters=(("allowed", form.markers),),
+        default="false",
+    )
+    fine = (Field("ts_us", _OPTIONAL_INT64), Field("ts_ns", _OPTIONAL_INT64))
+    origin = (Field("origin", _OPTIONAL_STRING), Field("origin_lsn", _OPTIONAL_INT64))
+    return Schema(
+        kind=ConnectKind.STRUCT,
+        name=f"io.debezium.connector.{connector}.Source",
+        version=form.source_version,
+        fields=(
+            Field("version", _STRING),
+            Field("connector", _STRING),
+            Field("name", _STRING),
+            Field("ts_ms", _INT64),
+            Field("snapshot", marker),
+            Field("db", _STRING),
+            Field("sequence", _OPTIONAL_STRING),
+            *(fine if form.fine_stamps else ()),
+            Field("schema", _STRING),
+            Field("table", _STRING),
+            Field("txId", _OPTIONAL_INT64),
+            Field("lsn", _OPTIONAL_INT64),
+            Field("xmin", _OPTIONAL_INT64),
+            *(origin if form.origins else ()),
+        ),
+    )
+
+
+def key_schema(name: str, fields: Sequence[Field]) -> Schema:
+    """Return the schema of keys; ``name`` is full and adjusted."""
+    return Schema(kind=ConnectKind.STRUCT, name=name, fields=tuple(fields))
+
+
+def row_schema(name: str, fields: Sequence[Field]) -> Schema:
+    """Return the schema of ``before`` and ``after``.
+
+    ``name`` is full and adjusted.
+    """
+    return Schema(kind=ConnectKind.STRUCT, optional=True, name=name, fields=tuple(fields))
+
+
+def envelope_schema(name: str, row: Schema, source: Schema, form: EnvelopeForm = NEWEST) -> Schema:
+    """Return the schema of values of data topics.
+
+    ``name`` is full and adjusted.
+    """
+    transaction = (Field("transaction", TRANSACTION_BLOCK),)
+    fine = (Field("ts_us", _OPTIONAL_INT64), Field("ts_ns", _OPTIONAL_INT64))
+    return Schema(
+        kind=ConnectKind.STRUCT,
+        name=name,
+        version=form.version,
+        fields=(
+            Field("before", row),
+            Field("after", row),
+            Field("source", source),
+            *(() if form.transaction_last else transaction),
+            Field("op", _STRING),
+            Field("ts_ms", _OPTIONAL_INT64),
+            *(fine if form.fine_stamps else ()),
+            *(transaction if form.transaction_last else ()),
+            *((Field("unsent", _UNSENT),) if form.unsent else ()),
+        ),
+    )
+
+
+def message_key_schema(connector: str) -> Schema:
+    """Return the schema of keys of logical messages."""
+    return Schema(
+        kind=ConnectKind.STRUCT,
+        name=f"io.debezium.connector.{connector}.MessageKey",
+        version=1,
+        fields=(Field("prefix", _OPTIONAL_STRING),),
+    )
+
+
+def message_value_schema(connector: str, source: Schema, *, binary: bool) -> Schema:
+    """Return the schema of values of logical messages.
+
+    ``binary`` says that the content is bytes.
+    """
+    content = Schema(kind=ConnectKind.BYTES if binary else ConnectKind.STRING, optional=True)
+    message = Schema(
+        kind=ConnectKind.STRUCT,
+        name=f"io.debezium.connector.{connector}.Message",
+        version=1,
+        fields=(Field("prefix", _OPTIONAL_STRING), Field("content", content)),
+    )
+    return Schema(
+        kind=ConnectKind.STRUCT,
+        name=f"io.debezium.connector.{connector}.MessageValue",
+        version=1,
+        fields=(
+            Field("op", _STRING),
+            Field("ts_ms", _OPTIONAL_INT64),
+            Field("source", source),
+            Field("transaction", TRANSACTION_BLOCK),
+            Field("message", message),
+        ),
+    )

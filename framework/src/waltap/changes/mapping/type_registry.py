@@ -1,0 +1,100 @@
+"""The type registry, which finds a column's type spec."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.changes.mapping.conversion import ColumnConverter, conversion_mapping
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
+from waltap.ports.specs import TypeSpec
+
+__all__ = ["TypeRegistry"]
+
+# Mappings kept. A database with more different columns only makes them again.
+_CACHE_LIMIT = 512
+
+
+class TypeRegistry(TypeMapper):
+    """Map columns by the first spec that claims their type.
+
+    Specs are asked by order, then by registration. Specs and options are fixed; a mapping is made
+    once per different column and shared. For columns of relations (`of`) ``conversion`` comes
+    before the specs; it must give the same object for the same column.
+    """
+
+    __slots__ = ("_conversion", "_mappings", "_specs", "options")
+
+    def __init__(
+        self,
+        specs: Iterable[TypeSpec],
+        options: TypeOptions | None = None,
+        conversion: ColumnConverter | None = None,
+    ) -> None:
+        self._conversion = conversion
+        self._specs = tuple(sorted(specs, key=lambda spec: spec.order))
+        self.options = options or TypeOptions()
+        self._mappings: dict[Column, ColumnMapping | None] = {}
+
+    @property
+    def specs(self) -> tuple[TypeSpec, ...]:
+        """Return the specs in the order of asking."""
+        return self._specs
+
+    def column(self, column: Column) -> ColumnMapping | None:
+        """Return the mapping of ``column``; None leaves an unknown type out.
+
+        A column that the catalogue did not describe is looked up by its type OID alone.
+        """
+        try:
+            return self._mappings[column]
+        except KeyError:
+            if len(self._mappings) >= _CACHE_LIMIT:
+                self._mappings.clear()
+            mapping = self._mappings[column] = self._build(_resolved(column))
+            return mapping
+
+    def of(self, relation: Relation, column: Column) -> ColumnMapping | None:
+        """Return the mapping of a column of a described relation.
+
+        Raises as the conversion does.
+        """
+        if self._conversion is not None:
+            conversion = self._conversion(relation, column)
+            if conversion is not None:
+                return conversion_mapping(conversion, self.options)
+        return self.column(column)
+
+    def spec(self, data_type: DataType) -> TypeSpec | None:
+        """Return the spec that claims ``data_type``, or None.
+
+        For a domain the caller passes its base.
+        """
+        return next((spec for spec in self._specs if spec.claims(data_type)), None)
+
+    def _build(self, column: Column) -> ColumnMapping | None:
+        assert column.data_type is not None
+        spec = self.spec(column.data_type)
+        return None if spec is None else spec.build(column, self)
+
+
+def _resolved(column: Column) -> Column:
+    """Return ``column`` with its base data type."""
+    data_type = column.data_type or DataType(oid=column.type_oid, schema="", name="")
+    if data_type.kind is not TypeKind.DOMAIN:
+        return msgspec.structs.replace(column, data_type=data_type)
+    typmod = column.typmod
+    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
+        # A domain's own modifier applies, unless the domain over it has one.
+        if typmod == -1:
+            typmod = data_type.base_typmod
+        data_type = data_type.base
+    return msgspec.structs.replace(
+        # A column of a domain type has no schema default in Debezium, whose table of defaults
+        # goes by the name of the column's own type.
+        column,
+        data_type=data_type,
+        type_oid=data_type.oid,
+        typmod=typmod,
+        default=None,
+    )

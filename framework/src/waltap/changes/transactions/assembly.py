@@ -1,0 +1,675 @@
+"""Assemble messages into transactions and drop those that were delivered.
+
+Theory of operation. The changes of an ordinary transaction are handed out as they come: its begin
+has the commit LSN, so parts of it have a position before it is complete. All other changes wait
+in a buffer (spill.py) until the fate of their transaction is known:
+
+- a transaction streamed in progress, until Stream Commit. An abort drops it; the abort of a
+  subtransaction truncates its buffer;
+- a prepared transaction, until COMMIT PREPARED (policy ``commit``). It waits durably on disk,
+  because the server does not send its rows again once the end of its PREPARE is confirmed;
+- a transaction whose begin lacks the commit LSN (decoderbufs, wal2json).
+
+Under the policy ``prepare`` a prepared transaction is delivered at PREPARE. Its delivery is
+recorded until the transaction is decided (prepared_delivery.py). If the policy is ``commit`` by
+then, the commit is delivered without rows.
+
+A PREPARE that ends at or before `resume` comes from a time before the slot decoded two-phase. The
+server sends such a transaction at COMMIT PREPARED, and again until that is confirmed. It is
+delivered there, under either policy.
+
+Large transactions are released in parts, a bounded number of them per call
+(`TransactionAssembler.backlog`).
+
+The index of a change in its transaction counts every change that the server sent and did not take
+back, captured or not. So a stored position means the same under another filter.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import ClassVar, Final, Literal, Never
+
+import msgspec
+
+from waltap.base.files.durable_file import replace_durably
+from waltap.changes.decode.message import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Origin,
+    Prepare,
+    RelationSeen,
+    RollbackPrepared,
+    Skipped,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Update,
+)
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.parts import PART_CHANGES, OpenTransaction, spooled_parts
+from waltap.changes.transactions.position import Position, lsn_text
+from waltap.changes.transactions.spill import Item, SpillArea, TransactionBuffer
+from waltap.changes.transactions.transaction import TransactionPart
+from waltap.errors import DecodeError, WaltapError
+
+__all__ = [
+    "EarlyDeliveries",
+    "EarlyDelivery",
+    "PreparedTransactionLost",
+    "TransactionAssembler",
+    "TwoPhasePolicy",
+]
+
+
+# Record prepared transactions that were delivered at PREPARE.
+#
+# The server sends only COMMIT PREPARED or ROLLBACK PREPARED for them afterwards, maybe to another
+# run under another policy. That run must know that their rows were delivered and are not lost.
+# The record ends when their fate is durable.
+
+
+class EarlyDelivery(msgspec.Struct, kw_only=True):
+    """Describe one transaction that was delivered at PREPARE."""
+
+    xid: int
+    gid: str
+    # The end of its PREPARE.
+    end_lsn: int
+    # The end of its COMMIT or ROLLBACK PREPARED; 0 before that.
+    decided: int = 0
+
+
+class EarlyDeliveries:
+    """Keep a pipeline's early deliveries in a JSON file.
+
+    They are in memory only where ``path`` is None. `keep` makes new records durable; it must
+    return before a position that contains them is stored anywhere. Methods raise OSError, and
+    `load` also the errors of UNREADABLE.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._entries: dict[tuple[int, str], EarlyDelivery] = {}
+        self._kept = True
+
+    def load(self, resume_lsn: int) -> None:
+        """Read the records of an earlier run."""
+        if self._path is None or not self._path.exists():
+            return
+        for entry in msgspec.json.decode(self._path.read_bytes(), type=list[EarlyDelivery]):
+            # A PREPARE that ends after the position comes again; a decision that ends before it
+            # does not.
+            if entry.end_lsn <= resume_lsn and not 0 < entry.decided <= resume_lsn:
+                self._entries[entry.xid, entry.gid] = entry
+
+    def note(self, xid: int, gid: str, end_lsn: int) -> None:
+        """Record a transaction that is delivered now.
+
+        After a restart the server may send it, and this may record it, again.
+        """
+        self._entries[xid, gid] = EarlyDelivery(xid=xid, gid=gid, end_lsn=end_lsn)
+        self._kept = False
+
+    def decide(self, xid: int, gid: str, end_lsn: int) -> bool:
+        """Record the decision at ``end_lsn``; return whether the entry exists."""
+        entry = self._entries.get((xid, gid))
+        if entry is None:
+            return False
+        entry.decided = end_lsn
+        self._kept = False
+        return True
+
+    def undecided(self) -> list[str]:
+        """Return the GIDs of undecided transactions, in order of delivery."""
+        return [gid for (_, gid), entry in self._entries.items() if not entry.decided]
+
+    def keep(self) -> None:
+        """Make the records durable."""
+        if self._path is None or self._kept:
+            return
+        entries = list(self._entries.values())
+        replace_durably(self._path, msgspec.json.format(msgspec.json.encode(entries), indent=1))
+        self._kept = True
+
+    def passed(self, end_lsn: int) -> None:
+        """Forget transactions whose decision is at or before ``end_lsn``.
+
+        Everything up to ``end_lsn`` is durable.
+        """
+        if not self._entries:
+            return
+        over = [key for key, entry in self._entries.items() if 0 < entry.decided <= end_lsn]
+        for key in over:
+            del self._entries[key]
+        # The last entry removes the file. Before that the file stays: `load` ignores decided
+        # entries.
+        if over and not self._entries and self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._kept = True
+
+
+TwoPhasePolicy = Literal["commit", "prepare"]
+
+# In the spill folder: transactions that were delivered at PREPARE and are undecided.
+EARLY: Final = "delivered-at-prepare.json"
+
+ROLLED_BACK: Final = (
+    "prepared transaction %r was rolled back after its rows had been delivered at PREPARE, as "
+    "two.phase.policy=prepare has it: what the sink has of it was never committed"
+)
+UNKNOWN: Final = (
+    "prepared transaction %r was committed, and it is not known here whether its rows were delivered at "
+    "PREPARE: the spill folder under waltap.state.dir does not tell"
+)
+
+_ROWS = frozenset((Insert, Update, Delete, Truncate))
+
+
+class PreparedTransactionLost(WaltapError):
+    """COMMIT PREPARED came for a transaction whose received rows are missing."""
+
+    code = "WT-3102"
+    remedy = (
+        "Its rows were kept in the spill folder under waltap.state.dir: bring that folder back and start "
+        "again. If it is gone, run past it with two.phase.policy=prepare; then, if rows are missing, take "
+        "a snapshot of the tables that the transaction changed, by an execute-snapshot signal or after "
+        "`waltap offsets clear FILE`."
+    )
+
+
+class TransactionAssembler:
+    """Turn the messages of one session into parts of transactions.
+
+    Single-threaded. The assembler drops all changes before ``resume``. ``previous_end_lsn`` is
+    the end LSN of the last delivered transaction, for `TransactionPart.previous_end_lsn`.
+    ``describe`` completes relations that were announced before their transaction had committed,
+    when the rows are handed out. ``warn`` gets a text and the GID when a prepared transaction's
+    fate differs from that of its delivered rows.
+
+    Beyond ``spill_memory_bytes``, waiting changes go to files in ``spill_dir``. None keeps them
+    in memory only: then prepared transactions do not survive a restart, and they hold back
+    `confirmable`.
+
+    A non-transactional logical message is a part by itself and counts as a commit at its LSN, as
+    in Debezium.
+
+    Raises SpillFailed, PreparedTransactionLost, and DecodeError for messages in an order that no
+    decoder may produce.
+    """
+
+    def __init__(
+        self,
+        resume: Position,
+        previous_end_lsn: int | None,
+        spill_dir: Path | None,
+        spill_memory_bytes: int,
+        *,
+        two_phase: TwoPhasePolicy = "commit",
+        describe: Callable[[Relation], Relation] | None = None,
+        warn: Callable[[str, str], None] = lambda _text, _gid: None,
+    ) -> None:
+        self._resume, self._previous = resume, previous_end_lsn
+        self._policy, self._describe, self._warn = two_phase, describe, warn
+        self._area = SpillArea(spill_dir, spill_memory_bytes)
+        self._streams: dict[int, TransactionBuffer] = {}
+        self._prepared: dict[tuple[int, str], tuple[int, TransactionBuffer]] = {}
+        self._decided: list[tuple[int, TransactionBuffer]] = []
+        self._open: OpenTransaction | None = None
+        self._spool: TransactionBuffer | None = None
+        self._begun: Begin | BeginPrepare | None = None
+        self._append: Callable[[Item], None] = _reject
+        self._release: Iterator[TransactionPart] | None = None
+        self._queue: list[Message] = []
+        for record, decided, spool in self._area.recover():
+            # The position contains the commit, so the server does not send it again.
+            if decided is not None and decided <= resume.end_lsn:
+                spool.discard()
+            else:
+                self._prepared[record.xid, record.gid] = record.prepare_lsn, spool
+        self._early = EarlyDeliveries(spill_dir and spill_dir / EARLY)
+        with self._area.guarded():
+            self._early.load(resume.end_lsn)
+
+    # --- what the engine asks --------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> bool:
+        """Return whether more parts are ready.
+
+        The engine then calls ``feed(())`` before it receives anything.
+        """
+        return self._release is not None or bool(self._queue)
+
+    @property
+    def open_transactions(self) -> int:
+        """Return the number of unfinished transactions."""
+        current = self._begun is not None or self._open is not None
+        return len(self._streams) + len(self._prepared) + current
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the size of all waiting changes."""
+        return self._area.bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Return the part of `held_bytes` that is in files."""
+        return self._area.bytes - self._area.memory_bytes
+
+    @property
+    def idle(self) -> bool:
+        """Return whether every committed transaction has been handed out.
+
+        The engine may then confirm the server's idle LSN, once the delivered parts are durable.
+        Transactions streamed in progress do not prevent that: they commit later, and the server
+        sends them again.
+        """
+        return self._open is None and self._begun is None and not self.backlog
+
+    @property
+    def undecided(self) -> list[str]:
+        """Return the GIDs of delivered prepared transactions without a decision.
+
+        Queries of the database do not see their changes.
+        """
+        return self._early.undecided()
+
+    def secure(self) -> None:
+        """Make durable the records that a later run needs.
+
+        The engine must call it before it makes a position durable that contains the parts handed
+        out so far.
+        """
+        with self._area.guarded():
+            self._early.keep()
+
+    def confirmable(self, end_lsn: int) -> int:
+        """Return the LSN to confirm when ``end_lsn`` is durable.
+
+        The engine calls it after everything up to ``end_lsn`` became durable. The result is less
+        than ``end_lsn`` only where prepared transactions wait in memory alone.
+        """
+        with self._area.guarded():
+            self._early.keep()
+            self._early.passed(end_lsn)
+        # Their commit is durable: a restart needs their files no longer.
+        while self._decided and self._decided[0][0] <= end_lsn:
+            self._decided.pop(0)[1].discard()
+        # A crash would lose them, so the server must keep their WAL.
+        if self._area.folder is None and self._prepared:
+            return min(end_lsn, *(lsn for lsn, _ in self._prepared.values()))
+        return end_lsn
+
+    def close(self) -> None:
+        """Remove the files that a later run cannot use; may be called twice."""
+        self._area.close()
+
+    # --- feed ------------------------------------------------------------------------------------
+
+    def feed(self, messages: Iterable[Message]) -> list[TransactionPart]:
+        """Return the parts ready after ``messages``, in commit order.
+
+        A transaction still open at the end is handed out as an incomplete part. While `backlog`
+        is true, more is ready than this call returned.
+        """
+        parts: list[TransactionPart] = []
+        if self.backlog:
+            self._queue.extend(messages)
+            if self._release is not None and not self._released(parts):
+                return parts
+            messages, self._queue = self._queue, []
+        append, control = self._append, self._CONTROL
+        source = iter(messages)
+        for message in source:
+            kind = type(message)
+            # The hot path: one set lookup and one bound append per row.
+            if kind in _ROWS:
+                append(message)  # type: ignore[arg-type]
+            else:
+                control[kind](self, message, parts)
+                append = self._append
+                if self._release is not None and not self._released(parts):
+                    self._queue = list(source)
+                    return parts
+        if self._open is not None:
+            # An open transaction must not wait for its commit: it may be larger than memory.
+            self._open.hand_out(parts, self._previous)
+            self._append = self._open.append()
+        elif self._spool is not None:
+            self._spool.seal()
+            self._area.relieve()
+        return parts
+
+    def _released(self, parts: list[TransactionPart]) -> bool:
+        """Move released parts to ``parts``; return whether all are out."""
+        assert self._release is not None
+        budget = PART_CHANGES
+        for part in self._release:
+            parts.append(part)
+            budget -= len(part.changes)
+            if budget <= 0 and not part.complete:
+                return False
+        self._release = None
+        return True
+
+    # --- ordinary transactions -------------------------------------------------------------------
+
+    def _begin(self, message: Begin, _parts: list[TransactionPart]) -> None:
+        self._between(message)
+        # Its position is unknown until the commit, so its changes wait in a buffer.
+        if not message.commit_lsn:
+            self._begun = message
+            self._hold(self._area.spool(0), message.lsn)
+            return
+        resume = self._resume
+        begun = self._open = OpenTransaction(message)
+        if message.commit_lsn < resume.end_lsn:
+            begun.dropped = True
+        # The last run delivered the first changes of this transaction.
+        elif message.commit_lsn == resume.commit_lsn:
+            begun.skip = begun.first_index = resume.index
+            begun.starts = not resume.index
+        self._append = begun.append()
+
+    def _commit(self, message: Commit, parts: list[TransactionPart]) -> None:
+        if self._open is not None:
+            if not self._open.dropped:
+                self._open.complete(parts, self._previous, message)
+                self._previous = message.end_lsn
+            self._open = None
+            self._append = _reject
+            return
+        if not isinstance(self._begun, Begin):
+            _out_of_order(message, "an open transaction")
+        spool, begin = self._unhold(), self._begun
+        self._begun = None
+        self._deliver(
+            spool,
+            parts,
+            xid=begin.xid or message.xid,
+            commit_lsn=message.commit_lsn or message.end_lsn,
+            commit_ts=message.commit_ts or begin.commit_ts,
+            end_lsn=message.end_lsn,
+        )
+
+    def _origin(self, message: Origin, _parts: list[TransactionPart]) -> None:
+        target = self._open or self._spool
+        if target is None:
+            _out_of_order(message, "an open transaction")
+        target.origin, target.origin_lsn = message.name, message.origin_lsn
+
+    def _logical(self, message: LogicalMessage, parts: list[TransactionPart]) -> None:
+        if message.transactional:
+            self._append(message)
+            return
+        self._between(message)
+        # Its LSN is its commit: a resume position that contains it says that it was delivered.
+        lsn = message.lsn
+        if lsn <= self._resume.end_lsn:
+            return
+        self._previous = lsn
+        parts.append(
+            TransactionPart(
+                xid=None,
+                begin_lsn=lsn,
+                commit_lsn=lsn,
+                commit_ts=0,
+                end_lsn=lsn,
+                previous_end_lsn=lsn,
+                changes=[message],
+            )
+        )
+
+    def _skipped(self, message: Skipped, _parts: list[TransactionPart]) -> None:
+        if self._open is not None:
+            self._open.pass_over(message.count)
+            # The last change to skip may be among those, which ends the dropping.
+            self._append = self._open.append()
+        else:
+            self._append(message)
+
+    def _relation(self, message: RelationSeen, _parts: list[TransactionPart]) -> None:
+        """Ignore an announcement: every change names its relation."""
+
+    # --- streamed transactions -------------------------------------------------------------------
+
+    def _stream_start(self, message: StreamStart, _parts: list[TransactionPart]) -> None:
+        self._between(message)
+        spool = self._streams.get(message.xid)
+        if spool is None:
+            spool = self._streams[message.xid] = self._area.spool(message.xid)
+        self._hold(spool, message.lsn)
+
+    def _stream_stop(self, message: StreamStop, _parts: list[TransactionPart]) -> None:
+        if self._spool is None or self._begun is not None:
+            _out_of_order(message, "an open segment")
+        self._unhold()
+        self._area.relieve()
+
+    def _stream_commit(self, message: StreamCommit, parts: list[TransactionPart]) -> None:
+        spool = self._streamed(message)
+        del self._streams[message.xid]
+        self._deliver(
+            spool,
+            parts,
+            xid=message.xid,
+            commit_lsn=message.commit_lsn,
+            commit_ts=message.commit_ts,
+            end_lsn=message.end_lsn,
+        )
+
+    def _stream_abort(self, message: StreamAbort, _parts: list[TransactionPart]) -> None:
+        spool = self._streamed(message)
+        if message.subxid == message.xid:
+            del self._streams[message.xid]
+            spool.discard()
+        else:
+            spool.cut(message.subxid)
+
+    # --- prepared transactions -------------------------------------------------------------------
+
+    def _begin_prepare(self, message: BeginPrepare, _parts: list[TransactionPart]) -> None:
+        self._between(message)
+        self._begun = message
+        self._hold(self._area.spool(0), message.lsn)
+
+    def _prepare(self, message: Prepare, parts: list[TransactionPart]) -> None:
+        if not isinstance(self._begun, BeginPrepare):
+            _out_of_order(message, "an open prepared transaction")
+        self._begun = None
+        spool = self._unhold()
+        spool.xid = message.xid
+        self._keep(spool, message, parts)
+
+    def _stream_prepare(self, message: StreamPrepare, parts: list[TransactionPart]) -> None:
+        spool = self._streamed(message)
+        del self._streams[message.xid]
+        self._keep(spool, message, parts)
+
+    def _keep(
+        self,
+        spool: TransactionBuffer,
+        message: Prepare | StreamPrepare,
+        parts: list[TransactionPart],
+    ) -> None:
+        """Deliver or keep a prepared transaction.
+
+        The policy decides whether it is delivered here or at its commit.
+        """
+        late = message.end_lsn <= self._resume.end_lsn
+        # An earlier run delivered the first rows at PREPARE, so the others follow here.
+        begun = self._resume.index and message.prepare_lsn == self._resume.commit_lsn
+        if (self._policy == "prepare" or begun) and not late:
+            self._early.note(message.xid, message.gid, message.end_lsn)
+            self._deliver(
+                spool,
+                parts,
+                xid=message.xid,
+                commit_lsn=message.prepare_lsn,
+                commit_ts=message.prepare_ts,
+                end_lsn=message.end_lsn,
+            )
+            return
+        key = message.xid, message.gid
+        known = self._prepared.pop(key, None)
+        if known is not None:  # sent again: its PREPARE was not confirmed before a restart
+            known[1].discard()
+        if not late:
+            spool.persist(message.gid, message.prepare_lsn, message.end_lsn)
+        self._prepared[key] = message.prepare_lsn, spool
+
+    def _commit_prepared(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
+        _, spool = self._prepared.pop((message.xid, message.gid), (0, None))
+        if spool is None:
+            self._commit_without_rows(message, parts)
+            return
+        self._deliver(
+            spool,
+            parts,
+            xid=message.xid,
+            commit_lsn=message.commit_lsn,
+            commit_ts=message.commit_ts,
+            end_lsn=message.end_lsn,
+            prepared=True,
+        )
+
+    def _commit_without_rows(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
+        """Deliver a commit whose rows were delivered at PREPARE.
+
+        Rows that were never delivered are lost. Under the policy ``prepare`` nothing is delivered
+        at a commit.
+        """
+        gid, end_lsn = message.gid, message.end_lsn
+        known = self._early.decide(message.xid, gid, end_lsn)
+        if end_lsn <= self._resume.end_lsn:
+            return
+        if self._policy == "prepare":
+            if not known:
+                self._warn(UNKNOWN, gid)
+            return
+        if not known:
+            what = f"the rows of prepared transaction {gid!r} are not here any more"
+            raise PreparedTransactionLost(what, gid=gid, xid=message.xid)
+        parts.append(
+            TransactionPart(
+                xid=message.xid,
+                begin_lsn=message.commit_lsn,
+                commit_lsn=message.commit_lsn,
+                commit_ts=message.commit_ts,
+                end_lsn=end_lsn,
+                previous_end_lsn=self._previous,
+                changes=[],
+            )
+        )
+        self._previous = end_lsn
+
+    def _rollback_prepared(self, message: RollbackPrepared, _parts: list[TransactionPart]) -> None:
+        _, spool = self._prepared.pop((message.xid, message.gid), (0, None))
+        if spool is not None:
+            spool.discard()
+        elif self._early.decide(message.xid, message.gid, message.rollback_end_lsn):
+            self._warn(ROLLED_BACK, message.gid)
+
+    # --- spools ----------------------------------------------------------------------------------
+
+    def _hold(self, spool: TransactionBuffer, lsn: int) -> None:
+        """Direct the following changes to ``spool``."""
+        spool.begin_lsn = spool.begin_lsn or lsn
+        self._spool = spool
+        self._append = spool.tail.append
+
+    def _unhold(self) -> TransactionBuffer:
+        spool = self._spool
+        assert spool is not None
+        spool.seal()
+        self._spool = None
+        self._append = _reject
+        return spool
+
+    def _deliver(
+        self,
+        spool: TransactionBuffer,
+        parts: list[TransactionPart],
+        *,
+        xid: int,
+        commit_lsn: int,
+        commit_ts: int,
+        end_lsn: int,
+        prepared: bool = False,
+    ) -> None:
+        """Hand out the committed transaction in ``spool``."""
+        if end_lsn <= self._resume.end_lsn:
+            spool.discard()
+            return
+        skip = self._resume.index if commit_lsn == self._resume.commit_lsn else 0
+        part = TransactionPart(
+            xid=xid,
+            begin_lsn=spool.begin_lsn,
+            commit_lsn=commit_lsn,
+            commit_ts=commit_ts,
+            end_lsn=end_lsn,
+            previous_end_lsn=self._previous,
+            changes=[],
+            first_index=skip,
+            starts=not skip,
+            origin=spool.origin,
+            origin_lsn=spool.origin_lsn,
+        )
+        # Its file must survive until the commit is durable, as the server does not send the rows
+        # again.
+        if prepared:
+            spool.decided(end_lsn)
+            self._decided.append((end_lsn, spool))
+        if self._describe is not None:
+            spool.describe(self._describe)
+        self._previous = end_lsn
+        self._release = spooled_parts(spool, part, skip, discard=not prepared)
+
+    def _streamed(self, message: StreamCommit | StreamAbort | StreamPrepare) -> TransactionBuffer:
+        self._between(message)
+        spool = self._streams.get(message.xid)
+        if spool is None:
+            _out_of_order(message, "the xid of a streamed transaction")
+        return spool
+
+    def _between(self, message: Message) -> None:
+        # A segment or a transaction must end before another message of this kind comes.
+        if self._open is not None or self._spool is not None:
+            _out_of_order(message, "it between transactions")
+
+    _CONTROL: ClassVar[dict[type, Callable[..., None]]] = {
+        Begin: _begin,
+        BeginPrepare: _begin_prepare,
+        Commit: _commit,
+        CommitPrepared: _commit_prepared,
+        LogicalMessage: _logical,
+        Origin: _origin,
+        Prepare: _prepare,
+        RelationSeen: _relation,
+        RollbackPrepared: _rollback_prepared,
+        Skipped: _skipped,
+        StreamAbort: _stream_abort,
+        StreamCommit: _stream_commit,
+        StreamPrepare: _stream_prepare,
+        StreamStart: _stream_start,
+        StreamStop: _stream_stop,
+    }
+
+
+def _reject(item: Item) -> None:
+    _out_of_order(item, "a change inside a transaction")
+
+
+def _out_of_order(message: Message, expected: str) -> Never:
+    lsn = getattr(message, "lsn", 0)
+    found = f"{type(message).__name__} at {lsn_text(lsn)}"
+    raise DecodeError("message sequence", lsn=lsn, offset=0, expected=expected, found=found)

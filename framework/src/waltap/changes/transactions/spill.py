@@ -1,0 +1,516 @@
+"""Buffer transactions that cannot be delivered yet.
+
+Changes go into a `TransactionBuffer` while their transaction is streamed in progress or prepared,
+or while its commit LSN is unknown. A buffer takes messages into its ``tail``; `seal` turns the
+tail into chunks of MessagePack, which are an order of magnitude smaller than the objects. Beyond
+the memory limit of the `SpillArea` the largest buffers move to files. A reader gets one chunk at
+a time, so that memory stays bounded then, too.
+
+On disk and in memory a chunk is: u32 size, u32 number of changes, the changes. Files belong to
+one process run, and the next area removes them, except those of prepared transactions. Each of
+these has a record next to it. Both are written and synced before the end of the PREPARE may be
+confirmed, because the server never sends the rows again after that.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import Any, BinaryIO, ClassVar
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import sync
+from waltap.base.files.private_file import private, private_folder
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldTuple,
+    Skipped,
+    Truncate,
+    Update,
+)
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
+from waltap.errors import WaltapError
+
+__all__ = [
+    "CHUNK_CHANGES",
+    "Item",
+    "PreparedRecord",
+    "SpillArea",
+    "SpillFailed",
+    "TransactionBuffer",
+]
+
+# Reading a buffer back decodes this many changes at once, at most.
+CHUNK_CHANGES = 512
+
+# A buffer holds these.
+Item = Change | Skipped
+
+_HEAD = Struct("<II")
+_MISSING = frozenset(MissingValue)
+_CODES: dict[MissingValue, int] = {UNCHANGED: 0, ABSENT: 1}
+_SENTINELS = (UNCHANGED, ABSENT)
+_OLD_KINDS = (OldTuple.NONE, OldTuple.KEY, OldTuple.FULL)
+
+_Values = tuple[Any, ...]
+# (kind, relation, lsn, xid, new, old, old kind or flags); the integers among values are codes.
+_Row = tuple[int, int, int, int, _Values, _Values, int]
+
+_INSERT, _UPDATE, _DELETE, _TRUNCATE, _MESSAGE, _SKIPPED, _WITH_MISSING = 0, 1, 2, 3, 4, 5, 8
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Row]).decode
+
+
+class SpillFailed(WaltapError):
+    """A transaction could not be kept on disk."""
+
+    code = "WT-3101"
+    remedy = (
+        "Nothing is lost: the position was not moved. Free space in {folder}, or set "
+        "waltap.state.dir to a folder that has more, and start again. If a file of {folder} is missing "
+        "or damaged, bring it back; if that is not possible, remove the .record of the same name there, "
+        "and start again: rows that the server does not send again are then WT-3102."
+    )
+
+
+class PreparedRecord(msgspec.Struct, kw_only=True):
+    """Make a prepared transaction's file readable after a restart."""
+
+    xid: int
+    gid: str
+    begin_lsn: int
+    prepare_lsn: int
+    end_lsn: int
+    origin: str | None
+    origin_lsn: int | None
+    count: int
+    size: int
+    relations: list[Relation]
+
+
+class SpillArea:
+    """Manage the folder and the memory that buffers share.
+
+    Without a folder, buffers stay in memory, without limit. Raises SpillFailed from every
+    operation that touches the disk.
+    """
+
+    def __init__(self, folder: Path | None, memory_bytes: int) -> None:
+        self.folder, self.memory_limit = folder, memory_bytes
+        self.memory_bytes = 0
+        self._spools: set[TransactionBuffer] = set()
+        self._serial = 0
+        if folder is not None and folder.is_dir():
+            with self.guarded():
+                # A record's name has the decision after "@"; its rows' file has none.
+                kept = {path.stem.partition("@")[0] for path in folder.glob("prepared-*.record")}
+                for path in folder.glob("*.spill"):
+                    if path.stem not in kept:
+                        path.unlink()
+                for path in folder.glob("*.tmp"):
+                    path.unlink()
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of all buffers; any thread may ask."""
+        # The copy guards against a set that grows in the engine's thread.
+        return sum(spool.size for spool in list(self._spools))
+
+    def spool(self, xid: int) -> "TransactionBuffer":
+        """Return a new, empty buffer for the transaction ``xid``."""
+        spool = TransactionBuffer(self, xid)
+        self._spools.add(spool)
+        return spool
+
+    def relieve(self) -> None:
+        """Move the largest buffers to files, down to the limit."""
+        if self.folder is None:
+            return
+        while self.memory_bytes > self.memory_limit:
+            max(self._spools, key=lambda spool: spool.memory_bytes).to_file()
+
+    def recover(self) -> "Iterator[tuple[PreparedRecord, int | None, TransactionBuffer]]":
+        """Yield the prepared transactions that an earlier run kept.
+
+        Each comes as its record, the end LSN of the decision or None, and its buffer.
+        """
+        if self.folder is None or not self.folder.is_dir():
+            return
+        for path in sorted(self.folder.glob("prepared-*.record")):
+            with self.guarded():
+                record = msgspec.msgpack.decode(path.read_bytes(), type=PreparedRecord)
+                name, _, decided = path.stem.partition("@")
+                spool = self.spool(record.xid)
+                spool.adopt(record, self.folder / f"{name}.spill", path)
+            yield record, int(decided, 16) if decided else None, spool
+
+    def close(self) -> None:
+        """Remove all files except those of prepared transactions."""
+        for spool in list(self._spools):
+            if spool.record_path is None:
+                spool.discard()
+            else:
+                spool.close()
+
+    def forget(self, spool: "TransactionBuffer") -> None:
+        """Remove a discarded buffer from the totals."""
+        self._spools.discard(spool)
+
+    def new_path(self, name: str) -> Path:
+        """Return the path of a new file."""
+        assert self.folder is not None
+        with self.guarded():
+            private_folder(self.folder)
+        self._serial += 1
+        return self.folder / f"{name}-{self._serial}.spill"
+
+    def guarded(self) -> "_SpillErrors":
+        """Return a context that turns file errors into SpillFailed."""
+        return _SpillErrors(self.folder)
+
+
+class _SpillErrors:
+    """Turn errors of files and records into SpillFailed."""
+
+    _caught: ClassVar = (OSError, *UNREADABLE)
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, self._caught):
+            problem = f"a transaction cannot be kept on disk: {error}"
+            raise SpillFailed(problem, folder=self._folder) from error
+
+
+class TransactionBuffer:
+    """Hold the changes of one transaction, in order.
+
+    `SpillArea.spool` makes it. Callers append messages to ``tail`` directly, and must `seal`
+    before they call anything else.
+    """
+
+    __slots__ = (
+        "_area",
+        "_blobs",
+        "_file",
+        "_file_bytes",
+        "_marks",
+        "_numbers",
+        "_relations",
+        "begin_lsn",
+        "count",
+        "memory_bytes",
+        "origin",
+        "origin_lsn",
+        "path",
+        "record_path",
+        "tail",
+        "xid",
+    )
+
+    def __init__(self, area: SpillArea, xid: int) -> None:
+        self._area, self.xid = area, xid
+        self.tail: list[Item] = []
+        self.begin_lsn = 0
+        self.origin: str | None = None
+        self.origin_lsn: int | None = None
+        self.count = 0
+        self.memory_bytes = 0
+        self.path: Path | None = None
+        self.record_path: Path | None = None
+        self._blobs: list[bytes] = []
+        self._file: BinaryIO | None = None
+        self._file_bytes = 0
+        self._marks: dict[int, tuple[int, int]] = {}
+        self._relations: list[Relation] = []
+        self._numbers: dict[Relation, int] = {}
+
+    @property
+    def size(self) -> int:
+        """Return the size of all sealed chunks."""
+        return self._file_bytes + self.memory_bytes
+
+    def seal(self) -> None:
+        """Turn the tail into chunks."""
+        tail, start, last = self.tail, 0, self.xid
+        if not self.begin_lsn and tail and not isinstance(tail[0], Skipped):
+            self.begin_lsn = tail[0].lsn
+        for at, item in enumerate(tail):
+            if item.xid != last:
+                last = item.xid
+                # A chunk begins at the first change of a subtransaction, so that its abort can
+                # cut there.
+                if last and last != self.xid and last not in self._marks:
+                    self._add(tail[start:at])
+                    start = at
+                    self._marks[last] = (self.size, self.count)
+            if at - start == CHUNK_CHANGES:
+                self._add(tail[start:at])
+                start = at
+        self._add(tail[start:])
+        tail.clear()
+
+    def cut(self, subxid: int) -> None:
+        """Drop everything from the first change of ``subxid`` on.
+
+        A subtransaction without changes drops nothing.
+        """
+        mark = self._marks.get(subxid)
+        if mark is None:
+            return
+        # The server does not list children of an aborted subtransaction. All later changes belong
+        # to them, as `subxact_info` in PostgreSQL's own applier relies on.
+        while self._marks.popitem()[0] != subxid:
+            pass
+        size, self.count = mark
+        while self.memory_bytes and self.size > size:
+            dropped = len(self._blobs.pop())
+            self.memory_bytes -= dropped
+            self._area.memory_bytes -= dropped
+        if self._file is not None and self._file_bytes > size:
+            with self._guarded():
+                self._file.truncate(size)
+                self._file.seek(size)
+            self._file_bytes = size
+
+    def chunks(self) -> Iterator[tuple[list[Item], int]]:
+        """Yield each chunk's changes and size in bytes."""
+        if self._file is not None:
+            with self._guarded():
+                self._file.flush()
+                self._file.seek(0)
+            at = 0
+            while at < self._file_bytes:
+                with self._guarded():
+                    size, _ = _HEAD.unpack(self._read(_HEAD.size))
+                    blob = self._read(size)
+                at += _HEAD.size + size
+                yield self._items(blob), size
+        for blob in self._blobs:
+            yield self._items(blob[_HEAD.size :]), len(blob)
+
+    def describe(self, describe: Callable[[Relation], Relation]) -> None:
+        """Complete the relations that were undescribed when their rows came."""
+        self._relations = [
+            relation if relation.primary_key is not None else describe(relation)
+            for relation in self._relations
+        ]
+        # The numbers are keyed by the replaced objects.
+        self._numbers.clear()
+
+    def to_file(self) -> None:
+        """Move the chunks in memory to the file."""
+        with self._guarded():
+            if self._file is None:
+                self.path = self._area.new_path(f"stream-{self.xid}")
+                self._file = open(self.path, "w+b", opener=private)  # noqa: SIM115 - `close` does it
+            for blob in self._blobs:
+                self._file.write(blob)
+        self._file_bytes += self.memory_bytes
+        self._area.memory_bytes -= self.memory_bytes
+        self.memory_bytes = 0
+        self._blobs.clear()
+
+    def persist(self, gid: str, prepare_lsn: int, end_lsn: int) -> None:
+        """Make the buffer survive a restart.
+
+        When this returns, the buffer is on disk with its record. It does nothing in an area
+        without a folder.
+        """
+        folder = self._area.folder
+        if folder is None:
+            return
+        self.to_file()
+        assert self._file is not None
+        assert self.path is not None
+        name = f"prepared-{end_lsn:016x}-{self.xid}"
+        record = PreparedRecord(
+            xid=self.xid,
+            gid=gid,
+            begin_lsn=self.begin_lsn,
+            prepare_lsn=prepare_lsn,
+            end_lsn=end_lsn,
+            origin=self.origin,
+            origin_lsn=self.origin_lsn,
+            count=self.count,
+            size=self._file_bytes,
+            relations=self._relations,
+        )
+        with self._guarded():
+            self._file.flush()
+            # The rows come before the record: a record promises a complete file.
+            os.fsync(self._file.fileno())
+            self.path = self.path.rename(folder / f"{name}.spill")
+            self.record_path = _write_record(folder, name, record)
+
+    def adopt(self, record: PreparedRecord, path: Path, record_path: Path) -> None:
+        """Become the buffer that an earlier run persisted."""
+        self.path, self.record_path = path, record_path
+        self._file = path.open("r+b")
+        actual = os.fstat(self._file.fileno()).st_size
+        # More bytes are no damage: only those of the record are read.
+        if actual < record.size:
+            self.close()
+            message = f"{path.name} has {actual} of {record.size} bytes"
+            raise OSError(message)
+        self._file_bytes, self.count = record.size, record.count
+        self.begin_lsn = record.begin_lsn
+        self.origin, self.origin_lsn = record.origin, record.origin_lsn
+        self._relations = record.relations
+
+    def decided(self, end_lsn: int) -> None:
+        """Record on disk the commit at ``end_lsn``."""
+        if self.record_path is None:
+            return
+        # A rename is atomic. A later run that resumes at or after the LSN deletes the files.
+        name = self.record_path.stem.partition("@")[0]
+        # Without its record, a later run cannot use the rows. They are still in the open file, so
+        # the error must not keep this run from delivering them.
+        with self._guarded(), suppress(FileNotFoundError):
+            marked = self.record_path.with_name(f"{name}@{end_lsn:x}.record")
+            self.record_path = self.record_path.rename(marked)
+
+    def discard(self) -> None:
+        """Forget the changes and remove the files; may be called twice."""
+        self._area.memory_bytes -= self.memory_bytes
+        self.memory_bytes = self.count = 0
+        self._blobs.clear()
+        self.tail.clear()
+        self.close()
+        with self._guarded():
+            if self.record_path is not None:
+                self.record_path.unlink(missing_ok=True)
+            if self.path is not None:
+                self.path.unlink(missing_ok=True)
+        self._area.forget(self)
+
+    def close(self) -> None:
+        """Close the file and leave it in its folder.
+
+        Unwritten bytes may be lost: `persist` writes everything that must last.
+        """
+        file, self._file, self._file_bytes = self._file, None, 0
+        if file is not None:
+            with suppress(OSError):  # closing writes what is left, and a full disk does not take it
+                file.close()
+
+    def _guarded(self) -> _SpillErrors:
+        return self._area.guarded()
+
+    def _read(self, size: int) -> bytes:
+        assert self._file is not None
+        data = self._file.read(size)
+        if len(data) != size:
+            message = f"{self.path}: {len(data)} of {size} bytes left"
+            raise OSError(message)
+        return data
+
+    def _add(self, items: list[Item]) -> None:
+        if not items:
+            return
+        body = _encode([self._packed(item) for item in items])
+        blob = _HEAD.pack(len(body), len(items)) + body
+        self._blobs.append(blob)
+        self.count += len(items)
+        self.memory_bytes += len(blob)
+        self._area.memory_bytes += len(blob)
+
+    def _number(self, relation: Relation) -> int:
+        number = self._numbers.get(relation)
+        if number is None:
+            number = self._numbers[relation] = len(self._relations)
+            self._relations.append(relation)
+        return number
+
+    def _packed(self, item: Item) -> _Row:
+        if isinstance(item, Insert):
+            kind, new = _coded(_INSERT, item.new)
+            return kind, self._number(item.relation), item.lsn, item.xid, new, (), 0
+        if isinstance(item, Update):
+            kind, new = _coded(_UPDATE, item.new)
+            kind, old = _coded(kind, item.old)
+            number = self._number(item.relation)
+            return kind, number, item.lsn, item.xid, new, old, _OLD_KINDS.index(item.old_kind)
+        if isinstance(item, Delete):
+            kind, old = _coded(_DELETE, item.old)
+            number = self._number(item.relation)
+            return kind, number, item.lsn, item.xid, (), old, _OLD_KINDS.index(item.old_kind)
+        # Kinds other than rows put their own fields where a row has values.
+        if isinstance(item, Truncate):
+            numbers = tuple(self._number(relation) for relation in item.relations)
+            flags = item.cascade + 2 * item.restart_identity
+            return _TRUNCATE, 0, item.lsn, item.xid, numbers, (), flags
+        if isinstance(item, LogicalMessage):
+            return _MESSAGE, 0, item.lsn, item.xid, (item.prefix, item.content), (), 0
+        return _SKIPPED, 0, item.count, item.xid, (), (), 0
+
+    def _items(self, blob: bytes) -> list[Item]:
+        relations = self._relations
+        items: list[Item] = []
+        append = items.append
+        for kind, number, lsn, xid, new, old, flags in _decode(blob):
+            if kind == _INSERT:
+                append(Insert(relations[number], lsn, new, xid))
+            elif kind == _TRUNCATE:
+                emptied = tuple(relations[n] for n in new)
+                append(Truncate(emptied, lsn, bool(flags & 1), bool(flags & 2), xid))
+            elif kind == _MESSAGE:
+                append(LogicalMessage(lsn, True, new[0], new[1], xid))
+            elif kind == _SKIPPED:
+                append(Skipped(lsn, xid))
+            else:
+                append(_row(kind, relations[number], lsn, xid, new, old, flags))
+        return items
+
+
+def _coded(kind: int, values: Tuple) -> tuple[int, _Values]:
+    """Return ``values`` with codes in place of missing values.
+
+    The returned kind says whether there is any.
+    """
+    if _MISSING.isdisjoint(values):
+        return kind, values
+    coded = tuple(_CODES[value] if isinstance(value, MissingValue) else value for value in values)
+    return kind | _WITH_MISSING, coded
+
+
+def _plain(values: _Values) -> Tuple:
+    return tuple(_SENTINELS[value] if value.__class__ is int else value for value in values)
+
+
+def _row(
+    kind: int, relation: Relation, lsn: int, xid: int, new: _Values, old: _Values, flags: int
+) -> Insert | Update | Delete:
+    """Return an update, a delete, or a row with missing values."""
+    after: Tuple = _plain(new) if kind & _WITH_MISSING else new
+    before: Tuple = _plain(old) if kind & _WITH_MISSING else old
+    kind &= ~_WITH_MISSING
+    if kind == _INSERT:
+        return Insert(relation, lsn, after, xid)
+    if kind == _UPDATE:
+        return Update(relation, lsn, after, before, _OLD_KINDS[flags], xid)
+    return Delete(relation, lsn, before, _OLD_KINDS[flags], xid)
+
+
+def _write_record(folder: Path, name: str, record: PreparedRecord) -> Path:
+    """Write a prepared transaction's record durably; return its path."""
+    draft = folder / f"{name}.tmp"
+    with open(draft, "wb", opener=private) as file:
+        file.write(msgspec.msgpack.encode(record))
+        file.flush()
+        os.fsync(file.fileno())
+    # Readers never see half a record: `SpillArea` deletes drafts that a crash left.
+    path = draft.rename(folder / f"{name}.record")
+    sync(folder)
+    return path

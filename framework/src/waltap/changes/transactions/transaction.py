@@ -1,0 +1,241 @@
+"""Transaction parts, snapshot rows and batches that stages exchange."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waltap.changes.decode.message import Change
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.position import SOLE, Position
+from waltap.changes.transactions.snapshot_progress import TableChunks
+
+if TYPE_CHECKING:
+    from waltap.changes.events.record import Record
+
+__all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart", "events_in"]
+
+
+class TransactionPart(msgspec.Struct, kw_only=True):
+    """Carry changes of one committed transaction, in wire order.
+
+    A part has all changes unless the transaction is larger than a batch. A non-transactional
+    logical message is a part by itself: ``xid`` None, one change. Times are µs since 1970 UTC.
+    """
+
+    xid: int | None
+    begin_lsn: int
+    commit_lsn: int
+    commit_ts: int
+    # 0 until `complete`.
+    end_lsn: int = 0
+    # End LSN of the transaction or non-transactional message delivered before, None if there was
+    # none since the very start: the first half of Debezium's `source.sequence`.
+    previous_end_lsn: int | None = None
+    changes: list[Change]
+    # The index of `changes[0]` in the transaction.
+    first_index: int = 0
+    # The transaction's begin belongs to this part.
+    starts: bool = True
+    # The transaction's commit belongs to this part.
+    complete: bool = True
+    origin: str | None = None
+    origin_lsn: int | None = None
+    # Debezium's `source.xmin`: the oldest transaction that the slot keeps the catalogue for, by
+    # the server's last answer; None where the connector does not ask.
+    xmin: int | None = None
+    # Changes of the wire that were left out, ascending: (n, count) before `changes[n]`, or after
+    # the last one.
+    gaps: Sequence[tuple[int, int]] = ()
+
+    @property
+    def wire_count(self) -> int:
+        """Return the number of wire changes that this part covers."""
+        return len(self.changes) + sum(count for _, count in self.gaps)
+
+    def numbers(self) -> Sequence[int]:
+        """Return each change's number in its transaction, from 0.
+
+        Changes that were left out keep their number. So commit LSN and number identify a change
+        in every sink, whatever is filtered before it.
+        """
+        if not self.gaps:
+            return range(self.first_index, self.first_index + len(self.changes))
+        left_out = dict(self.gaps)
+        found, number = [], self.first_index
+        for at in range(len(self.changes)):
+            number += left_out.get(at, 0)
+            found.append(number)
+            number += 1
+        return found
+
+    def with_only(self, changes: list[Change], numbers: Iterable[int]) -> "TransactionPart":
+        """Return the part with ``changes`` in place of its own.
+
+        They are some of its changes, or replacements for some, with their ``numbers``, ascending.
+        The other changes count as left out.
+        """
+        return msgspec.structs.replace(self, changes=changes, gaps=self.gaps_around(numbers))
+
+    def gaps_around(self, numbers: Iterable[int]) -> list[tuple[int, int]]:
+        """Return the gaps around the changes of ``numbers``.
+
+        ``numbers`` is ascending.
+        """
+        gaps: list[tuple[int, int]] = []
+        at, due = 0, self.first_index
+        for at, number in enumerate(numbers, 1):
+            if number > due:
+                gaps.append((at - 1, number - due))
+            due = number + 1
+        end = self.first_index + self.wire_count
+        if end > due:
+            gaps.append((at, end - due))
+        return gaps
+
+    def position(self, before: Position) -> Position:
+        """Return the position after this part, given the one before it."""
+        if self.complete:
+            # The position never moves back.
+            return Position(max(self.end_lsn, before.end_lsn))
+        return Position(before.end_lsn, self.commit_lsn, self.first_index + self.wire_count)
+
+    def split(self, count: int) -> "tuple[TransactionPart, TransactionPart]":
+        """Split into ``count`` changes, an incomplete part, and the rest."""
+        first = msgspec.structs.replace(
+            self,
+            changes=self.changes[:count],
+            complete=False,
+            end_lsn=0,
+            # A gap right at the split belongs to the first half, so that no number is counted
+            # twice.
+            gaps=[gap for gap in self.gaps if gap[0] <= count],
+        )
+        rest = msgspec.structs.replace(
+            self,
+            changes=self.changes[count:],
+            first_index=self.first_index + first.wire_count,
+            starts=False,
+            gaps=[(at - count, left_out) for at, left_out in self.gaps if at > count],
+        )
+        return first, rest
+
+
+class SnapshotRows(msgspec.Struct, kw_only=True):
+    """Carry a piece of one table from a snapshot.
+
+    Each row is a full tuple. The contract of an initial snapshot between connector, engine and
+    sinks (``kind`` "initial"):
+
+    * The connector gives at least one piece of each table, the pieces of a table one after the
+      other. Its last piece is ``complete``. An empty table is one piece without rows.
+    * The very first piece ``opens`` the snapshot. When every table has been delivered, the engine
+      writes a batch with ``snapshot`` and without parts. Only that batch ends the snapshot. A
+      snapshot of no tables is that batch alone.
+    * For a sink a snapshot is one generation. Its complete rows of a table replace all rows of that
+      table in the destination, also when there are none. A piece that opens begins a new generation,
+      even when the last one did not end: the sink discards the last one's incomplete tables. A sink
+      that only appends to a history may take pieces as they come.
+    * A transform may remove rows from a piece, even all of them; it keeps the piece.
+    * An interrupted snapshot continues where the sink allows it
+      (`SinkCapabilities.resumes_snapshots`). The first piece then ``goes_on`` instead of opening.
+      Complete tables do not come again. Of the other tables come the chunks that were not durable,
+      each from its first row: rows may come twice, never in an older state. A chunk keeps its index.
+    * A table that cannot continue by chunks comes from its first row, in new chunks, to a sink that
+      allows it (`SinkCapabilities.restarts_tables`). Its first piece ``restarts``: the sink discards
+      all earlier rows of the table in this snapshot. For other sinks the snapshot starts over with
+      its first table; rows may have changed since.
+
+    Rows of the other kinds, "incremental" and "blocking", come while tables are streamed: for a
+    sink they are upserts. A blocking snapshot has the markers of an initial one; its ``lsn``,
+    ``xid`` and ``previous_end_lsn`` are copied from the signal that requested it.
+
+    A connector may read several chunks of a table at a time. Pieces of different chunks come in
+    any order; the very last one is ``complete``. A chunk without rows is one piece without rows.
+    """
+
+    relation: Relation
+    # A list of tuples or, where many were read at once, a `RowBlock`: the same rows as columns of
+    # text. It is a sequence of tuples for readers that know no columns; readers that do make the
+    # same result of either form. A transform puts a list or a slice in its place, or leaves it.
+    rows: Sequence[Tuple]
+    # The database's clock when the scan of the table began, µs since 1970 UTC.
+    ts: int
+    # None for incremental rows, as is `xid`.
+    lsn: int | None
+    xid: int | None
+    # As in `TransactionPart`.
+    previous_end_lsn: int | None = None
+    # Debezium's `source.snapshot` of the first row: "first", "first_in_data_collection", "true",
+    # "last_in_data_collection", "last" or "incremental". Rows between the first and the last have
+    # "true" ("incremental" for incremental snapshots). Markers are only for consumers of records:
+    # empty tables may follow the "last" row, and a snapshot of empty tables has none.
+    first_marker: str = "true"
+    # The same of the last row.
+    last_marker: str = "true"
+    kind: str = "initial"
+    # `Offset.visible_in`, on pieces of a table that is streamed, too: the stream leaves out the
+    # changes that the rows contain.
+    visible: str = ""
+    opens: bool = False
+    complete: bool = False
+    # The index of the piece's chunk.
+    chunk: int = 0
+    # This is the chunk's last piece.
+    ends_chunk: bool = False
+    goes_on: bool = False
+    restarts: bool = False
+    # The table is complete, and other readers had its rows: the sink assigned its chunks to them.
+    # This is the result of `Sink.hand_over`; the piece has no rows.
+    elsewhere: str = ""
+    # The tables, by identifier, whose reading begins with this piece. The engine stores that
+    # before it delivers the piece, and then stores the durable chunks: a start after a crash
+    # continues with the others (`SnapshotProgress`).
+    begins: dict[str, TableChunks] = {}
+
+
+class Heartbeat(msgspec.Struct, kw_only=True):
+    """Send a sign of life to consumers."""
+
+    # In ms since 1970 UTC.
+    ts: int
+
+
+class Batch(msgspec.Struct, kw_only=True):
+    """Carry the parts that move through the stages together.
+
+    A batch ends at a transaction boundary unless the transaction is larger.
+    """
+
+    parts: list[TransactionPart | SnapshotRows | Heartbeat]
+    # The position after the last part, in `partition`.
+    position: Position
+    # All parts are of one partition; it has no name where a source has only one.
+    partition: str = SOLE
+    # Grows from batch to batch of a run.
+    number: int = 0
+    # The row changes, truncates, messages and snapshot rows in `parts`.
+    events: int
+    # For sinks that take records (`SinkCapabilities.records`): a list or a `RecordBlock`. None
+    # for sinks that take changes.
+    records: "Sequence[Record] | None" = None
+    # False when the last part's transaction continues in the next batch.
+    ends_transaction: bool = True
+    # The batch belongs to an initial snapshot; without parts it ends the snapshot (see
+    # `SnapshotRows`).
+    snapshot: bool = False
+    # The dead letter that this batch delivers after all, see `Sink.replayed`.
+    replays: tuple[str, ...] = ()
+
+
+def events_in(parts: Iterable[object]) -> int:
+    """Return the number of events in ``parts``, for `Batch.events`.
+
+    Events are row changes, truncates, messages and snapshot rows.
+    """
+    return sum(
+        len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
+        for part in parts
+        if isinstance(part, TransactionPart | SnapshotRows)
+    )

@@ -1,0 +1,332 @@
+"""Properties of the engine itself."""
+
+from pathlib import Path
+from typing import Literal
+
+from waltap.base.property import CommaList, Properties, Shares, declare
+from waltap.config.wal_budget import PATTERN, SIZE
+
+__all__ = ["EngineProperties"]
+
+
+class EngineProperties(Properties):
+    """How one pipeline runs: batches, waits, retries, and where it keeps its state."""
+
+    batch_events: int = declare(
+        "max.batch.size",
+        default=8192,
+        ge=1,
+        summary="Most changes that one batch takes to the sink.",
+        unit="events",
+    )
+    linger_ms: int = declare(
+        "waltap.linger.ms",
+        default=0,
+        ge=0,
+        summary="How long a batch that is not full waits for more changes; for sinks whose writes cost.",
+        unit="ms",
+    )
+    flush_interval_ms: int = declare(
+        "offset.flush.interval.ms",
+        reloadable=True,
+        default=1000,
+        ge=0,
+        summary="How long written batches may wait before the sink is flushed and the offset stored.",
+        unit="ms",
+    )
+    status_interval_ms: int = declare(
+        "status.update.interval.ms",
+        default=10000,
+        ge=1,
+        summary="Longest silence towards the server: a standby status update is sent at least this often.",
+        unit="ms",
+    )
+    stall_ms: int = declare(
+        "waltap.sink.stall.ms",
+        default=15000,
+        ge=100,
+        advanced=True,
+        reloadable=True,
+        summary="How long a sink may be at one write or flush, or owe an acknowledgement, before the log "
+        "says so and /readyz answers 503.",
+        unit="ms",
+    )
+    stop_timeout_ms: int = declare(
+        "waltap.stop.timeout.ms",
+        default=8000,
+        ge=0,
+        advanced=True,
+        summary="How long the call that a sink is at may last once SIGTERM or SIGINT asked for the end; "
+        "then the process ends without it, as if it were killed: what was not durable comes again at the "
+        "next start. 0: as long as it takes.",
+        unit="ms",
+    )
+    max_retries: int = declare(
+        "errors.max.retries",
+        default=-1,
+        ge=-1,
+        summary="How often a retriable error is answered by a reconnect; -1: without end.",
+    )
+    retry_delay_ms: int = declare(
+        "retriable.restart.connector.wait.ms",
+        default=10000,
+        ge=0,
+        summary="Longest wait between two reconnects; the first waits are shorter and double.",
+        unit="ms",
+    )
+    standby: bool = declare(
+        "waltap.standby",
+        default=False,
+        summary="Whether a second process of this profile waits while another runs it, and takes over "
+        "when that is gone; all need this property, and one state folder. Otherwise it is refused.",
+    )
+    lease_ms: int = declare(
+        "waltap.lease.ms",
+        default=5000,
+        ge=500,
+        advanced=True,
+        summary="With waltap.standby: how long a process may be paused, or cut off from the server, "
+        "before another may take over; that happens within twice this time. A process that died is "
+        "followed in a second.",
+        unit="ms",
+    )
+    errors_tolerance: Literal["none", "all", "dead_letter"] = declare(
+        "errors.tolerance",
+        default="none",
+        summary="What becomes of an event that a transform or converter fails for, or whose record the "
+        "sink refuses: the pipeline stops; or it goes on without it, with a warning, or after it was "
+        "written to the dead letters (`waltap dead-letters`). all is dead_letter where "
+        "errors.deadletterqueue.topic.name is given.",
+    )
+    dead_letter_topic: str | None = declare(
+        "errors.deadletterqueue.topic.name",
+        default=None,
+        summary="Topic of the copies of dead letters in the sink that [dead_letters] names; by default "
+        "topic.prefix and .dead-letters.",
+    )
+    event_processing: Literal["fail", "warn", "skip", "dead_letter", "tolerance"] = declare(
+        "event.processing.failure.handling.mode",
+        default="fail",
+        profile_default="tolerance",
+        summary="What becomes of a change that no event can be made of: the pipeline stops; or it goes on "
+        "without it, with a warning, in silence, or after it was written to the dead letters; tolerance: "
+        "as errors.tolerance says.",
+    )
+    streaming_delay_ms: int = declare(
+        "streaming.delay.ms",
+        default=0,
+        ge=0,
+        advanced=True,
+        summary="Wait between the end of an initial snapshot and the stream.",
+        unit="ms",
+    )
+    spill_memory_bytes: int = declare(
+        "waltap.spill.memory.bytes",
+        default=64 * 1024 * 1024,
+        ge=0,
+        summary="Memory for transactions that are streamed in progress; beyond it they go to disk.",
+        unit="bytes",
+    )
+    two_phase_policy: Literal["commit", "prepare"] = declare(
+        "two.phase.policy",
+        default="commit",
+        advanced=True,
+        summary="When changes of prepared transactions are delivered, where the decoder sends them: at "
+        "COMMIT PREPARED, or already at PREPARE (a later rollback is then a warning in the log).",
+    )
+    state_dir: Path = declare(
+        "waltap.state.dir",
+        common=True,
+        default=Path(".waltap"),
+        summary="Folder for offsets, spilled transactions and sink state. As every path: a relative one "
+        "starts at the profile's folder.",
+    )
+    new_tables: Literal["warn", "snapshot", "ignore"] = declare(
+        "waltap.new.tables",
+        default="snapshot",
+        summary="What happens when a table joins at a start without a snapshot, so that rows from before "
+        "are missing, or while the pipeline streams and its publication lacks it: a warning; an "
+        "incremental snapshot of it, and publication.autocreate.mode = filtered adds it at once; or "
+        "nothing. Debezium's files: warn.",
+    )
+    heartbeat_interval_ms: int = declare(
+        "heartbeat.interval.ms",
+        reloadable=True,
+        default=0,
+        ge=0,
+        summary="Period of heartbeat records; 0: none. The slot advances without them.",
+        unit="ms",
+    )
+    incremental_chunk_size: int = declare(
+        "incremental.snapshot.chunk.size",
+        default=1024,
+        ge=1,
+        summary="Rows that an incremental snapshot reads at a time, at most.",
+        unit="rows",
+    )
+    incremental_chunk_target_ms: int = declare(
+        "waltap.incremental.chunk.target.ms",
+        default=0,
+        profile_default=2000,
+        ge=0,
+        advanced=True,
+        summary="How long the server may read one chunk of an incremental snapshot: the next one gets "
+        "fewer rows where it took longer, and more again, up to incremental.snapshot.chunk.size. 0: "
+        "all chunks have that size.",
+        unit="ms",
+    )
+    signal_channels: CommaList = declare(
+        "signal.enabled.channels",
+        default=("source",),
+        summary="Where signals come from: source (rows of the table of signal.data.collection), file, "
+        "those of plugins. in-process is always there (Engine.signal); jmx is accepted and brings none.",
+    )
+    signal_poll_interval_ms: int = declare(
+        "signal.poll.interval.ms",
+        reloadable=True,
+        default=5000,
+        ge=1,
+        advanced=True,
+        summary="How often the channels but source are asked for signals.",
+        unit="ms",
+    )
+    notification_channels: CommaList = declare(
+        "notification.enabled.channels",
+        default=(),
+        summary="Where notifications go: sink (records of notification.sink.topic.name), log, "
+        "webhook, those of plugins. jmx is accepted and shows none.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] | None = declare(
+        "waltap.log.level",
+        reloadable=True,
+        default=None,
+        summary="The least level that is logged; by default that of the variable WALTAP_LOG_LEVEL, else "
+        "info.",
+    )
+    log_file: Path | None = declare(
+        "waltap.log.file",
+        reloadable=True,
+        default=None,
+        summary="File that the log is added to, in place of standard error (`--log-file`). One that is "
+        "moved away is made anew, so that logrotate needs nothing else.",
+    )
+    http: str | None = declare(
+        "waltap.http",
+        common=True,
+        default=None,
+        summary="HOST:PORT of a status page, with /metrics, /healthz, /readyz, /api/status and "
+        "/api/signal; empty: none.",
+        examples=("127.0.0.1:8083",),
+    )
+    metric_tables: int = declare(
+        "waltap.metrics.tables",
+        default=100,
+        ge=0,
+        advanced=True,
+        reloadable=True,
+        summary="How many tables have metrics of their own: those with the most events in this run, and "
+        "of a snapshot those that it reads, or that are the largest. Those that stand still have them "
+        "whatever their number.",
+    )
+    http_token: str | None = declare(
+        "waltap.http.token",
+        default=None,
+        min_length=8,
+        secret=True,
+        summary="Secret that a request has to bring (Authorization: Bearer …, or ?token=…), but for "
+        "/healthz and /readyz; needed where waltap.http is not this machine alone. By default the page "
+        "is open to this machine, and /api/signal needs what is in http-token in the state folder, which "
+        "a run makes for its owner.",
+    )
+    otel_endpoint: str | None = declare(
+        "waltap.otel.endpoint",
+        default=None,
+        pattern=r"^https?://",
+        summary="Where traces and metrics go by OpenTelemetry, as OTLP over HTTP; needs the extra otel. "
+        "The variables OTEL_… say the rest, such as headers and the sampler. Empty: nowhere.",
+        examples=("http://127.0.0.1:4318",),
+    )
+    otel_interval_ms: int = declare(
+        "waltap.otel.interval.ms",
+        default=15000,
+        ge=100,
+        summary="How often metrics go there.",
+        unit="ms",
+    )
+    lineage_to: str | None = declare(
+        "waltap.openlineage.to",
+        default=None,
+        summary="Where OpenLineage events of the run go: a file that they are added to, or the http "
+        "address of a server; needs the extra openlineage. Empty: nowhere.",
+        examples=("lineage.jsonl", "http://127.0.0.1:5000"),
+    )
+    lineage_namespace: str = declare(
+        "waltap.openlineage.namespace",
+        default="waltap",
+        summary="The namespace of the pipeline as a job in OpenLineage.",
+    )
+    wal_budget: str | None = declare(
+        "waltap.wal.budget",
+        reloadable=True,
+        default=None,
+        pattern=PATTERN,
+        summary="How much WAL the pipeline's slot may make the server keep: a size in PostgreSQL's units, "
+        "or a share of the disk that the WAL is on. What max_slot_wal_keep_size leaves, and the free disk "
+        "of a server on this machine, count without it.",
+        examples=("10GB", "20%"),
+    )
+    wal_disk: str | None = declare(
+        "waltap.wal.disk",
+        reloadable=True,
+        default=None,
+        pattern=SIZE,
+        advanced=True,
+        summary="Size of that disk, where the server is on another machine.",
+        examples=("500GB",),
+    )
+    wal_warn_at: Shares = declare(
+        "waltap.wal.warn.at",
+        reloadable=True,
+        default=(0.5, 0.8),
+        summary="Shares of the limit at which a warning goes to the log and to the notification channels.",
+    )
+    wal_act_at: float = declare(
+        "waltap.wal.act.at",
+        reloadable=True,
+        default=0.9,
+        gt=0,
+        le=1,
+        summary="Share of the limit at which waltap.wal.action is taken.",
+    )
+    wal_action: Literal["nothing", "advance", "pause", "drop"] = declare(
+        "waltap.wal.action",
+        reloadable=True,
+        default="nothing",
+        summary="What is done then: nothing; advance: flush and confirm at once what is delivered, and "
+        "have the server let go of WAL behind it, without skipping anything; pause: hold incremental "
+        "snapshots until it is better; drop: drop the slot, keep a certificate of the gap, and end the "
+        "run.",
+    )
+    signal_max_bytes: int = declare(
+        "waltap.signal.max.bytes",
+        default=1 << 20,
+        ge=1024,
+        advanced=True,
+        summary="Largest data of a signal; a larger one is left out with a warning.",
+        unit="bytes",
+    )
+    signal_match_timeout_ms: int = declare(
+        "waltap.signal.match.timeout.ms",
+        default=1000,
+        ge=1,
+        advanced=True,
+        summary="How long a processor may work to match the patterns of one signal with table names; one "
+        "that takes longer is left out with a warning.",
+        unit="ms",
+    )
+    watermarking: Literal["insert_insert", "insert_delete"] = declare(
+        "incremental.snapshot.watermarking.strategy",
+        default="insert_insert",
+        summary="How the end of a chunk is marked in the signal table: by a second row, or by deleting "
+        "the first, which keeps the table empty.",
+    )

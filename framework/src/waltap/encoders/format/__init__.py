@@ -1,0 +1,27 @@
+"""The contracts of record formats and of transforms of records."""
+
+from typing import TYPE_CHECKING
+
+from waltap.base.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from waltap.changes.events.record import Record
+    from waltap.encoders.format.connect_record import ConnectRecord
+    from waltap.encoders.format.format import Format, FormatContext
+    from waltap.encoders.format.record_block import RecordBlock
+    from waltap.encoders.format.record_transform import RecordTransformContext, RecordUnfit
+    from waltap.encoders.format.schema_memory import SchemaMemory
+
+__all__ = [
+    "ConnectRecord",
+    "Format",
+    "FormatContext",
+    "Record",
+    "RecordBlock",
+    "RecordTransformContext",
+    "RecordUnfit",
+    "SchemaMemory",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__)

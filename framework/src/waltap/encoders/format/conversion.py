@@ -1,0 +1,82 @@
+"""Combine converters to formats, one converter for each side."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waltap.encoders.format.converter import Converter, ConverterContext
+    from waltap.encoders.format.format import Format, FormatContext
+
+__all__ = ["SIDES", "Make", "headed", "joined", "whole"]
+
+SIDES = ("key", "value", "header")
+
+# Makes the converter of a side.
+Make = Callable[["ConverterContext"], "Converter"]
+
+
+def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContext], Format]":
+    """Return the factory of a format with these converters."""
+
+    def make(_properties: Any, context: "FormatContext") -> "Format":
+        from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
+        from waltap.encoders.format.converter import ConverterContext
+
+        prefix = context.capture.properties.topic_prefix
+        made = {}
+        for side, converter in zip(SIDES, (key, value, header), strict=True):
+            made[side] = converter(
+                ConverterContext(
+                    side=side,  # type: ignore[arg-type]
+                    topic_prefix=prefix,
+                    warn=context.warn,
+                    stopping=context.stopping,
+                    waits_for=context.waits_for,
+                )
+            )
+        return ConvertedFormat(RecordConverters(**made), context)
+
+    return make
+
+
+def headed(
+    factory: "Callable[[Any, FormatContext], Format]", header: Make
+) -> "Callable[[Any, FormatContext], Format]":
+    """Return a format's factory with another converter for headers."""
+
+    def make(properties: Any, context: "FormatContext") -> "Format":
+        from waltap.encoders.format.converter import ConverterContext
+
+        given = ConverterContext(
+            side="header",
+            topic_prefix=context.capture.properties.topic_prefix,
+            warn=context.warn,
+            stopping=context.stopping,
+            waits_for=context.waits_for,
+        )
+        return factory(properties, replace(context, header=header(given)))
+
+    return make
+
+
+def whole(
+    converter: "Callable[[Any, ConverterContext], Converter]",
+) -> "Callable[[Any, FormatContext], Format]":
+    """Return the factory of a format with one converter.
+
+    It writes keys and values; header values are JSON.
+    """
+
+    def make(properties: Any, context: "FormatContext") -> "Format":
+        from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
+
+        def side(given: "ConverterContext") -> "Converter":
+            return converter(properties, given)
+
+        def header(given: "ConverterContext") -> "Converter":
+            return JsonConverter(JsonConverterProperties(), given)
+
+        return joined(side, side, header)(properties, context)
+
+    return make

@@ -1,0 +1,627 @@
+"""Write records by converters.
+
+This is the format of pipelines whose keys or values are not plain JSON. It follows the same plans as the
+JSON format. Key, value and headers are Connect values until each side's converter writes them last.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from waltap.changes.decode.message import Change, Delete, LogicalMessage, Truncate, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
+from waltap.changes.events import (
+    INSERTS,
+    NEW_KEY,
+    OLD_KEY,
+    OPERATIONS,
+    TRUNCATES,
+    UPDATES,
+    ChangeEvent,
+    runs,
+)
+from waltap.changes.events.record import Header, Record
+from waltap.changes.mapping import envelope
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.changes.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
+from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
+from waltap.encoders.format.converter import (
+    Converter,
+    Encode,
+    Side,
+    WriteCreates,
+    WriteKeys,
+    value_unfit,
+)
+from waltap.encoders.format.event_stage import EventStage, PlannedRecord
+from waltap.encoders.format.format import Format, FormatContext
+from waltap.encoders.format.frame import EventFrame
+from waltap.encoders.format.record_stage import RecordStage
+from waltap.encoders.format.tables import ConnectTable, ConnectTables, alike
+from waltap.encoders.json.codec import MISFITS
+from waltap.errors import DecodeError
+from waltap.version import VERSION
+
+__all__ = ["ConvertedFormat", "RecordConverters"]
+
+# Cached encoders, and cached filter results of message prefixes.
+KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordConverters:
+    """Hold the converters of keys, values and header values."""
+
+    key: Converter
+    value: Converter
+    header: Converter
+
+
+class ConvertedFormat(Format):
+    """Render batches to records by converters."""
+
+    def __init__(self, converters: RecordConverters, context: FormatContext) -> None:
+        capture = context.capture
+        shape = capture.properties
+        self._capture, self._connector = capture, context.connector
+        self._database = context.database
+        self._form = context.envelope
+        self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
+        self._order = context.order if shape.provide_transaction_metadata else None
+        self._prefixes: dict[str, bool] = {}
+        self._tables = ConnectTables(context)
+        self._events = EventStage(context.transforms, self._tables) if context.transforms else None
+        self._stage = RecordStage(context.record_steps) if context.record_steps else None
+        self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
+        self._content = CONTENT_FORMS[shape.binary_handling_mode]
+        self._headers: tuple[ConnectHeader, ...] = ()
+        if shape.extended_headers:
+            self._headers = _context_headers(context)
+        self.text = converters.key.text and converters.value.text and converters.header.text
+        self._key = _ConverterSide("key", converters.key)
+        self._value = _ConverterSide("value", converters.value)
+        self._header = _ConverterSide("header", converters.header)
+        self._written: dict[int, tuple[tuple[ConnectHeader, ...], tuple[Header, ...]]] = {}
+
+        def renamed(schema: Schema) -> Schema:
+            return envelope.renamed(schema, capture.schema_name)
+
+        binary = shape.binary_handling_mode == "bytes"
+        message = envelope.message_value_schema(
+            context.connector, self._tables.source, binary=binary
+        )
+        self._message_key = renamed(envelope.message_key_schema(context.connector))
+        self._message_value = renamed(message)
+        self._bound_key = renamed(envelope.TRANSACTION_KEY)
+        self._bound_value = renamed(envelope.TRANSACTION_VALUE)
+        self._heartbeat_key = renamed(envelope.HEARTBEAT_KEY)
+        self._heartbeat_value = renamed(envelope.HEARTBEAT_VALUE)
+
+    def render(
+        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+    ) -> list[Record]:
+        """Return the records of ``parts`` in order.
+
+        ``now`` is the clock in ns since 1970 UTC.
+
+        Raises: DecodeError for a value that is not of its column's type, when
+        ``event.converting.failure.handling.mode`` is fail; RecordTransformFailed; ValueUnfit; WaltapError
+        of a registry.
+        """
+        records = self.records(parts, now)
+        return [each if type(each) is Record else self._encoded(each) for each in records]
+
+    def records(
+        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+    ) -> list[Any]:
+        """Return the records of ``parts``, some before encoding.
+
+        Records that were written directly from row images are bytes already.
+        """
+        out: list[Any] = []
+        for part in parts:
+            if isinstance(part, TransactionPart):
+                self._transaction(part, now, out)
+            elif isinstance(part, SnapshotRows):
+                self._snapshot(part, now, out)
+            else:
+                out.append(self._heartbeat(part))
+        if self._events is not None:
+            out = self._events.transformed(out, self._record)
+        if self._stage is not None:
+            out = self._stage.transformed(out)
+        if self._tables.nulls.noted:
+            self._tables.nulls.place(parts, self._tables.of)
+        return out
+
+    def notifications(self, told: Sequence[Notification], topic: str) -> list[Record]:
+        records = [
+            ConnectRecord(
+                topic,
+                envelope.NOTIFICATION_KEY,
+                {"id": each.identifier},
+                envelope.NOTIFICATION_VALUE,
+                each.document(),
+            )
+            for each in told
+        ]
+        if self._stage is not None:
+            records = self._stage.transformed(records)
+        return [self._encoded(each) for each in records]
+
+    def prepare(self, relation: Relation) -> None:
+        self._tables.of(relation)
+
+    def forget(self, oid: int) -> None:
+        """Discard the tables and encoders of a dropped relation."""
+        topics = {table.plan.topic for table in self._tables.made(oid)}
+        self._tables.forget(oid)
+        self._key.forget(topics)
+        self._value.forget(topics)
+
+    # --- encoding -----------------------------------------------------------------------------------
+
+    def _encoded(self, record: ConnectRecord) -> Record:
+        topic = record.topic
+        key, _ = self._key.written(topic, record.key_schema, record.key)
+        value, added = self._value.written(topic, record.value_schema, record.value)
+        headers = added + self._written_headers(topic, record.headers)
+        return Record(topic, key, value, headers, record.partition, record.timestamp)
+
+    def _written_headers(
+        self, topic: str, headers: tuple[ConnectHeader, ...]
+    ) -> tuple[Header, ...]:
+        # Most records have only the context headers, whose bytes are cached.
+        if headers is self._headers and id(headers) in self._written:
+            return self._written[id(headers)][1]
+        write = self._header.written
+        written = tuple(
+            (name, write(topic, schema, value)[0] or b"") for name, schema, value in headers
+        )
+        if headers is self._headers:
+            self._written[id(headers)] = headers, written
+        return written
+
+    # --- streaming ----------------------------------------------------------------------------------
+
+    def _transaction(self, part: TransactionPart, now: int, out: list[Any]) -> None:
+        order = self._order if part.xid is not None else None
+        if order is not None:
+            order.enter(part)
+            if part.starts:
+                out.append(self._bound(part, "BEGIN", part.begin_lsn, None, None))
+        ts = part.commit_ts or now // 1000
+        previous = part.previous_end_lsn
+        # A message outside transactions is its own commit.
+        if part.xid is None and part.changes:
+            previous = part.changes[0].lsn
+        source = self._source(ts, part.xid, None, previous)
+        source["xmin"] = part.xmin
+        source["origin"], source["origin_lsn"] = part.origin, part.origin_lsn
+        if part.origin is None:
+            source["origin_lsn"] = None
+        frame = EventFrame(part=part, source=source, stamps=_stamps(now), order=order, out=out)
+        for kind, relation, run in runs(part.changes):
+            if kind not in self._skipped:
+                self._run(kind, relation, run, frame)
+        if order is not None and part.complete:
+            counts = [
+                {"data_collection": name, "event_count": count}
+                for name, count in order.counts().items()
+            ]
+            out.append(self._bound(part, "END", part.end_lsn, order.total, counts))
+
+    def _source(
+        self, ts: int, xid: int | None, marker: str | None, previous: int | None
+    ) -> dict[str, Any]:
+        """Return the members that the source blocks of a part share."""
+        return {
+            "version": f"waltap {VERSION}",
+            "connector": self._connector,
+            "name": self._capture.properties.topic_prefix,
+            "ts_ms": ts // 1000,
+            "snapshot": marker,
+            "db": self._database,
+            # Open: the event's own LSN follows.
+            "sequence": f"[{_quoted(previous)},",
+            "ts_us": ts,
+            "ts_ns": ts * 1000,
+            "txId": xid,
+            "xmin": None,
+            "origin": None,
+            "origin_lsn": None,
+        }
+
+    def _run(
+        self, kind: str, relation: Relation | None, run: Sequence[Change], frame: EventFrame
+    ) -> None:
+        if relation is None:
+            for change in run:
+                if kind is TRUNCATES:
+                    self._truncate(change, frame)  # type: ignore[arg-type]
+                elif self._takes(change.prefix):  # type: ignore[union-attr]
+                    self._message(change, frame)  # type: ignore[arg-type]
+            return
+        table = self._tables.of(relation)
+        if table is None:
+            return
+        # The counters of transaction metadata differ from row to row.
+        if (kind is INSERTS or kind is UPDATES) and frame.order is None:
+            images = [change.new for change in run]  # type: ignore[union-attr]
+            lsns = [change.lsn for change in run]
+            if self._straight(table, images, lsns, OPERATIONS[kind], frame, read=False):
+                return
+        for change in run:
+            before = len(frame.out)
+            try:
+                self._change(kind, table, change, frame)
+            except MISFITS:
+                # An enum's label may be new: read the types again, then convert with care.
+                del frame.out[before:]
+                table = self._tables.renewed(relation, table)
+                try:
+                    self._change(kind, table, change, frame)
+                except MISFITS as cause:
+                    raise _wrong_tuple(table, change.lsn) from cause
+
+    def _straight(
+        self,
+        table: ConnectTable,
+        images: Sequence[Tuple],
+        lsns: Sequence[int | None],
+        op: str,
+        frame: EventFrame,
+        *,
+        read: bool,
+    ) -> bool:
+        """Append the records of rows that have only ``after``.
+
+        The converters write them directly from row images. Return whether that was possible.
+        """
+        # Transforms need events or records. Careful conversions exist for single rows only, and
+        # direct writers for the newest envelope only.
+        special = self._events is not None or self._stage is not None
+        if special or table.renewed or self._form is not envelope.NEWEST:
+            return False
+        if read not in table.compiled:
+            table.compiled[read] = self._compiled(table, read=read)
+        writers = table.compiled[read]
+        if writers is None:
+            return False
+        keys, creates = writers
+        made: Sequence[bytes | None] | None
+        topic, headers = table.plan.topic, self._written_headers(table.plan.topic, self._headers)
+        try:
+            made, values = creates(images, lsns, op, frame)
+            if made is None:
+                made = [None] * len(values) if keys is None else keys(images)
+        except MISFITS:
+            # Conversion row by row finds the value and names its column.
+            return False
+        frame.out += [
+            Record(topic, key, value, headers) for key, value in zip(made, values, strict=True)
+        ]
+        return True
+
+    def _compiled(
+        self, table: ConnectTable, *, read: bool
+    ) -> tuple[WriteKeys | None, WriteCreates] | None:
+        rows = table.read if read else table.streamed
+        key = self._key.converter
+        creates = self._value.converter.creates(table.shape, rows.value_schema, key, read=read)
+        if creates is None:
+            return None
+        keys = None
+        if rows.key_schema is not None:
+            keys = self._key.converter.keys(table.shape, read=read)
+            if keys is None:
+                of, topic, schema = rows.key, table.plan.topic, rows.key_schema
+                encode = self._key.converter.encoder(topic, schema)
+                keys = lambda images: [encode(of(image)) for image in images]  # type: ignore[misc] # noqa: E731
+        return keys, creates
+
+    def _change(self, kind: str, table: ConnectTable, change: Any, frame: EventFrame) -> None:
+        if kind is INSERTS or kind is UPDATES:
+            new = change.new
+            self._add(table, OPERATIONS[kind], change.lsn, frame, key=new, after=new)
+        elif isinstance(change, Delete):
+            images = table.plan.delete(change)
+            if images is not None:
+                self._delete(table, *images, change.lsn, frame, ())
+        else:
+            self._update(table, change, frame)
+
+    def _update(self, table: ConnectTable, change: Update, frame: EventFrame) -> None:
+        before, after, old = table.plan.update(change, table.same_key)
+        rows = table.streamed
+        if old is not None:
+            assert rows.key_schema is not None
+            headers = ((NEW_KEY, rows.key_schema, rows.key(after)),)
+            back = ((OLD_KEY, rows.key_schema, rows.key(old)),)
+            # A value that does not fit must fail here, before the delete counts its event.
+            rows.row(after)
+            self._delete(table, old, old, change.lsn, frame, headers)
+            self._add(table, "c", change.lsn, frame, key=after, after=after, headers=back)
+            return
+        if self._skip_unchanged and before is not None and alike(rows.row(before), rows.row(after)):
+            return
+        self._add(table, "u", change.lsn, frame, key=after, before=before, after=after)
+
+    def _delete(
+        self,
+        table: ConnectTable,
+        before: Tuple,
+        key: Tuple,
+        lsn: int,
+        frame: EventFrame,
+        headers: tuple[ConnectHeader, ...],
+    ) -> None:
+        keyed = not table.plan.keyless_deletes
+        self._add(
+            table, "d", lsn, frame, key=key if keyed else None, before=before, headers=headers
+        )
+        if self._tombstones and keyed:
+            self._add(table, "d", lsn, frame, key=key, headers=headers, tombstone=True)
+
+    def _truncate(self, change: Truncate, frame: EventFrame) -> None:
+        for relation in change.relations:
+            table = self._tables.of(relation)
+            if table is not None:
+                self._add(table, "t", change.lsn, frame, key=None)
+
+    def _add(
+        self,
+        table: ConnectTable,
+        op: str,
+        lsn: int,
+        frame: EventFrame,
+        *,
+        key: Tuple | None,
+        before: Tuple | None = None,
+        after: Tuple | None = None,
+        headers: tuple[ConnectHeader, ...] = (),
+        tombstone: bool = False,
+    ) -> None:
+        """Append a record, or its event if transforms follow."""
+        intent = PlannedRecord(
+            table, table.streamed, frame, lsn, key, before, after, headers, tombstone
+        )
+        if self._events is None:
+            frame.out.append(self._record(op, table.plan.topic, intent, None))
+            return
+        # Count the event now, in order: `_record` runs after the transforms. Tombstones do not count.
+        if not tombstone:
+            intent.block = frame.block(lsn, table.plan.name)
+        frame.out.append(self._events.event(op, intent, frame.ts, frame.part.xid))
+
+    def _record(
+        self, op: str, topic: str, intent: PlannedRecord, event: ChangeEvent | None
+    ) -> ConnectRecord:
+        """Return the record of ``intent``.
+
+        Transforms may have changed the rows and headers of its ``event``.
+        """
+        rows, frame = intent.rows, intent.frame
+        key_schema, value_schema = rows.key_schema, rows.value_schema
+        headers = intent.headers + self._headers if intent.headers else self._headers
+        if event is None:
+            key = None if intent.key is None else rows.key(intent.key)
+            before = None if intent.before is None else rows.row(intent.before)
+            after = None if intent.after is None else rows.row(intent.after)
+        else:
+            assert self._events is not None
+            key, before, after, key_schema, value_schema = self._events.values(event, intent)
+            if event.headers:
+                added = tuple((name, envelope.HEADER, text) for name, text in event.headers)
+                headers = intent.headers + added + self._headers
+        if intent.key is None or key_schema is None:
+            key = key_schema = None
+        if intent.tombstone:
+            return ConnectRecord(topic, key_schema, key, None, None, headers)
+        plan = intent.table.plan
+        block = frame.block(intent.lsn, plan.name) if event is None else intent.block
+        value: dict[str, Any] = {
+            "before": before,
+            "after": after,
+            "source": frame.source_of(plan.relation.schema, plan.relation.table, intent.lsn),
+            "transaction": block,
+            "op": op,
+            **frame.stamps,
+        }
+        if self._form.unsent:
+            image = intent.after or ()
+            names = [c.field for c in plan.columns if image and image[c.index] is UNCHANGED]
+            value["unsent"] = names or None
+        return ConnectRecord(topic, key_schema, key, value_schema, value, headers)
+
+    # --- heartbeats, messages and transactions ------------------------------------------------------
+
+    def _heartbeat(self, part: Heartbeat) -> ConnectRecord:
+        return ConnectRecord(
+            self._capture.heartbeat_topic,
+            self._heartbeat_key,
+            {"serverName": self._capture.properties.topic_prefix},
+            self._heartbeat_value,
+            {"ts_ms": part.ts},
+            partition=0,
+        )
+
+    def _takes(self, prefix: str) -> bool:
+        """Return whether messages with ``prefix`` become events."""
+        known = self._prefixes.get(prefix)
+        if known is None:
+            # Applications may make up a prefix per message, so the cache has a bound.
+            if len(self._prefixes) >= KEPT:
+                self._prefixes.clear()
+            known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
+        return known
+
+    def _message(self, change: LogicalMessage, frame: EventFrame) -> None:
+        value = {
+            "op": "m",
+            "ts_ms": frame.stamps["ts_ms"],
+            "source": frame.source_of("", "", change.lsn),
+            "transaction": frame.block(change.lsn, MESSAGE_COLLECTION),
+            "message": {"prefix": change.prefix, "content": self._content(change.content)},
+        }
+        topic, key = self._capture.message_topic, {"prefix": change.prefix}
+        frame.out.append(ConnectRecord(topic, self._message_key, key, self._message_value, value))
+
+    def _bound(
+        self,
+        part: TransactionPart,
+        status: str,
+        lsn: int,
+        count: int | None,
+        collections: list[dict[str, Any]] | None,
+    ) -> ConnectRecord:
+        """Return a BEGIN or END record."""
+        identifier = f"{part.xid}:{lsn}"
+        value = {
+            "status": status,
+            "id": identifier,
+            "event_count": count,
+            "data_collections": collections,
+            "ts_ms": part.commit_ts // 1000,
+        }
+        topic, key = self._capture.transaction_topic, {"id": identifier}
+        return ConnectRecord(topic, self._bound_key, key, self._bound_value, value)
+
+    # --- snapshots ----------------------------------------------------------------------------------
+
+    def _snapshot(self, part: SnapshotRows, now: int, out: list[Any]) -> None:
+        table = self._tables.of(part.relation)
+        if table is None or not part.rows:
+            return
+        incremental, rows = part.kind == "incremental", part.rows
+        xid, lsn = (None, None) if incremental else (part.xid, part.lsn)
+        # The first and the last row of a table may have their own markers.
+        pieces = [(rows, "incremental")]
+        if not incremental:
+            first, last = (rows[:1], part.first_marker), (rows[-1:], part.last_marker)
+            pieces = [last] if len(rows) == 1 else [first, (rows[1:-1], "true"), last]
+        for some, marker in pieces:
+            source = self._source(part.ts, xid, marker, part.previous_end_lsn)
+            # Incremental rows have the LSN in the sequence only.
+            source["sequence"] += f"{_quoted(part.lsn)}]"
+            frame = EventFrame(part=part, source=source, stamps=_stamps(now), order=None, out=out)
+            if not self._straight(table, some, [lsn] * len(some), "r", frame, read=True):
+                table = self._each_read(table, some, lsn, frame, part)
+
+    def _each_read(
+        self,
+        table: ConnectTable,
+        rows: Sequence[Tuple],
+        lsn: int | None,
+        frame: EventFrame,
+        part: SnapshotRows,
+    ) -> ConnectTable:
+        """Append the records of rows of ``part``, one by one.
+
+        Return the table for later rows, which a row that does not fit replaces.
+        """
+        for row in rows:
+            try:
+                frame.out.append(self._read(table, row, lsn, frame, part))
+            except MISFITS:
+                table = self._tables.renewed(part.relation, table)
+                try:
+                    frame.out.append(self._read(table, row, lsn, frame, part))
+                except MISFITS as cause:
+                    raise _wrong_tuple(table, part.lsn or 0) from cause
+        return table
+
+    def _read(
+        self,
+        table: ConnectTable,
+        row: Tuple,
+        lsn: int | None,
+        frame: EventFrame,
+        part: SnapshotRows,
+    ) -> Any:
+        intent = PlannedRecord(table, table.read, frame, lsn, row, None, row, (), False)
+        if self._events is None:
+            return self._record("r", table.plan.topic, intent, None)
+        return self._events.event("r", intent, part.ts, part.xid, lsn=part.lsn)
+
+
+class _ConverterSide:
+    """Hold one side's converter and its encoders."""
+
+    __slots__ = ("_known", "_side", "converter")
+
+    def __init__(self, side: Side, converter: Converter) -> None:
+        self._side, self.converter = side, converter
+        self._known: dict[
+            tuple[str, int], tuple[Schema, Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]]
+        ] = {}
+
+    def written(
+        self, topic: str, schema: Schema | None, value: Any
+    ) -> tuple[bytes | None, tuple[Header, ...]]:
+        """Return the bytes of ``value`` and the headers they need.
+
+        Raises: ValueUnfit.
+        """
+        if schema is None and value is None:
+            return None, ()
+        place = topic, id(schema)
+        entry = self._known.get(place)
+        if entry is None:
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            # The entry keeps the schema alive, so that no other object gets its id.
+            entry = self._known[place] = schema, self._made(topic, schema)  # type: ignore[assignment]
+        try:
+            return entry[1](value)  # type: ignore[index]
+        except MISFITS as cause:
+            name = "" if schema is None or schema.name is None else f" ({schema.name})"
+            unwritten = f"a {self._side} for topic {topic}{name}"
+            raise value_unfit(cause, unwritten, side=self._side) from cause
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Discard the encoders of ``topics``."""
+        # Other relations with these topics get new encoders at their next record.
+        for place in [place for place in self._known if place[0] in topics]:
+            del self._known[place]
+
+    def _made(
+        self, topic: str, schema: Schema | None
+    ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]:
+        headed = self.converter.headed(topic, schema)
+        if headed is not None:
+            return headed
+        encode: Encode = self.converter.encoder(topic, schema)
+        return lambda value: (encode(value), ())
+
+
+def _stamps(now: int) -> dict[str, int]:
+    return {"ts_ms": now // 1_000_000, "ts_us": now // 1_000, "ts_ns": now}
+
+
+def _quoted(lsn: int | None) -> str:
+    return "null" if lsn is None else f'"{lsn}"'
+
+
+def _context_headers(context: FormatContext) -> tuple[ConnectHeader, ...]:
+    """Return the headers that name pipeline, task, connector and run."""
+    values = (
+        ("connectorLogicalName", context.capture.properties.topic_prefix),
+        ("taskId", "0"),
+        ("connectorName", context.connector),
+        ("runId", context.run_id),
+    )
+    return tuple((f"__debezium.context.{name}", envelope.HEADER, value) for name, value in values)
+
+
+def _wrong_tuple(table: ConnectTable, lsn: int) -> DecodeError:
+    return DecodeError(
+        "records",
+        lsn=lsn,
+        offset=0,
+        expected=f"tuples as wide as {table.plan.name}",
+        found="one that is not",
+    )

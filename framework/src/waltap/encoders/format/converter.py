@@ -1,0 +1,146 @@
+"""The contract of a converter, from Connect values to bytes.
+
+Keys, values and header values may each have their own converter.
+`waltap.encoders.format.converted` makes the records that they write.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.events.record import Header
+from waltap.changes.events.shape import TableShape
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.encoders.format.frame import EventFrame
+from waltap.encoders.format.schema_mismatch import SchemaMismatch
+from waltap.errors import RecordError, RetryVerdict
+
+__all__ = [
+    "Converter",
+    "ConverterContext",
+    "Encode",
+    "Side",
+    "ValueUnfit",
+    "WriteCreates",
+    "WriteKeys",
+    "Written",
+    "value_unfit",
+]
+
+Side = Literal["key", "value", "header"]
+Encode = Callable[[Any], bytes | None]
+
+
+class ValueUnfit(RecordError):
+    """The format cannot write a null or out-of-range value.
+
+    The null is in a required field.
+    """
+
+    code = "WT-3301"
+    retry = RetryVerdict.NEVER
+    remedy = "The batch was not delivered and the position not moved. {way}, or another {side}.converter."
+
+
+# What helps with most values that a format cannot write.
+USUAL_WAY = (
+    "A column mode that has a form for such values may help (decimal.handling.mode=string for NaN and "
+    "infinity)"
+)
+
+
+def value_unfit(cause: Exception, place: str, *, side: str) -> ValueUnfit:
+    """Return the error of an encoder's misfit, without values.
+
+    The text names fields and types only.
+    """
+    said, way = type(cause).__name__, ""
+    if isinstance(cause, SchemaMismatch):
+        said, way = str(cause), cause.way
+    return ValueUnfit(f"{place} cannot be written: {said}", side=side, way=way or USUAL_WAY)
+
+
+# Images → keys. Raises one of MISFITS for an image that does not fit; then `Converter.encoder`
+# writes the keys.
+WriteKeys = Callable[[Sequence[Tuple]], list[bytes]]
+
+
+# Keys and values of rows. Keys None: `Converter.keys` must write them.
+Written = tuple[list[bytes] | None, list[bytes]]
+
+
+class WriteCreates(Protocol):
+    """Write values directly from row images, perhaps with their keys.
+
+    ``op`` is c, u or r. ``lsns`` has an LSN for each image, None where the source block has none. Raises
+    the same errors as `WriteKeys`.
+    """
+
+    def __call__(
+        self, images: Sequence[Tuple], lsns: Sequence[int | None], op: str, frame: EventFrame
+    ) -> Written: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConverterContext:
+    """Give a converter the facts about its pipeline."""
+
+    # The side that the converter writes.
+    side: Side
+    topic_prefix: str = ""
+    warn: Callable[[str], None] = lambda _text: None
+    # Returns whether the pipeline must stop. A wait then ends with `StopRequested`.
+    stopping: Callable[[], bool] = lambda: False
+    # Names another server while its block waits for it, such as a registry by its URL without login.
+    waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext()
+
+
+class Converter(abc.ABC):
+    """Write the values of one side. Single-threaded."""
+
+    # Whether the bytes are JSON text.
+    text: bool = False
+
+    @abc.abstractmethod
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        """Return the encoder of values of ``schema`` for ``topic``.
+
+        The format calls this once for each schema and topic. With ``schema`` None the values have no
+        schema; a null value is a tombstone then, which no encoder gets. The encoder raises ValueError,
+        TypeError or KeyError for a value that does not match the schema. It replaces null by the
+        schema's default if the converter is configured so. It may query a registry, now or at its
+        first value.
+
+        Raises: WaltapError.
+        """
+
+    def keys(self, shape: TableShape, *, read: bool) -> "WriteKeys | None":
+        """Return the direct writer of a relation version's keys.
+
+        It writes the bytes of `encoder` from row images. None means that it would not be faster.
+        ``read`` means snapshot rows.
+        """
+        return None
+
+    def creates(
+        self, shape: TableShape, value: Schema, key: "Converter", *, read: bool
+    ) -> "WriteCreates | None":
+        """Return the direct writer of values that have only ``after``.
+
+        It writes the bytes of `encoder` from row images. None means that it would not be faster.
+        ``value`` is the schema of values. ``key`` writes keys; a converter that knows it may write the
+        keys in the same step, where records have keys.
+        """
+        return None
+
+    def headed(
+        self, topic: str, schema: Schema | None
+    ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]] | None:
+        """Return the encoder of values that adds headers.
+
+        These precede the record's own headers. None means that `encoder` writes the values.
+        """
+        return None

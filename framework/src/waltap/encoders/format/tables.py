@@ -1,0 +1,195 @@
+"""Convert tuples of a pipeline's relations to Connect values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from waltap.changes.capture.source_type import root_type
+from waltap.changes.decode.relation import Relation, TypeKind
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.events import EventContext, EventPlan, EventPlans
+from waltap.changes.events.shape import ShapeColumn, TableShape, connect_values, table_shape
+from waltap.changes.mapping import envelope
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.encoders.format.format import FormatContext
+from waltap.encoders.json.codec import MISFITS
+from waltap.encoders.json.null_notice import NullNotice
+from waltap.errors import DecodeError
+
+__all__ = ["ConnectTable", "ConnectTables", "ImageLayout"]
+
+Values = Callable[[Tuple], dict[str, Any]]
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageLayout:
+    """Convert images of one kind to keys and rows.
+
+    The kind is streamed rows or snapshot rows.
+    """
+
+    row: Values
+    key: Values
+    key_schema: Schema | None
+    value_schema: Schema
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ConnectTable:
+    """Hold the conversions of one relation version."""
+
+    plan: EventPlan
+    shape: TableShape
+    streamed: ImageLayout
+    read: ImageLayout
+    # Whether the types were read again. If so, each conversion names its column in errors.
+    renewed: bool = False
+    # Direct writers of rows: True has those of snapshot rows, False those of streamed rows.
+    compiled: "dict[bool, Any]" = field(default_factory=dict)
+
+    def same_key(self, old: Tuple, new: Tuple) -> bool:
+        """Return whether two images have equal keys."""
+        key = self.streamed.key
+        return not self.shape.has_key or alike(key(old), key(new))
+
+
+def alike(one: object, other: object) -> bool:
+    """Return whether two values have the same text."""
+    # ``==`` would be wrong: NaN must equal itself, and -0.0 must differ from 0.0.
+    return repr(one) == repr(other)
+
+
+class ConnectTables(EventPlans[ConnectTable]):
+    """Compile the plan of each relation at its first change.
+
+    Compiling raises ConfigurationError when two columns get the same field name.
+    """
+
+    def __init__(self, context: FormatContext) -> None:
+        self._format, self._capture = context, context.capture
+        self.nulls = NullNotice(context.warn)
+        # Null stays null here, since the converters replace it by defaults.
+        options = replace(
+            context.capture.types, on_misfit=self.nulls.note, replace_null_with_default=False
+        )
+        self._types = context.mapper(options)
+        mode = options.event_converting_failure_handling_mode
+        self._fails, self._warns = mode == "fail", mode == "warn"
+        self.source = envelope.source_schema(context.connector, context.envelope)
+        plans = EventContext(
+            describe=context.describe,
+            identity=context.identity,
+            capture=context.capture,
+            mapper=self._types,
+            choose_topic=context.choose_topic,
+            cell=context.cell,
+            stand_in_keys=context.stand_in_keys,
+        )
+        super().__init__(plans, self._table)
+
+    def renewed(self, relation: Relation, table: ConnectTable) -> ConnectTable:
+        """Return the table for a row that ``table`` cannot convert.
+
+        An enum may have a new label. Any other value that does not fit becomes null, or an error that
+        names the column.
+        """
+        if table.renewed:
+            return table
+        described = self.described(relation) or table.plan.relation
+        now = self._format.renew(described)
+        renewed = self._made(EventPlan(relation, now, self._context), careful=True)
+        if self.described(relation) is not None:
+            self.replace(relation, now, renewed)
+        return renewed
+
+    def envelope_schema(self, topic: str, row: Schema) -> Schema:
+        """Return the schema of values for a topic."""
+        name = self._capture.schema_name(f"{topic}.Envelope")
+        return envelope.envelope_schema(name, row, self.source, self._format.envelope)
+
+    def _table(self, plan: EventPlan) -> ConnectTable:
+        return self._made(plan, careful=False)
+
+    def _made(self, plan: EventPlan, *, careful: bool) -> ConnectTable:
+        shape = table_shape(plan, self._capture, self._types, announced=self._format.announced)
+        relation = plan.relation
+        guard = self._careful(relation, key=False) if careful else self._labels(relation)
+        key_guard = self._careful(relation, key=True) if careful else guard
+
+        def rows(row: Schema, key: Schema, *, read: bool) -> ImageLayout:
+            return ImageLayout(
+                row=connect_values(shape.values, plan.cell, read=read, guard=guard),
+                key=connect_values(shape.keys, plan.cell, extra=plan.key_field, guard=key_guard),
+                key_schema=key if shape.has_key else None,
+                value_schema=self.envelope_schema(plan.topic, row),
+            )
+
+        streamed = rows(shape.row, shape.key, read=False)
+        same = shape.row == shape.read_row and shape.key == shape.read_key
+        as_read = any(c.mapping.read or c.mapping.streamed_as_null for c in shape.values)
+        read = streamed
+        if not same or as_read:
+            read = rows(shape.read_row, shape.read_key, read=True)
+        # Encoders are found by the schema object, so both kinds share one.
+        if same:
+            read = replace(read, key_schema=streamed.key_schema, value_schema=streamed.value_schema)
+        return ConnectTable(plan=plan, shape=shape, streamed=streamed, read=read, renewed=careful)
+
+    def _labels(self, relation: Relation) -> Callable[[ShapeColumn, Convert], Convert]:
+        """Return the function that makes enums check their labels.
+
+        The conversion raises for a label that the schema does not list.
+        """
+
+        def guard(column: ShapeColumn, convert: Convert) -> Convert:
+            data_type = (
+                None if column.mapping.converted else relation.columns[column.index].data_type
+            )
+            root = None if data_type is None else root_type(data_type)
+            if root is None or root.kind is not TypeKind.ENUM:
+                return convert
+            labels = frozenset(root.labels)
+
+            def of_labels(value: Any) -> Any:
+                if value.__class__ is str and value not in labels:
+                    raise KeyError("a label that the type did not have")
+                return convert(value)
+
+            return of_labels
+
+        return guard
+
+    def _careful(
+        self, relation: Relation, *, key: bool
+    ) -> Callable[[ShapeColumn, Convert], Convert]:
+        """Return the function that makes conversions name their column.
+
+        The name is for the error, or the warning, of a value that does not fit. A ``key`` column has
+        an error in any mode: rows with null in their keys would be one row.
+        """
+
+        def guard(column: ShapeColumn, convert: Convert) -> Convert:
+            described = relation.columns[column.index]
+            type_name = described.data_type.name if described.data_type else "its type"
+
+            def with_care(value: Any) -> Any:
+                try:
+                    return convert(value)
+                except MISFITS as cause:
+                    if self._fails or key:
+                        raise DecodeError(
+                            "records",
+                            lsn=0,
+                            offset=0,
+                            expected=f"a value of {type_name} in {relation.name}.{described.name}",
+                            found=f"another ({type(cause).__name__})",
+                        ) from cause
+                    if self._warns:
+                        what = f"not a value of {type_name}"
+                        self.nulls.tell(relation.name, described.name, what)
+                    return convert(None)
+
+            return with_care
+
+        return guard

@@ -1,0 +1,440 @@
+"""Generate the JSON codec of one relation version.
+
+Constant text is literal in the generated f-strings. Each column adds one expression, chosen when
+the codec is made, so that no row needs a lookup.
+
+Every column's expression is ``to_json(v) if v.__class__ is str else other(v)``. PostgreSQL text, the
+common case, goes straight to its JSON; NULL, UNCHANGED, ABSENT and send-format bytes take a call.
+"""
+
+import base64
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, cast
+
+import msgspec
+
+from waltap.base.generated import define
+from waltap.changes.capture.column_transform import ColumnTransform
+from waltap.changes.decode.relation import Column
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.changes.events import CellShape, EventPlan
+from waltap.changes.events.record import Header, Record
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.changes.mapping.json_schema import quote
+from waltap.changes.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpression
+from waltap.encoders.json.columns import AS_IT_IS
+
+__all__ = [
+    "MISFITS",
+    "ColumnCodec",
+    "CreateRenderer",
+    "RowCodec",
+    "always_null",
+    "celled",
+    "column_codec",
+    "compile_codec",
+    "guarded",
+    "json_text",
+    "no_twin",
+]
+
+# Errors that a mapping may raise for text that is not of its type.
+MISFITS = (
+    ValueError, TypeError, KeyError, IndexError, ArithmeticError, msgspec.MsgspecError,
+)  # fmt: skip
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_WORD = re.compile(r"\W", re.ASCII)
+Convert = Callable[[Any], str]
+Shared = frozenset[int]
+
+
+class CreateRenderer(Protocol):
+    """Render records that have only ``after``.
+
+    `waltap.encoders.json.format` defines the texts; ``n`` and ``c`` have one text per row. ``n``
+    is the LSN in
+    decimal, or "" where ``a`` and ``x`` contain it already. A row that does not fit raises one of
+    `MISFITS`; the records before it are appended.
+    """
+
+    def __call__(
+        self,
+        rows: Iterable[Tuple],
+        n: Iterable[str],
+        c: Iterable[str],
+        a: str,
+        b: str,
+        x: str,
+        append: Callable[[Record], None],
+    ) -> None:
+        """Pass the records of ``rows`` to ``append``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnCodec:
+    """Convert the values of one column to JSON."""
+
+    index: int
+    field: str
+    # Converts str; None means that the text is JSON already.
+    text: Convert | None
+    # Converts all other values: NULL, missing values and bytes.
+    other: Convert
+    # JSON that replaces every value, such as a mask.
+    constant: str | None = None
+    # ``text`` as Python source, which saves a call per value.
+    inline: JsonExpression | None = None
+    # ``text`` for a whole column at once.
+    column: JsonColumn | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RowCodec:
+    """Hold the compiled functions of one relation version."""
+
+    plan: EventPlan
+    # Text before the payload of a value; b"" without schemas.
+    prefix: bytes
+    # The part of the source block that names the table.
+    table: str
+    # Returns a key's JSON without schema; None for tables without key.
+    key: Callable[[Tuple], str] | None
+    row: Callable[[Tuple], str]
+    creates: CreateRenderer
+    # Codecs of single columns, by index.
+    columns: Mapping[int, ColumnCodec]
+    key_columns: Mapping[int, ColumnCodec]
+    row_schema: Schema
+    key_schema: Schema
+    # Text before and after a key's JSON; both "" without schemas.
+    key_texts: tuple[str, str]
+    # Writes a key's JSON as a header value.
+    key_header: Callable[[str], bytes]
+    # A JSON member that keys have besides their columns.
+    key_tail: str
+    # Headers of every record.
+    headers: tuple[Header, ...]
+    # Makes the twin whose conversions name the column of a value that does not fit.
+    careful: "Callable[[], RowCodec]"
+    # Makes the twin for snapshot rows; None means this codec.
+    snapshot: "Callable[[], RowCodec] | None"
+    # The types were read again and had not changed, so later misfits cause no query.
+    renewed: bool = False
+
+    def same_key(self, old: Tuple, new: Tuple) -> bool:
+        """Return whether two images have the same key text."""
+        return self.key is None or self.key(old) == self.key(new)
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def json_text(value: object) -> str:
+    """Return the JSON of a Connect string or byte string."""
+    if isinstance(value, bytes):
+        return f'"{base64.b64encode(value).decode()}"'
+    text = quote(cast(str, value))
+    if text.isascii():
+        return text
+    # Half a surrogate pair has no UTF-8, so it is escaped.
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def column_codec(
+    index: int, field: str, mapping: ColumnMapping, transform: ColumnTransform | None = None
+) -> ColumnCodec:
+    """Return the codec of a column after its ``transform``."""
+    if transform is None or transform.value is None:
+        null = mapping.null_json if mapping.schema.optional else mapping.fallback_json
+        return ColumnCodec(
+            index=index,
+            field=field,
+            text=mapping.to_json,
+            other=_other(mapping, mapping.to_json, null, mapping.unavailable_json),
+            inline=mapping.json_expression,
+            column=AS_IT_IS if mapping.to_json is None else mapping.json_column,
+        )
+    change = transform.value
+    # A constant transform ignores its input, so one call gives the JSON of all values.
+    if transform.constant:
+        mask = json_text(change(None))
+        return ColumnCodec(
+            index=index, field=field, text=None, other=lambda _value: mask, constant=mask
+        )
+
+    def written(value: object) -> str:
+        changed = change(value)
+        return mapping.null_json if changed is None else json_text(changed)
+
+    to_connect = mapping.to_connect
+    null = written(None if mapping.schema.optional else mapping.fallback)
+    text: Convert = lambda value: written(to_connect(value))  # noqa: E731 - it is handed on
+    other = _other(mapping, text, null, written(mapping.unavailable))
+    return ColumnCodec(index=index, field=field, text=text, other=other)
+
+
+def _other(mapping: ColumnMapping, text: Convert | None, null: str, unavailable: str) -> Convert:
+    """Return the writer of values that are not text.
+
+    Those are NULL and missing values.
+    """
+
+    def write(value: object) -> str:
+        if value is None or value is ABSENT:
+            return null
+        return unavailable
+
+    return write
+
+
+def guarded(column: ColumnCodec, absent: str, misfit: Callable[[Exception], None]) -> ColumnCodec:
+    """Return ``column`` with failing conversions reported.
+
+    ``misfit`` gets the exception and may raise; otherwise ``absent`` is written.
+    """
+
+    def guard(convert: Convert) -> Convert:
+        def write(value: object) -> str:
+            try:
+                return convert(value)
+            except MISFITS as cause:
+                misfit(cause)
+                return absent
+
+        return write
+
+    return ColumnCodec(
+        index=column.index,
+        field=column.field,
+        text=None if column.text is None else guard(column.text),
+        other=guard(column.other),
+        constant=column.constant,
+    )
+
+
+def always_null(column: ColumnCodec) -> ColumnCodec:
+    """Return ``column`` written as NULL for every value."""
+    return ColumnCodec(
+        index=column.index,
+        field=column.field,
+        text=None,
+        other=column.other,
+        constant=column.other(None),
+    )
+
+
+def celled(column: ColumnCodec, cell: CellShape) -> ColumnCodec:
+    """Return ``column`` with its values in the shape of ``cell``."""
+    # Plain cells: the value has no object around it.
+    if cell.members is None:
+        return column
+    value, is_set = map(quote, cell.members)
+    head, tail = f"{{{value}:", f",{is_set}:true}}"
+    constant, text, plain = column.constant, column.text, column.other
+
+    def of_text(given: str) -> str:
+        if constant is not None:
+            return f"{head}{constant}{tail}"
+        return f"{head}{given if text is None else text(given)}{tail}"
+
+    def other(given: object) -> str:
+        return "null" if given is UNCHANGED else f"{head}{plain(given)}{tail}"
+
+    return ColumnCodec(index=column.index, field=column.field, text=of_text, other=other)
+
+
+# --- generated functions --------------------------------------------------------------------------
+
+
+def _literal(text: str) -> str:
+    """Return ``text`` escaped for a triple-quoted f-string."""
+    text = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+class _CodecSource:
+    """Build the source of one codec's functions."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        # Variables have the number and the name of their column, which makes tracebacks readable.
+        self._words = [
+            f"{index}_{_NO_WORD.sub('_', column.name)[:40]}" for index, column in enumerate(columns)
+        ]
+        # Globals of the generated code.
+        self.names: dict[str, object] = {}
+
+    def value(self, index: int) -> str:
+        """Return the variable of a column's value."""
+        return f"_v{self._words[index]}"
+
+    def json(self, index: int) -> str:
+        """Return the variable of JSON that value and key share."""
+        return f"_json{self._words[index]}"
+
+    def _inlined(self, inline: JsonExpression | None) -> JsonExpression | None:
+        """Return ``inline`` if its names can be used here.
+
+        The names become globals of the generated code.
+        """
+        if inline is None:
+            return None
+        # A leading underscore is for generated names; two mappings may use one name differently.
+        for name, value in inline.names.items():
+            if name.startswith("_") or self.names.get(name, value) is not value:
+                return None
+        self.names.update(inline.names)
+        return inline
+
+    def expression(self, column: ColumnCodec, part: str) -> str:
+        """Return the Python expression of a column's JSON.
+
+        ``part`` is v for values and k for keys.
+        """
+        value = self.value(column.index)
+        call = f"{'key' if part == 'k' else 'value'}{self._words[column.index]}"
+        self.names[f"_other_{call}"] = column.other
+        plain = value
+        inline = self._inlined(column.inline)
+        if inline is not None:
+            plain = f"({inline.source(value)})"
+        elif column.text is not None:
+            self.names[f"_text_{call}"] = column.text
+            plain = f"_text_{call}({value})"
+        return f"{plain} if {value}.__class__ is str else _other_{call}({value})"
+
+    def object(
+        self,
+        columns: Sequence[ColumnCodec],
+        part: str,
+        tail: str = "",
+        shared: Shared = frozenset(),
+    ) -> str:
+        """Return the f-string text of a JSON object.
+
+        ``tail`` becomes its last member. Variables have the JSON of the columns in ``shared``.
+        """
+        members = []
+        for column in columns:
+            name = _literal(quote(column.field))
+            if column.constant is not None:
+                members.append(f"{name}:{_literal(column.constant)}")
+            elif column.index in shared:
+                members.append(f"{name}:{{{self.json(column.index)}}}")
+            else:
+                members.append(f"{name}:{{{self.expression(column, part)}}}")
+        if tail:
+            members.append(_literal(tail))
+        return "{{" + ",".join(members) + "}}"
+
+    def unpack(self, columns: Iterable[ColumnCodec]) -> str:
+        """Return the statement that binds the values of ``columns``."""
+        # A constant column needs no value.
+        used = {column.index for column in columns if column.constant is None}
+        if not used:
+            return "pass"
+        width = len(self._words)
+        names = [self.value(index) if index in used else "_" for index in range(width)]
+        return f"{', '.join(names)}{',' if width == 1 else ''} = _values"
+
+
+def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Shared:
+    """Return the key columns whose JSON the value has too.
+
+    Only columns that need a call are worth sharing.
+    """
+    written = {column.index: column for column in values}
+    return frozenset(
+        key.index
+        for key in keys
+        if key.text is not None
+        and key.index in written
+        and written[key.index].text is key.text
+        and written[key.index].constant is None
+    )
+
+
+def compile_codec(
+    *,
+    plan: EventPlan,
+    values: Sequence[ColumnCodec],
+    keys: Sequence[ColumnCodec],
+    row_schema: Schema,
+    key_schema: Schema,
+    key_tail: str,
+    key_texts: tuple[str, str],
+    key_header: Callable[[str], bytes],
+    value_prefix: bytes,
+    headers: tuple[Header, ...],
+    careful: "Callable[[], RowCodec]",
+    snapshot: "Callable[[], RowCodec] | None" = None,
+) -> RowCodec:
+    """Generate the functions of one relation version.
+
+    The arguments are the fields of `RowCodec`.
+    """
+    relation = plan.relation
+    source = _CodecSource(relation.columns)
+    has_key = bool(keys or key_tail)
+    shared = _shared(values, keys)
+    before, after = map(_literal, key_texts)
+    table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
+    key = f"f'''{source.object(keys, 'k', key_tail)}'''" if has_key else "''"
+    # Inside `creates` the key uses the variables of columns that the value has too.
+    shared_key = f"f'''{before}{source.object(keys, 'k', key_tail, shared)}{after}'''.encode()"
+    common = [column for column in values if column.index in shared]
+    bindings = "".join(
+        f"\n        {source.json(column.index)} = {source.expression(column, 'v')}"
+        for column in common
+    )
+    wrapped = "_prefix + " if value_prefix else ""
+    row = source.object(values, "v", "", shared)
+    code = f"""
+def row(_values):
+    {source.unpack(values)}
+    return f'''{source.object(values, "v")}'''
+
+def key(_values):
+    {source.unpack(keys)}
+    return {key}
+
+def creates(_rows, _lsns, _ends, _head, _middle, _ids, _append):
+    for _values, _lsn, _end in zip(_rows, _lsns, _ends):
+        {source.unpack([*values, *keys])}{bindings}
+        _append(_Record(
+            _topic,
+            {shared_key if has_key else "None"},
+            {wrapped}f'''{{{{"before":null,"after":{row},\\
+"source":{{{{{{_head}}{{_lsn}}{{_middle}}{_literal(table)}{{_ids}}{{_lsn}}{{_end}}'''.encode(),
+            _headers,
+        ))
+"""
+    space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": plan.topic}
+    space |= {"_headers": headers, "_prefix": value_prefix}
+    # The text is made of generated names, mappings' expressions, and JSON inside literals.
+    define(code, f"JSON codec of {relation.name}", space)
+    return RowCodec(
+        plan=plan,
+        prefix=value_prefix,
+        table=table,
+        key_texts=key_texts,
+        key_header=key_header,
+        key_tail=key_tail,
+        headers=headers,
+        key=space["key"] if has_key else None,
+        row=space["row"],
+        creates=space["creates"],
+        columns={column.index: column for column in values},
+        key_columns={column.index: column for column in keys},
+        row_schema=row_schema,
+        key_schema=key_schema,
+        careful=careful,
+        snapshot=snapshot,
+    )
+
+
+def no_twin() -> NoReturn:
+    """Stand in for ``careful`` in a careful codec."""
+    raise AssertionError("a careful codec has no twin")

@@ -1,0 +1,336 @@
+"""Convert whole columns of PostgreSQL text to JSON.
+
+The conversions run without the interpreter's lock. Each `JsonColumn` writes the same text as
+``to_json`` of its type. It returns None where it cannot: the column is then written by ``to_json``.
+NULL stays null.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap.changes.mapping.type_mapping import JsonColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "AS_IT_IS",
+    "BOOLEANS",
+    "DAYS",
+    "QUOTED",
+    "decimals",
+    "mended",
+    "timestamps",
+    "whole",
+    "zoned",
+]
+
+# Control characters that have a short escape in JSON.
+_ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
+
+_BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+def _offsets(array: "pa.Array") -> Any:
+    import numpy as np
+
+    return np.frombuffer(array.buffers()[1], "<i4", len(array) + 1, 4 * array.offset)
+
+
+def _characters(array: "pa.StringArray") -> Any:
+    """Return the bytes of all values, joined."""
+    import numpy as np
+
+    offsets, data = _offsets(array), array.buffers()[2]
+    # An array whose values are all empty or null may have no data buffer.
+    if data is None:
+        return np.empty(0, "u1")
+    return np.frombuffer(data, "u1", int(offsets[-1] - offsets[0]), int(offsets[0]))
+
+
+def _validity(array: "pa.Array") -> "tuple[pa.Buffer | None, int]":
+    """Return the null bitmap of ``array`` and its number of nulls."""
+    if not array.null_count:
+        return None, 0
+    # `is_valid` makes a bitmap without offset, also for a slice.
+    return array.is_valid().buffers()[1], array.null_count
+
+
+def _strings(array: "pa.Array", ends: Any, data: Any) -> "pa.StringArray":
+    """Return texts that end in ``data`` at ``ends``.
+
+    They are null where ``array`` is null.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    offsets = np.zeros(len(array) + 1, "<i4")
+    offsets[1:] = ends
+    validity, nulls = _validity(array)
+    return pa.StringArray.from_buffers(
+        len(array), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data)), validity, nulls
+    )
+
+
+def _integers(array: "pa.Array") -> Any:
+    """Return the 64-bit values of ``array``.
+
+    The number of a null is arbitrary.
+    """
+    import numpy as np
+
+    return np.frombuffer(array.buffers()[1], "<i8", len(array), 8 * array.offset)
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def _escaped(array: "pa.StringArray") -> "pa.Array | None":
+    import numpy as np
+    import pyarrow.compute as pc
+
+    characters = _characters(array)
+    controls = characters[characters < 32]
+    kinds: set[int] = set(np.unique(controls).tolist()) if controls.size else set()
+    if not kinds <= _ESCAPES.keys():
+        return None
+    # Backslashes come first: the later replacements add some.
+    if (characters == ord("\\")).any():
+        array = pc.replace_substring(array, "\\", "\\\\")
+    if (characters == ord('"')).any():
+        array = pc.replace_substring(array, '"', '\\"')
+    for code in kinds:
+        array = pc.replace_substring(array, chr(code), _ESCAPES[code])
+    return array
+
+
+# Text as a JSON string.
+QUOTED: Final = JsonColumn(convert=_escaped, quoted=True)
+
+# Text that is JSON already.
+AS_IT_IS: Final = JsonColumn(convert=lambda array: array)
+
+
+def whole(largest: int) -> JsonColumn:
+    """Return the writer of integers from 0 to ``largest``, unchanged.
+
+    ``to_json`` writes columns with others.
+    """
+    most = str(largest)
+
+    def convert(array: "pa.StringArray") -> "pa.Array | None":
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if array.null_count == len(array):
+            return array
+        present = array.drop_null()
+        characters = _characters(present)
+        # The bytes are unsigned, so one below "0" becomes a large number.
+        if ((characters - ord("0")) > 9).any():
+            return None
+        starts, sizes = _offsets(present) - _offsets(present)[0], np.diff(_offsets(present))
+        if (sizes < 1).any() or ((characters[starts[:-1]] == ord("0")) & (sizes > 1)).any():
+            return None
+        # Numbers of as many digits as the largest are in the order of their texts.
+        if int(sizes.max()) >= len(most):
+            long = present.filter(pa.array(sizes == len(most)))
+            if (sizes > len(most)).any() or pc.any(pc.greater(long, most)).as_py():
+                return None
+        return array
+
+    return JsonColumn(convert=convert)
+
+
+def _words(array: "pa.StringArray") -> "pa.Array | None":
+    import pyarrow.compute as pc
+
+    true = pc.equal(array, "t")
+    # ``min_count=0``: a column of nulls alone has no wrong value.
+    if not pc.all(pc.or_(true, pc.equal(array, "f")), min_count=0).as_py():
+        return None
+    return pc.if_else(true, "true", "false")
+
+
+# The texts ``t`` and ``f`` of booleans.
+BOOLEANS: Final = JsonColumn(convert=_words)
+
+
+def mended(mark: str, to_json: Callable[[str], str]) -> JsonColumn:
+    """Return the writer of numbers that mostly have a ``mark``.
+
+    Numbers with the mark stay unchanged; ``to_json`` writes the others.
+    """
+
+    def convert(array: "pa.StringArray") -> "pa.Array | None":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        marked = pc.match_substring(array, mark)
+        plain = array.filter(marked)
+        if not pc.all(pc.match_substring_regex(plain, _NUMBER), min_count=0).as_py():
+            return None
+        others = pc.invert(marked).fill_null(False)
+        if not pc.any(others, min_count=0).as_py():
+            return array
+        written = [to_json(text) for text in array.filter(others).to_pylist()]
+        return pc.replace_with_mask(array, others, pa.array(written, pa.string()))
+
+    return JsonColumn(convert=convert)
+
+
+# Exponents stay below the largest of a double; ``to_json`` judges others.
+_NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?([0-9]{1,2}|[12][0-9]{2}|30[0-7]))?$"
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def decimals(scale: int) -> JsonColumn:
+    """Return the writer of numerics with ``scale`` decimals.
+
+    It writes base64 of the unscaled number, in two's complement and the fewest bytes that hold it.
+    """
+
+    def convert(array: "pa.StringArray") -> "pa.Array | None":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        digits = array
+        if scale:
+            # Every text must have exactly ``scale`` digits behind its point.
+            places = pc.subtract(pc.binary_length(array), scale + 1)
+            right = pc.equal(pc.find_substring(array, "."), places)
+            if not pc.all(right, min_count=0).as_py():
+                return None
+            digits = pc.replace_substring(array, ".", "", max_replacements=1)
+        try:
+            numbers = _integers(digits.cast(pa.int64()))
+        except pa.ArrowInvalid:
+            # A number of more than 64 bits, or NaN.
+            return None
+        return _base64(array, numbers)
+
+    return JsonColumn(convert=convert, quoted=True)
+
+
+def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
+    """Return each number in base64, null where ``array`` is null."""
+    import numpy as np
+
+    # The complement of a negative number needs as many bytes as the number.
+    magnitude = np.where(numbers < 0, ~numbers, numbers)
+    largest = int(magnitude.max(initial=0))
+    size = np.ones(len(numbers), "i8")
+    for more in range(1, 8):
+        if largest < 1 << (8 * more - 1):
+            break
+        size += magnitude >= 1 << (8 * more - 1)
+    # Each number moves to the top of its 64 bits, where base64 starts to read.
+    left = numbers.astype("u8") << ((8 - size) * 8).astype("u8")
+    digits, width = (size * 8 + 5) // 6, (size + 2) // 3 * 4
+    most = int(width.max(initial=0))
+    pairs = np.empty((len(numbers), most // 2), "<u2")
+    # 12 bits, from the top, give two characters.
+    for place in range(most // 2):
+        shift = 52 - 12 * place
+        bits = left >> np.uint64(shift) if shift >= 0 else left << np.uint64(-shift)
+        pairs[:, place] = _pairs()[bits & np.uint64(4095)]
+    text = pairs.view("u1")
+    text[np.arange(most) >= digits[:, None]] = ord("=")
+    if (width != most).any():
+        text = text[np.arange(most) < width[:, None]]
+    return _strings(array, np.cumsum(width), text)
+
+
+@functools.cache
+def _pairs() -> Any:
+    """Return the two base64 characters of each 12-bit number."""
+    import numpy as np
+
+    alphabet = np.frombuffer(_BASE64, "u1")
+    both = np.stack((alphabet.repeat(64), np.tile(alphabet, 64)), axis=1)
+    return np.ascontiguousarray(both).view("<u2")[:, 0]
+
+
+# --- dates and times ------------------------------------------------------------------------------
+
+
+def _day_numbers(array: "pa.StringArray") -> "pa.Array | None":
+    import pyarrow as pa
+
+    try:
+        return array.cast(pa.date32()).cast(pa.int32()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+
+
+# Dates of the years 1 to 9999 as days since 1970.
+DAYS: Final = JsonColumn(convert=_day_numbers)
+
+
+def timestamps(divisor: int) -> JsonColumn:
+    """Return the writer of timestamps as numbers since 1970.
+
+    The number is microseconds over ``divisor``; the years are 1 to 9999.
+    """
+
+    def convert(array: "pa.StringArray") -> "pa.Array | None":
+        import pyarrow as pa
+
+        try:
+            micros = array.cast(pa.timestamp("us")).cast(pa.int64())
+        except pa.ArrowInvalid:
+            return None
+        if divisor != 1:
+            numbers = pa.py_buffer(_integers(micros) // divisor)
+            validity, nulls = _validity(array)
+            micros = pa.Array.from_buffers(pa.int64(), len(array), [validity, numbers], nulls)
+        return micros.cast(pa.string())
+
+    return JsonColumn(convert=convert)
+
+
+_SHORTEST, _LONGEST = len("2020-01-01 00:00:00+00"), len("2020-01-01 00:00:00.000001+00")
+_POINT = len("2020-01-01 00:00:00")
+
+
+def zoned(digits: int) -> JsonColumn:
+    """Return the writer of UTC timestamps in ISO form.
+
+    The years are 1 to 9999; the fraction has ``digits`` digits.
+    """
+
+    def convert(array: "pa.StringArray") -> "pa.Array | None":
+        import numpy as np
+        import pyarrow.compute as pc
+
+        present = array.fill_null("1970-01-01 00:00:00+00")
+        sizes = np.diff(_offsets(present)).astype("i8")
+        fraction = sizes - _SHORTEST - 1  # the number of its digits; -1 without a point
+        if not ((fraction >= 1) & (fraction <= digits) | (fraction == -1)).all():
+            return None
+        padded = pc.ascii_rpad(present, _LONGEST, " ")
+        text = _characters(padded).reshape(len(array), -1)
+        # Text that is not ASCII has more bytes than characters.
+        if text.shape[1] != _LONGEST:
+            return None
+        row = np.arange(len(array))
+        # ``to_json`` gets text with any other zone than +00.
+        zone = [(text[row, sizes - 3 + n] == code).all() for n, code in enumerate(b"+00")]
+        if not all(zone) or (text[:, 10] != ord(" ")).any():
+            return None
+        wide = _POINT + 1 + (digits + 1 if digits else 0)
+        out = np.empty((len(array), wide), "u1")
+        out[:, :_POINT] = text[:, :_POINT]
+        out[:, 10], out[:, -1] = ord("T"), ord("Z")
+        if digits:
+            out[:, _POINT] = ord(".")
+        for place in range(digits):
+            at = _POINT + 1 + place
+            out[:, at] = np.where(place < fraction, text[:, at], ord("0"))
+        return _strings(array, np.arange(1, len(array) + 1) * wide, out)
+
+    return JsonColumn(convert=convert, quoted=True)

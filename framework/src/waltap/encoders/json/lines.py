@@ -1,0 +1,81 @@
+"""Write records as lines of JSON objects.
+
+An object has the members topic, key, value and headers. The line contains key, value and header
+values of JSON records unchanged. A tombstone's value and a missing key are null. ``partition`` is
+present when a record names one.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from waltap.changes.events.record import Header, Record
+from waltap.changes.mapping.json_schema import quote
+from waltap.encoders.format.record_block import RecordBlock
+
+__all__ = ["JsonLines"]
+
+_BARE = b',"headers":[]}\n'
+
+
+# Topics whose line start is cached.
+PREFIXES_KEPT = 20_000
+
+
+class JsonLines:
+    """Write JSON records as lines."""
+
+    __slots__ = ("_headers", "_prefixes", "_suffix")
+
+    def __init__(self) -> None:
+        self._prefixes: dict[str, bytes] = {}
+        # The last header list and its text: most records share one list.
+        self._headers: tuple[Header, ...] = ()
+        self._suffix = _BARE
+
+    def line(self, record: Record) -> bytes:
+        """Return the line of ``record`` with its newline."""
+        return self.lines((record,))
+
+    def portions(self, records: Iterable[Record]) -> Iterator[bytes | memoryview]:
+        """Yield the lines of ``records``, some at a time."""
+        # This is no generator: another thread may consume the result, which only joins texts then.
+        if not isinstance(records, RecordBlock):
+            return iter((self.lines(records),))
+        suffix = _suffix(records.headers) if records.headers else _BARE
+        prefix = self._prefix(records.topic)
+        return records.lines(prefix.decode(), ',"value":', suffix.decode())
+
+    def lines(self, records: Iterable[Record]) -> bytes:
+        """Return the lines of ``records`` with their newlines."""
+        prefixes = self._prefixes
+        out: list[bytes] = []
+        append = out.append
+        headers, suffix = self._headers, self._suffix
+        for record in records:
+            topic, key, value = record.topic, record.key, record.value
+            try:
+                append(prefixes[topic])
+            except KeyError:
+                append(self._prefix(topic))
+            append(b"null" if key is None else key)
+            append(b',"value":')
+            append(b"null" if value is None else value)
+            if record.headers is not headers:
+                headers = record.headers
+                suffix = _suffix(headers) if headers else _BARE
+            if record.partition is not None:
+                append(b',"partition":%d' % record.partition)
+            append(suffix)
+        self._headers, self._suffix = headers, suffix
+        return b"".join(out)
+
+    def _prefix(self, topic: str) -> bytes:
+        if len(self._prefixes) >= PREFIXES_KEPT:
+            self._prefixes.clear()
+        prefix = self._prefixes[topic] = f'{{"topic":{quote(topic)},"key":'.encode()
+        return prefix
+
+
+def _suffix(headers: tuple[Header, ...]) -> bytes:
+    """Return the end of the line of a record with ``headers``."""
+    items = b",".join(b'{"key":%b,"value":%b}' % (quote(n).encode(), v) for n, v in headers)
+    return b',"headers":[%b]}\n' % items

@@ -1,0 +1,239 @@
+"""Keep the JSON codecs of a pipeline's relations."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from waltap.changes.capture.source_type import may_grow
+from waltap.changes.decode.relation import Relation
+from waltap.changes.events import EventContext, EventPlan, EventPlans
+from waltap.changes.events.record import Header
+from waltap.changes.events.shape import TableShape, table_shape
+from waltap.changes.mapping import envelope
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.changes.mapping.json_schema import quote, schema_json
+from waltap.changes.mapping.type_mapping import TypeOptions
+from waltap.encoders.format.converter import value_unfit
+from waltap.encoders.format.format import FormatContext
+from waltap.encoders.format.simple_header import from_json
+from waltap.encoders.json.codec import (
+    MISFITS,
+    ColumnCodec,
+    RowCodec,
+    always_null,
+    celled,
+    column_codec,
+    compile_codec,
+    guarded,
+    no_twin,
+)
+from waltap.encoders.json.null_notice import NullNotice
+from waltap.encoders.json.properties import JsonProperties
+from waltap.errors import DecodeError
+
+__all__ = ["JsonTables", "header_writer", "wrapping"]
+
+
+def wrapping(schema: Schema, *, enabled: bool) -> tuple[str, str]:
+    """Return the texts before and after a payload.
+
+    Both are "" where schemas are not enabled.
+    """
+    return (f'{{"schema":{schema_json(schema)},"payload":', "}") if enabled else ("", "")
+
+
+def header_writer(
+    schema: Schema, properties: JsonProperties, context: FormatContext
+) -> Callable[[str], bytes]:
+    """Return the writer of header values from their JSON."""
+    if context.header is None:
+        before, after = wrapping(schema, enabled=properties.header_schemas)
+        return lambda text: f"{before}{text}{after}".encode()
+    # Another format's converter needs the value, not its JSON.
+    encode = context.header.encoder("", schema)
+
+    def write(text: str) -> bytes:
+        try:
+            return encode(from_json(text, schema)) or b""
+        except MISFITS as cause:
+            raise value_unfit(cause, "a header", side="header") from cause
+
+    return write
+
+
+class JsonTables(EventPlans[RowCodec]):
+    """Compile the plan of each relation at its first change.
+
+    Compiling raises ConfigurationError when two columns get the same field name.
+    """
+
+    def __init__(
+        self, properties: JsonProperties, context: FormatContext, headers: tuple[Header, ...]
+    ) -> None:
+        self._properties, self._format, self._headers = properties, context, headers
+        self._capture = capture = context.capture
+        self.nulls = NullNotice(context.warn)
+        options = replace(capture.types, on_misfit=self.nulls.note)
+        self._values = context.mapper(_with_nulls(options, properties.value_null_to_default))
+        self._keys = self._values
+        if properties.key_null_to_default != properties.value_null_to_default:
+            self._keys = context.mapper(_with_nulls(options, properties.key_null_to_default))
+        mode = options.event_converting_failure_handling_mode
+        self._fails, self._warns = mode == "fail", mode == "warn"
+        self.source = envelope.source_schema(context.connector, context.envelope)
+        plans = EventContext(
+            describe=context.describe,
+            identity=context.identity,
+            capture=capture,
+            mapper=self._values,
+            choose_topic=context.choose_topic,
+            cell=context.cell,
+            stand_in_keys=context.stand_in_keys,
+        )
+        super().__init__(plans, self._codec)
+
+    def renewed(self, relation: Relation, codec: RowCodec) -> RowCodec:
+        """Return the codec for a row that ``codec`` cannot render.
+
+        An enum may have a new label, or a composite type a new attribute.
+        """
+        described = self.described(relation)
+        # Only such types can grow, and one query per version is enough.
+        if described is None or codec.renewed or not may_grow(described):
+            return codec
+        now = self._format.renew(described)
+        # The types are unchanged, so the value has, for example, a label that was dropped. All later
+        # rows of this version are written column by column, without another query.
+        if now is described:
+            renewed = codec.careful()
+            renewed.careful = lambda: renewed
+        else:
+            renewed = self.build(relation, now)
+        renewed.renewed = now is described
+        self.replace(relation, now, renewed)
+        return renewed
+
+    def value_prefix(self, topic: str, row: Schema) -> bytes:
+        """Return the text before the payload of values.
+
+        Their rows have the schema ``row``.
+        """
+        name = self._capture.schema_name(f"{topic}.Envelope")
+        enabled = self._properties.value_schemas
+        value = envelope.envelope_schema(name, row, self.source, self._format.envelope)
+        return wrapping(value, enabled=enabled)[0].encode()
+
+    def key_texts(self, key: Schema) -> tuple[str, str]:
+        """Return the texts before and after keys of a schema."""
+        return wrapping(key, enabled=self._properties.key_schemas)
+
+    def _codec(self, plan: EventPlan) -> RowCodec:
+        properties, topic, extra = self._properties, plan.topic, plan.key_field
+        shape = table_shape(plan, self._capture, self._keys, announced=self._format.announced)
+        streamed, read = _value_codecs(shape)
+        keys = [
+            celled(column_codec(key.index, key.field.name, key.mapping), plan.cell)
+            for key in shape.keys
+        ]
+
+        def compiled(
+            values: list[ColumnCodec],
+            keys: list[ColumnCodec],
+            key: Schema,
+            value: Schema,
+            careful: Callable[[], RowCodec],
+            snapshot: Callable[[], RowCodec] | None = None,
+        ) -> RowCodec:
+            return compile_codec(
+                plan=plan,
+                values=values,
+                keys=keys,
+                key_tail=f"{quote(extra[0])}:{quote(extra[1])}" if extra else "",
+                key_texts=wrapping(key, enabled=properties.key_schemas),
+                key_header=header_writer(key, properties, self._format),
+                row_schema=value,
+                key_schema=key,
+                value_prefix=self.value_prefix(topic, value),
+                headers=self._headers,
+                careful=careful,
+                snapshot=snapshot,
+            )
+
+        def with_careful(
+            values: list[ColumnCodec],
+            key: Schema,
+            value: Schema,
+            snapshot: Callable[[], RowCodec] | None = None,
+        ) -> RowCodec:
+            guard, strict = (self._guard(plan.relation, key=of_key) for of_key in (False, True))
+            careful = _once(
+                lambda: compiled(
+                    [guard(v) for v in values], [strict(k) for k in keys], key, value, no_twin
+                )
+            )
+            return compiled(values, keys, key, value, careful, snapshot)
+
+        if not read and shape.key == shape.read_key and shape.row == shape.read_row:
+            return with_careful(streamed, shape.key, shape.row)
+        twin = _once(lambda: with_careful(read or streamed, shape.read_key, shape.read_row))
+        return with_careful(streamed, shape.key, shape.row, twin)
+
+    def _guard(self, relation: Relation, *, key: bool) -> Callable[[ColumnCodec], ColumnCodec]:
+        """Return the function that makes conversions name their column.
+
+        The name is for the error, or the warning, of a value that does not fit. A ``key`` column has
+        an error in any mode: rows with null in their keys would be one row.
+        """
+
+        def guard(column: ColumnCodec) -> ColumnCodec:
+            described = relation.columns[column.index]
+            type_name = described.data_type.name if described.data_type else "its type"
+
+            def misfit(cause: Exception) -> None:
+                if self._fails or key:
+                    raise DecodeError(
+                        "json",
+                        lsn=0,
+                        offset=0,
+                        expected=f"a value of {type_name} in column {described.name} of {relation.name}",
+                        found=f"another ({type(cause).__name__})",
+                    ) from cause
+                if self._warns:
+                    self.nulls.tell(relation.name, described.name, f"not a value of {type_name}")
+
+            return guarded(column, column.other(None), misfit)
+
+        return guard
+
+
+def _value_codecs(shape: TableShape) -> tuple[list[ColumnCodec], list[ColumnCodec]]:
+    """Return the column codecs of streamed rows and of snapshot rows.
+
+    The second list is empty where both are the same.
+    """
+    streamed: list[ColumnCodec] = []
+    read: list[ColumnCodec] = []
+    for column in shape.values:
+        index, name, mapping = column.index, column.field.name, column.mapping
+        codec = column_codec(index, name, mapping, column.transform)
+        other = mapping.read
+        read.append(column_codec(index, name, other, column.transform) if other else codec)
+        streamed.append(always_null(codec) if mapping.streamed_as_null else codec)
+    same, cell = read == streamed, shape.plan.cell
+    streamed, read = ([celled(column, cell) for column in each] for each in (streamed, read))
+    return streamed, [] if same else read
+
+
+def _with_nulls(options: TypeOptions, to_default: bool) -> TypeOptions:
+    return replace(options, replace_null_with_default=to_default)
+
+
+def _once(make: Callable[[], RowCodec]) -> Callable[[], RowCodec]:
+    """Return ``make`` with its first result cached."""
+    kept: list[RowCodec] = []
+
+    def answer() -> RowCodec:
+        if not kept:
+            kept.append(make())
+        return kept[0]
+
+    return answer

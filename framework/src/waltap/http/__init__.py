@@ -1,9 +1,0 @@
-"""Share signatures and retry rules among users of HTTP.
-
-Sans-IO, except `waltap.http.exchange`.
-"""
-
-from waltap.http.retry_after import TRIES_AGAIN, retry_after
-from waltap.http.webhook_signature import WebhookSignature
-
-__all__ = ["TRIES_AGAIN", "WebhookSignature", "retry_after"]

@@ -1,0 +1,1 @@
+"""Load plugins and call their hooks."""

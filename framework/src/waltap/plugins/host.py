@@ -1,0 +1,661 @@
+"""Find plugins, check them, and look up their contributions.
+
+A host is made per command or engine, never at import. Plugins are the entry points of group ``waltap``
+(including waltap's own) and the arguments of `Host.register`. A plugin that cannot be used is kept with
+its error and shown by ``waltap plugins``. It is fatal only if a profile needs a missing contribution.
+"""
+
+import contextlib
+import difflib
+import enum
+import inspect
+import logging
+import re
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pluggy
+
+from waltap.base.environment import plugin_names
+from waltap.base.extras import extra_for
+from waltap.base.plugin_errors import (
+    DuplicateName,
+    HookRaised,
+    ImportFailed,
+    MisspeltHook,
+    PluginRaised,
+    SpecMissing,
+    WrongApiVersion,
+    WrongSpec,
+)
+from waltap.errors import PluginError, SystemRefused, WaltapError
+from waltap.plugins import hookspecs
+from waltap.plugins.hook_guards import guard, is_wrapper
+from waltap.ports.specs import (
+    KIND_OF,
+    KINDS,
+    CheckSpec,
+    ColumnConverterSpec,
+    CommandSpec,
+    ConnectorSpec,
+    DecoderSpec,
+    FormatSpec,
+    NotificationChannelSpec,
+    OffsetStoreSpec,
+    PredicateSpec,
+    ReplicaIdentitySpec,
+    SignalActionSpec,
+    SignalChannelSpec,
+    SinkSpec,
+    SnapshotterSpec,
+    Spec,
+    SpecKind,
+    TableFormatSpec,
+    TopicNamingSpec,
+    TransformSpec,
+    TypeSpec,
+)
+
+__all__ = [
+    "Host",
+    "PluginHealth",
+    "PluginInfo",
+    "nearest",
+]
+
+ENTRY_POINT_GROUP = "waltap"
+IN_PROCESS = "in process"
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Spec | TypeSpec)
+
+
+# --- plugins -------------------------------------------------------------------------------------
+
+
+class PluginHealth(enum.Enum):
+    """Whether a plugin can be used, and if not, why."""
+
+    OK = "ok"
+    IMPORT_FAILED = "failed to import"
+    WRONG_API = "wrong API version"
+    MISSPELT_HOOK = "misspelt hook"
+    HOOK_RAISED = "hook raised"
+    NAME_CLASH = "name clash"
+    NOT_LOADED = "not loaded"
+
+
+@dataclass(slots=True)
+class PluginInfo:
+    """One plugin in the list of ``waltap plugins``."""
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    health: PluginHealth = PluginHealth.OK
+    error: PluginError | None = None
+    # Kind (attribute) → names.
+    provides: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    hooks: tuple[str, ...] = ()
+
+    @property
+    def identifier(self) -> str:
+        """Return the plugin's unique name.
+
+        Two distributions may use one entry-point name.
+        """
+        return f"{self.distribution}:{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}".strip()
+
+    def fail(self, health: PluginHealth, error: PluginError) -> None:
+        """Record why this plugin cannot be used; the first reason stays."""
+        if self.health is PluginHealth.OK:
+            self.health, self.error = health, error
+
+
+@dataclass(slots=True)
+class _SpecRegistry:
+    """All contributions of one kind."""
+
+    specs: dict[str, Any] = field(default_factory=dict)
+    by_any_name: dict[str, Any] = field(default_factory=dict)
+    clashes: dict[str, DuplicateName] = field(default_factory=dict)
+
+    def whatever_case(self, name: str) -> Any:
+        """Return the only spec with this name in any case.
+
+        Return None without one, or if several match.
+        """
+        folded = name.strip().casefold()
+        found = [spec for known, spec in self.by_any_name.items() if known.casefold() == folded]
+        return found[0] if all(spec is found[0] for spec in found[1:]) and found else None
+
+
+# --- the host ------------------------------------------------------------------------------------
+
+
+class Host:
+    """The plugins of this process and their contributions.
+
+    ``discover`` False makes a host without installed plugins (see `register`). ``only`` limits the
+    installed plugins by entry-point or distribution name; None uses WALTAP_PLUGINS. The framework's own
+    plugin always loads. Raises: SpecMissing if ``only`` names no plugin.
+    """
+
+    def __init__(self, *, discover: bool = True, only: Collection[str] | None = None) -> None:
+        self._manager = pluggy.PluginManager("waltap")
+        self._manager.add_hookspecs(hookspecs)
+        self._plugins: dict[str, PluginInfo] = {}
+        self._registries: dict[str, _SpecRegistry] = {}
+        # The caller of each ``on_*`` hook, bound once: `notify` runs for every batch.
+        self._notices: dict[str, Callable[[dict[str, Any]], None]] = {}
+        # By id() of a spec. The spec is kept: another object could otherwise get the same id.
+        self._owners: dict[int, tuple[PluginInfo, Any]] = {}
+        # Observers whose exceptions were logged as a warning already.
+        self._complained: set[tuple[str, str]] = set()
+        if discover:
+            self._discover(plugin_names() if only is None else frozenset(only))
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def connectors(self) -> Mapping[str, ConnectorSpec]:
+        """Return the connectors by name."""
+        return self._specs(ConnectorSpec)
+
+    @property
+    def decoders(self) -> Mapping[str, DecoderSpec]:
+        """Return the decoders by name."""
+        return self._specs(DecoderSpec)
+
+    @property
+    def replica_identities(self) -> Mapping[str, ReplicaIdentitySpec]:
+        """Return the replica identities by name."""
+        return self._specs(ReplicaIdentitySpec)
+
+    @property
+    def snapshotters(self) -> Mapping[str, SnapshotterSpec]:
+        """Return the snapshot modes by name."""
+        return self._specs(SnapshotterSpec)
+
+    @property
+    def types(self) -> tuple[TypeSpec, ...]:
+        """Return the type mappings in the order of their queries."""
+        return tuple(sorted(self._specs(TypeSpec).values(), key=lambda spec: spec.order))
+
+    @property
+    def formats(self) -> Mapping[str, FormatSpec]:
+        """Return the formats by name."""
+        return self._specs(FormatSpec)
+
+    @property
+    def transforms(self) -> Mapping[str, TransformSpec]:
+        """Return the transforms by name."""
+        return self._specs(TransformSpec)
+
+    @property
+    def predicates(self) -> Mapping[str, PredicateSpec]:
+        """Return the predicates of records by name."""
+        return self._specs(PredicateSpec)
+
+    @property
+    def converters(self) -> Mapping[str, ColumnConverterSpec]:
+        """Return the converters of columns by name."""
+        return self._specs(ColumnConverterSpec)
+
+    @property
+    def topic_naming(self) -> Mapping[str, TopicNamingSpec]:
+        """Return the topic naming strategies by name."""
+        return self._specs(TopicNamingSpec)
+
+    @property
+    def sinks(self) -> Mapping[str, SinkSpec]:
+        """Return the sinks by name."""
+        return self._specs(SinkSpec)
+
+    @property
+    def table_formats(self) -> Mapping[str, TableFormatSpec]:
+        """Return the formats of Spark's tables by name."""
+        return self._specs(TableFormatSpec)
+
+    @property
+    def offset_stores(self) -> Mapping[str, OffsetStoreSpec]:
+        """Return the offset stores by name."""
+        return self._specs(OffsetStoreSpec)
+
+    @property
+    def signal_actions(self) -> Mapping[str, SignalActionSpec]:
+        """Return the actions of signals by the type of signal."""
+        return self._specs(SignalActionSpec)
+
+    @property
+    def signal_channels(self) -> Mapping[str, SignalChannelSpec]:
+        """Return the signal channels by name."""
+        return self._specs(SignalChannelSpec)
+
+    @property
+    def notification_channels(self) -> Mapping[str, NotificationChannelSpec]:
+        """Return the notification channels by name."""
+        return self._specs(NotificationChannelSpec)
+
+    @property
+    def checks(self) -> Mapping[str, CheckSpec]:
+        """Return the checks before a start by name."""
+        return self._specs(CheckSpec)
+
+    @property
+    def commands(self) -> Mapping[str, CommandSpec]:
+        """Return the sub-commands of the CLI by name."""
+        return self._specs(CommandSpec)
+
+    def specs(self, kind: type[S]) -> list[S]:
+        """Return every spec of ``kind``."""
+        return list(self._specs(kind).values())
+
+    def find(self, kind: type[S], name: str) -> S:
+        """Return the spec of ``kind`` with this name or alias, in any case.
+
+        Raises: SpecMissing, with the known names, the nearest one and the plugins that could not be
+        loaded; DuplicateName if two plugins claim the name.
+        """
+        registry = self._registry(KIND_OF[kind])
+        if name in registry.clashes:
+            raise registry.clashes[name]
+        spec: S | None = registry.by_any_name.get(name) or registry.whatever_case(name)
+        if spec is None:
+            raise self._missing(KIND_OF[kind], name, registry)
+        return spec
+
+    def plugins(self) -> list[PluginInfo]:
+        """Return every plugin and its contributions, sorted by identifier."""
+        for kind in KINDS:
+            self._registry(kind)
+        return sorted(self._plugins.values(), key=lambda plugin: plugin.identifier)
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    @property
+    def hook(self) -> pluggy.HookRelay:
+        """Return pluggy's relay.
+
+        `choose` and `notify` call it with errors that name the plugin.
+        """
+        return self._manager.hook
+
+    def implements(self, hook: str) -> bool:
+        """Return whether a plugin has this hook."""
+        caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
+        return bool(caller.get_hookimpls())
+
+    def choose(self, hook: str, **arguments: Any) -> Any:
+        """Call a ``choose_*`` hook; return None if no plugin answers.
+
+        pluggy's rules hold: the plugin registered last is asked first, ``tryfirst`` before it, and a
+        wrapper sees the answer and may replace it. Raises: HookRaised.
+        """
+        return getattr(self._manager.hook, hook)(**arguments)
+
+    def notify(self, hook: str, **arguments: Any) -> None:
+        """Notify the observers of an ``on_*`` hook; nearly free without any.
+
+        An observer that raises is logged, the first time as a warning, and otherwise ignored.
+        """
+        notice = self._notices.get(hook)
+        if notice is None:
+            notice = self._notices[hook] = self._notice(hook)
+        notice(arguments)
+
+    def blamed(self, error: Exception) -> Exception:
+        """Return the error to report in place of ``error``.
+
+        A refusal of the operating system becomes SystemRefused. An exception from the code of an installed
+        plugin becomes PluginRaised. Other errors are returned unchanged.
+        """
+        if isinstance(error, WaltapError):
+            return error
+        if isinstance(error, OSError) and (refused := SystemRefused.of(error)) is not None:
+            return refused
+        owners = {
+            plugin.module.partition(":")[0].partition(".")[0]: plugin
+            for plugin in self._plugins.values()
+            # Exceptions of an in-process plugin belong to the program that registered it.
+            if plugin.distribution not in {IN_PROCESS, __package__}
+        }
+        # The innermost plugin is to blame: it answers for the code that it calls.
+        for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            plugin = owners.get(package)
+            if plugin is not None:
+                where = f"{frame.f_code.co_filename}:{line}"
+                return PluginRaised(
+                    f"plugin {plugin.name!r} of {plugin} raised {_brief(error)} ({where})",
+                    distribution=plugin.distribution,
+                )
+        return error
+
+    def register(self, plugin: object, name: str) -> None:
+        """Add an in-process plugin: a module, or an object with hook implementations.
+
+        Raises: PluginError (WT-11xx) if the plugin cannot be used; the host is then unchanged.
+        """
+        entry = PluginInfo(name, IN_PROCESS, "", getattr(plugin, "__name__", type(plugin).__name__))
+        if entry.identifier in self._plugins:
+            raise DuplicateName(
+                f"a plugin called {name!r} is registered already", first=name, second=name
+            )
+        # A failed registration must leave the health of other plugins unchanged.
+        before = [(other, other.health, other.error) for other in self._plugins.values()]
+        self._admit(entry, plugin)
+        for kind in KINDS:
+            if entry.error is None and kind.hook in entry.hooks:
+                self._registry(kind)
+        if entry.error is not None:
+            with contextlib.suppress(ValueError):
+                self._manager.unregister(name=entry.identifier)
+            del self._plugins[entry.identifier]
+            for other, health, error in before:  # a clash blamed both sides
+                other.health, other.error = health, error
+            self._forget()
+            raise entry.error
+
+    def unregister(self, name: str) -> None:
+        """Remove an in-process plugin.
+
+        Raises: KeyError if no such plugin has the name.
+        """
+        entry = next(
+            (p for p in self._plugins.values() if (p.name, p.distribution) == (name, IN_PROCESS)),
+            None,
+        )
+        if entry is None:
+            raise KeyError(name)
+        self._manager.unregister(name=entry.identifier)
+        del self._plugins[entry.identifier]
+        self._forget()
+
+    # --- finding and checking --------------------------------------------------------------------
+
+    def _discover(self, only: frozenset[str] | None) -> None:
+        seen: set[str] = set()
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            own = point.dist is not None and point.dist.name == "waltap"
+            distribution = point.dist.name if point.dist is not None else "unknown"
+            version = point.dist.version if point.dist is not None else ""
+            entry = PluginInfo(point.name, distribution, version, point.value)
+            if entry.identifier in self._plugins:
+                continue  # one distribution found twice on sys.path: the first one is imported
+            seen |= {point.name, distribution}
+            if only is not None and not own and not only & {point.name, distribution}:
+                entry.health = PluginHealth.NOT_LOADED
+                self._plugins[entry.identifier] = entry
+                continue
+            try:
+                module = point.load()
+            except Exception as cause:  # noqa: BLE001 - foreign code may raise anything
+                error = ImportFailed(
+                    f"plugin {entry.name!r} of {entry} failed to import: {_brief(cause)}",
+                    distribution=distribution,
+                )
+                error.__cause__ = cause
+                entry.fail(PluginHealth.IMPORT_FAILED, error)
+                self._plugins[entry.identifier] = entry
+                continue
+            self._admit(entry, module)
+        unknown = sorted((only or frozenset()) - seen)
+        # A misspelt name in WALTAP_PLUGINS would otherwise load nothing, silently.
+        if unknown:
+            raise SpecMissing(
+                f"WALTAP_PLUGINS asks for {', '.join(map(repr, unknown))}, not installed",
+                known=seen,
+            )
+
+    def _admit(self, entry: PluginInfo, plugin: object) -> None:
+        """Register ``plugin`` with pluggy, or record its error in ``entry``."""
+        self._plugins[entry.identifier] = entry
+        self._forget()
+        # A plugin without a version accepts every version.
+        version = getattr(plugin, "WALTAP_API", hookspecs.API_VERSION)
+        if version != hookspecs.API_VERSION:
+            error: PluginError = WrongApiVersion(
+                f"plugin {entry.name!r} of {entry} wants plugin interface {version}, "
+                f"this waltap has {hookspecs.API_VERSION}",
+                distribution=entry.distribution,
+            )
+            entry.fail(PluginHealth.WRONG_API, error)
+            return
+        fault = self._pluggy_register(entry, plugin)
+        # A misspelt hook would silently never be called.
+        if fault is not None:
+            entry.fail(
+                PluginHealth.MISSPELT_HOOK, MisspeltHook(fault, distribution=entry.distribution)
+            )
+            with contextlib.suppress(ValueError):
+                self._manager.unregister(name=entry.identifier)
+            return
+        callers = self._manager.get_hookcallers(plugin) or []
+        entry.hooks = tuple(sorted(caller.name for caller in callers))
+        for caller in callers:
+            for implementation in caller.get_hookimpls():
+                if implementation.plugin is plugin:
+                    self._guard(entry, caller.name, implementation)
+
+    def _guard(self, plugin: PluginInfo, hook: str, implementation: pluggy.HookImpl) -> None:
+        """Blame ``plugin`` for exceptions of its implementation.
+
+        The kind of ``hook`` decides whether the error is fatal.
+        """
+
+        def raised(cause: Exception) -> HookRaised:
+            return HookRaised(
+                f"{hook} of {_who(plugin)} raised {_brief(cause)}", distribution=plugin.distribution
+            )
+
+        def contributed(cause: Exception) -> None:
+            error = cause if isinstance(cause, WrongSpec) else raised(cause)
+            error.__cause__ = cause if error is not cause else None
+            plugin.fail(PluginHealth.HOOK_RAISED, error)
+
+        def observed(cause: Exception) -> None:
+            self._complain(hook, plugin.identifier, cause)
+
+        if (kind := next((kind for kind in KINDS if kind.hook == hook), None)) is not None:
+            several = is_wrapper(implementation)
+            guard(
+                implementation,
+                contributed,
+                lambda result: self._accepted(plugin, kind, result, several=several),
+            )
+        elif hook.startswith("on_"):
+            guard(implementation, observed)
+        else:
+            guard(implementation, raised)
+
+    def _accepted(
+        self, plugin: PluginInfo, kind: SpecKind, result: Any, *, several: bool
+    ) -> list[Any] | None:
+        """Return the result of a ``register_*`` hook as lists.
+
+        A wrapper returns a list for each of ``several`` plugins. Its own new specs count as its plugin's.
+        Raises: WrongSpec.
+        """
+        if several:
+            lists = [list(specs) for specs in result]
+            flat = [spec for specs in lists for spec in specs]
+        elif result is None:
+            return None  # pluggy's own rule: no contribution
+        else:
+            lists = flat = list(result)
+        for spec in flat:
+            if not isinstance(spec, kind.spec):
+                raise WrongSpec(
+                    f"{kind.hook} of {_who(plugin)} returned a {type(spec).__name__}",
+                    distribution=plugin.distribution,
+                    hook=kind.hook,
+                    expected=kind.spec.__name__,
+                )
+        for spec in flat:
+            if not several or id(spec) not in self._owners:
+                self._owners[id(spec)] = (plugin, spec)
+        return lists
+
+    def _pluggy_register(self, entry: PluginInfo, plugin: object) -> str | None:
+        """Register the plugin; return the fault of its hooks, None without one."""
+        who = f"plugin {entry.name!r} of {entry}"
+        known = [
+            name for name in dir(hookspecs) if name.startswith(("register_", "choose_", "on_"))
+        ]
+        try:
+            self._manager.register(plugin, name=entry.identifier)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as cause:
+            # pluggy's error does not name the plugin's hook: search for the one without a specification.
+            relay = vars(self._manager.hook).items()
+            for name, caller in relay:
+                if isinstance(caller, pluggy.HookCaller) and not caller.has_spec():
+                    hint = nearest(name, known)
+                    if any(impl.plugin is plugin for impl in caller.get_hookimpls()):
+                        guess = f"; did you mean {hint}?" if hint else ""
+                        return f"{who} implements {name}, which is not a hook{guess}"
+            text = str(cause)
+            hook = re.search(r"hook '(\w+)'", text)
+            return f"{who}: {hook[1] if hook else 'a hook'}: {text.splitlines()[-1].strip()}"
+        for name in known:
+            function = vars(plugin).get(name) if inspect.ismodule(plugin) else None
+            # pluggy ignores functions without its marker.
+            if inspect.isfunction(function) and not hasattr(function, "waltap_impl"):
+                return f"{who} defines {name} without @hookimpl, so it would never be called"
+        return None
+
+    # --- collecting ------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        self._registries.clear()
+        self._notices.clear()
+        self._owners.clear()
+
+    def _specs(self, kind: type[S]) -> Mapping[str, S]:
+        return MappingProxyType(self._registry(KIND_OF[kind]).specs)
+
+    def _registry(self, kind: SpecKind) -> _SpecRegistry:
+        """Return the contributions of ``kind``; call the hooks on first use."""
+        registry = self._registries.get(kind.attribute)
+        # Specs are collected on first use: a command needs few of the kinds.
+        if registry is None:
+            registry = self._registries[kind.attribute] = _SpecRegistry()
+            owners: dict[str, tuple[PluginInfo, Spec | TypeSpec]] = {}
+            for plugin, specs in self._contributions(kind):
+                for spec in specs:
+                    for name in (spec.name, *getattr(spec, "aliases", ())):
+                        if name in owners and owners[name][1] is not spec:
+                            self._clash(kind, name, (owners[name][0], plugin), registry)
+                        else:
+                            owners[name] = (plugin, spec)
+                    registry.specs.setdefault(spec.name, spec)
+                plugin.provides[kind.attribute] = tuple(spec.name for spec in specs)
+            registry.by_any_name.update({name: spec for name, (_, spec) in owners.items()})
+            for name in registry.clashes:
+                # Neither plugin gets a contested name: the order of installation must not decide.
+                registry.specs.pop(name, None)
+                registry.by_any_name.pop(name, None)
+        return registry
+
+    def _contributions(self, kind: SpecKind) -> list[tuple[PluginInfo, list[Any]]]:
+        """Return each plugin's specs of ``kind``, after wrappers.
+
+        The plugins are in the order of their registration.
+        """
+        caller: pluggy.HookCaller = getattr(self._manager.hook, kind.hook)
+        found: dict[str, tuple[PluginInfo, list[Any]]] = {}
+        for implementation in caller.get_hookimpls():
+            plugin = self._plugins[implementation.plugin_name]
+            if plugin.health is PluginHealth.OK:
+                found[plugin.identifier] = (plugin, [])
+        # pluggy asks the plugin registered last first
+        for specs in reversed(caller()):
+            for spec in specs:
+                plugin, _ = self._owners[id(spec)]
+                found.setdefault(plugin.identifier, (plugin, []))[1].append(spec)
+        return list(found.values())
+
+    def _clash(
+        self,
+        kind: SpecKind,
+        name: str,
+        between: tuple[PluginInfo, PluginInfo],
+        registry: _SpecRegistry,
+    ) -> None:
+        first, second = between
+        error = DuplicateName(
+            f"{kind.noun} {name!r} is contributed twice: by {_who(first)} and by {_who(second)}",
+            first=first.distribution if first.distribution != IN_PROCESS else first.name,
+            second=second.distribution if second.distribution != IN_PROCESS else second.name,
+        )
+        registry.clashes[name] = error
+        first.fail(PluginHealth.NAME_CLASH, error)
+        second.fail(PluginHealth.NAME_CLASH, error)
+
+    def _missing(self, kind: SpecKind, name: str, registry: _SpecRegistry) -> SpecMissing:
+        extra = extra_for(kind.attribute, name)
+        excuses = [
+            f"{plugin.error.problem}, and might have it"
+            for plugin in self._plugins.values()
+            if plugin.error is not None
+        ]
+        resting = [p.name for p in self._plugins.values() if p.health is PluginHealth.NOT_LOADED]
+        if resting:
+            # A plugin that is installed but not loaded may have the name.
+            excuses.append(f"WALTAP_PLUGINS keeps out {', '.join(sorted(resting))}")
+        if extra is not None and not excuses:
+            excuses.append(f"{name} is not installed: pip install '{extra}' brings it")
+        return SpecMissing(
+            f"no {kind.noun} is called {name!r}",
+            known=registry.specs,
+            nearest=nearest(name, registry.by_any_name) if extra is None else None,
+            excuses=tuple(excuses),
+        )
+
+    def _notice(self, hook: str) -> Callable[[dict[str, Any]], None]:
+        """Return the function that notifies the observers of ``hook``."""
+        caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
+        if not caller.get_hookimpls():
+            return _ignore
+        return lambda arguments: caller(**arguments)
+
+    def _complain(self, hook: str, plugin: str, cause: Exception) -> None:
+        first = (hook, plugin) not in self._complained
+        self._complained.add((hook, plugin))
+        logger.log(
+            # An observer that fails for each batch must not fill the log.
+            logging.WARNING if first else logging.DEBUG,
+            "observer raised and is ignored",
+            extra={"hook": hook, "plugin": plugin, "error_code": HookRaised.code},
+            exc_info=cause,
+        )
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """Return the known name nearest to ``name``, None without a close one."""
+    found = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _ignore(_arguments: dict[str, Any]) -> None:
+    """Do nothing: the hook has no observer."""
+
+
+def _who(plugin: PluginInfo) -> str:
+    return f"{plugin.name} ({plugin})" if plugin.distribution == IN_PROCESS else str(plugin)
+
+
+def _brief(cause: Exception) -> str:
+    """Return type and first line of an exception."""
+    lines = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {lines[0]}" if lines else type(cause).__name__

@@ -1,0 +1,1 @@
+"""Define the contracts of plugins: sources, snapshots, sinks, signals, offsets and their specs."""

@@ -1,0 +1,14 @@
+"""Send notifications about snapshots through channels."""
+
+from typing import TYPE_CHECKING
+
+from waltap.base.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from waltap.changes.transactions.notification import Notification
+    from waltap.ports.notifications.channel import NotificationChannel
+
+__all__ = ["Notification", "NotificationChannel"]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__)

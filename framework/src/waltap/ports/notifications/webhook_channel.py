@@ -1,0 +1,220 @@
+"""Send each notification as a signed HTTP POST.
+
+This is the notification channel ``webhook``; signatures follow Standard Webhooks. The engine puts
+notifications into a bounded queue and never waits. A thread sends them in order and retries each
+until the receiver accepts it, refuses it, or the retries are used up. Lost notifications are
+counted. The log has one line when the receiver fails and one when it recovers.
+"""
+
+import json
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from waltap.base.http import TRIES_AGAIN, WebhookSignature, retry_after
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.changes.transactions.notification import Notification
+from waltap.clock import SystemClock, new_identifier, system_chance
+from waltap.errors import WaltapError
+from waltap.ports.notifications.webhook_properties import HEADER, WebhookProperties
+from waltap.version import VERSION
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["WebhookDown", "WebhookNotifications"]
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S: Final = 0.2
+LONGEST_WAIT_S: Final = 30.0
+CLOSE_S: Final = 5.0
+"""How long `close` waits for the queued notifications."""
+
+
+class WebhookDown(WaltapError):
+    """The webhook does not accept notifications; the stream continues."""
+
+    code = "WT-4201"
+    remedy = (
+        "Check notification.webhook.url, and notification.webhook.secret where the receiver checks "
+        "signatures. Notifications wait, notification.webhook.queue.size of them; what was given up is "
+        "counted (Engine.status().notifications_lost)."
+    )
+
+
+class WebhookNotifications:
+    """Send notifications to one address.
+
+    ``lost`` counts the notifications that the receiver did not accept.
+    """
+
+    def __init__(self, properties: WebhookProperties) -> None:
+        """Prepare the client. Raises: LibraryMissing."""
+        try:
+            import httpx
+
+            from waltap.base.http.exchange import bounded, exchange
+        except ImportError as cause:
+            raise LibraryMissing(
+                "the notification channel webhook needs httpx", extra="webhook"
+            ) from cause
+        self._properties, self._error = properties, httpx.HTTPError
+        self._exchange = exchange
+        parts = urlsplit(properties.url)
+        # no message shows more of the address than its host: the rest is a secret
+        self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        key = properties.key
+        self._signature = None if key is None else WebhookSignature(key)
+        # the rest of a property's name is the name of its header
+        self._headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"waltap/{VERSION}",
+            **{name[len(HEADER) :]: value for name, value in properties.headers.items()},
+        }
+        # made here, because it reads the trusted certificates, which must not fail in the thread
+        self._client = bounded(httpx.Client(timeout=properties.timeout_ms / 1000))
+        self._clock, self._chance = SystemClock(), system_chance()
+        self._queue: deque[tuple[str, bytes]] = deque()
+        self._change = threading.Condition()
+        # closing: send the rest; cut: the time for the rest is over
+        self._closing = self._cut = False
+        self._thread: threading.Thread | None = None
+        self.lost, self._down, self._lost_before = 0, False, 0
+
+    def send(self, notification: Notification) -> None:
+        """Queue a notification, or drop it from a full queue.
+
+        Only the first loss is logged.
+        """
+        body = json.dumps(notification.document(), ensure_ascii=False).encode()
+        with self._change:
+            if self._closing:
+                return
+            full = len(self._queue) >= self._properties.queue_size
+            if full:
+                self.lost += 1
+            else:
+                self._queue.append((f"msg_{new_identifier(self._chance)}", body))
+                self._change.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="waltap-webhook", daemon=True
+                )
+                self._thread.start()
+        if full:
+            self._tell(f"{self._properties.queue_size} notifications wait already")
+
+    def close(self) -> None:
+        """Send the queued notifications, for at most 5 s.
+
+        May be called twice. Raises: WebhookDown, if notifications were lost.
+        """
+        with self._change:
+            if self._closing:
+                return
+            self._closing = True
+            self._change.notify()
+        thread = self._thread
+        if thread is not None:
+            thread.join(CLOSE_S)
+            # a receiver that still does not answer must not hold up the end of the run
+            with self._change:
+                self._cut = True
+                self._change.notify()
+            self._client.close()  # interrupts a request that still waits for its answer
+            thread.join(1)
+        else:
+            self._client.close()
+        lost = self.lost + len(self._queue)
+        self._queue.clear()
+        self.lost = lost
+        if lost:
+            raise WebhookDown(f"webhook {self.place}: {lost} notifications were not taken")
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                while not self._queue and not self._closing:
+                    self._change.wait()
+                if not self._queue or self._cut:
+                    return
+                # the head stays queued while it is sent, so that `close` can count it
+                identifier, body = self._queue[0]
+            taken = self._deliver(identifier, body)
+            with self._change:
+                if self._cut:
+                    return  # `close` counts the head of the queue as lost with the rest
+                self._queue.popleft()
+                self.lost += not taken
+
+    def _deliver(self, identifier: str, body: bytes) -> bool:
+        """Send one notification with retries.
+
+        Returns whether the receiver accepted it.
+        """
+        for tried in range(self._properties.retries + 1):
+            again, said, asked = self._post(identifier, body)
+            if not said:
+                self._answers()
+                return True
+            if self._cut:
+                return False
+            self._tell(said)
+            if not again:
+                return False
+            wait = min(LONGEST_WAIT_S, max(asked, FIRST_WAIT_S * 2.0 ** min(tried, 30)))
+            with self._change:
+                # `close` ends the wait by `_cut`; after the last try there is nothing to wait for
+                if tried < self._properties.retries:
+                    self._change.wait_for(lambda: self._cut, wait * self._chance.uniform(0.8, 1.2))
+        return False
+
+    def _post(self, identifier: str, body: bytes) -> tuple[bool, str, float]:
+        """Try once and return how to continue.
+
+        The result says whether another try may help, the fault ("" for success), and how many
+        seconds the receiver asks to wait.
+        """
+        now = self._clock.time_ns() // 1_000_000_000
+        headers = {**self._headers, "webhook-id": identifier, "webhook-timestamp": str(now)}
+        if self._signature is not None:
+            headers |= self._signature.headers(identifier, now, body)
+        try:
+            with self._exchange(self._properties.timeout_ms / 1000, lambda: self._cut):
+                answer = self._client.post(self._properties.url, content=body, headers=headers)
+        except self._error as cause:
+            return True, f"{type(cause).__name__}: {cause}", 0.0
+        except Exception as cause:  # noqa: BLE001 - such as a client that `close` has ended
+            return False, f"{type(cause).__name__}: {cause}", 0.0
+        if answer.is_success:
+            return False, "", 0.0
+        return (
+            answer.status_code in TRIES_AGAIN,
+            f"it answers {answer.status_code}",
+            retry_after(answer.headers.get("retry-after", ""), now),
+        )
+
+    def _tell(self, said: str) -> None:
+        with self._change:
+            known, self._down = self._down, True
+            if not known:
+                self._lost_before = self.lost
+        if not known:
+            log.warning(
+                "webhook %s does not take notifications: %s; the stream goes on",
+                self.place,
+                said,
+                extra={"error_code": WebhookDown.code},
+            )
+
+    def _answers(self) -> None:
+        with self._change:
+            known, self._down = self._down, False
+            lost = self.lost - self._lost_before
+        if known:
+            log.info("webhook %s takes notifications again; %d were lost", self.place, lost)

@@ -1,0 +1,12 @@
+"""Stage 7: store offsets durably before the slot is confirmed."""
+
+from waltap.ports.offsets.offset import (
+    Offset,
+    OffsetStore,
+    PartitionOffset,
+    SnapshotProgress,
+    decoded,
+    encoded,
+)
+
+__all__ = ["Offset", "OffsetStore", "PartitionOffset", "SnapshotProgress", "decoded", "encoded"]

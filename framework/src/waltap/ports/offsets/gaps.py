@@ -1,0 +1,178 @@
+"""Record capture gaps: changes that a pipeline could not deliver.
+
+A gap certificate is a JSON file in the folder ``gaps`` beside the offset, with a text file for
+people. A gap is open until its tables were read again or the destination was restored.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import replace_durably
+from waltap.errors import OffsetError
+from waltap.ports.offsets.state_folder import GAPS
+
+__all__ = ["CaptureGap", "GapCertificates", "GapEnd", "GapsUnusable", "RereadTable", "moment"]
+
+
+class GapsUnusable(OffsetError):
+    """A gap certificate cannot be read, or cannot be written."""
+
+    code = "WT-6401"
+    remedy = (
+        "Make {path} readable and writable; a certificate that is damaged may be moved away: it says what "
+        "was lost, and nothing depends on it but `waltap repair`."
+    )
+
+
+class GapEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """One end of a capture gap."""
+
+    # LSN as PostgreSQL prints it, such as 16/B374D848.
+    lsn: str
+    timeline: int
+    system_id: str
+    # ISO 8601 in UTC; "" if unknown.
+    time: str = ""
+
+
+class RereadTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of reading one table of a gap again."""
+
+    # Rows that were read again; 0 if the comparison found no difference.
+    rows: int
+    # Whether a comparison with the destination found the table equal.
+    compared: bool = False
+
+
+class CaptureGap(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of the WAL whose changes may be missing at the sink.
+
+    The range covers changes that committed after ``begin``, up to ``end``.
+    """
+
+    identifier: str
+    pipeline: str
+    database: str
+    slot: str
+    # Code and text of the error that reported the gap.
+    code: str
+    why: str
+    begin: GapEnd
+    end: GapEnd
+    # When the pipeline found the gap.
+    found: str
+    # Captured tables (schema.table); () if unknown.
+    tables: tuple[str, ...] = ()
+    # The position that the destination had, if the destination lost it.
+    had: str = ""
+    # When the gap was closed; "" while it is open.
+    closed: str = ""
+    # What closed the gap: repair, snapshot, or a restored destination.
+    by: str = ""
+    # What the repair could not read again.
+    remark: str = ""
+    reread: dict[str, RereadTable] = {}
+
+    @property
+    def open(self) -> bool:
+        """Return whether the gap still needs a repair."""
+        return not self.closed
+
+
+class GapCertificates:
+    """The gap certificates of one pipeline.
+
+    Raises, from every method: GapsUnusable.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.folder = state_dir / GAPS
+
+    def all(self) -> list[CaptureGap]:
+        """Return every certificate, the oldest first."""
+        found = []
+        for path in sorted(self.folder.glob("gap-*.json")):
+            try:
+                found.append(msgspec.json.decode(path.read_bytes(), type=CaptureGap))
+            except (OSError, *UNREADABLE) as error:
+                raise GapsUnusable(f"{path} cannot be read: {error}", path=path) from error
+        return found
+
+    def open(self) -> list[CaptureGap]:
+        """Return the open gaps, the oldest first."""
+        return [gap for gap in self.all() if gap.open]
+
+    def keep(self, gap: CaptureGap) -> Path:
+        """Write or replace one certificate durably; return its JSON file."""
+        path = self.folder / f"gap-{gap.identifier}.json"
+        try:
+            # The text comes first: `all` lists only the JSON file, so each listed gap has both.
+            replace_durably(path.with_suffix(".txt"), text_of(gap).encode())
+            data = msgspec.json.format(msgspec.json.encode(gap), indent=1)
+            replace_durably(path, data + b"\n")
+        except OSError as error:
+            raise GapsUnusable(f"{path} cannot be written: {error.strerror}", path=path) from error
+        return path
+
+    def note(self, gap: CaptureGap) -> CaptureGap:
+        """Record a new gap, or extend the open gap that it repeats.
+
+        Return the recorded gap.
+        """
+        for known in self.open():
+            # A start that fails and is retried finds the same gap each time.
+            source = (known.slot, known.begin.system_id) == (gap.slot, gap.begin.system_id)
+            again = bool(gap.tables) and (known.code, known.tables) == (gap.code, gap.tables)
+            if source and (again or known.begin.lsn == gap.begin.lsn):
+                tables = tuple(dict.fromkeys((*known.tables, *gap.tables)))
+                kept = msgspec.structs.replace(known, end=gap.end, tables=tables)
+                self.keep(kept)
+                return kept
+        self.keep(gap)
+        return gap
+
+
+def moment(ms: int | None) -> str:
+    """Return a time in ms since 1970 UTC as ISO 8601 text.
+
+    Return "" for None.
+    """
+    if ms is None:
+        return ""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def text_of(gap: CaptureGap) -> str:
+    """Return a certificate as text for people."""
+    state = f"closed {gap.closed} by {gap.by}" if gap.closed else "open"
+    lines = [
+        f"Gap {gap.identifier} of pipeline {gap.pipeline}: {state}",
+        "",
+        f"database   {gap.database}, slot {gap.slot}",
+        f"found      {gap.found}",
+        f"why        {gap.code} {gap.why}",
+        f"from       {_end(gap.begin)}",
+        f"to         {_end(gap.end)}",
+        f"tables     {', '.join(gap.tables) or 'not known: all that are captured'}",
+        "",
+        "Changes that committed behind the first position, up to the second, may be missing at the sink.",
+    ]
+    for name, table in gap.reread.items():
+        seen = "; the destination is equal to the source" if table.compared else ""
+        lines.append(f"{name}: {table.rows} rows were read anew{seen}.")
+    if gap.remark:
+        lines.append(gap.remark)
+    if gap.open:
+        lines.append(
+            "`waltap repair FILE` reads these tables anew and closes this certificate, or names the way "
+            "that does."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _end(end: GapEnd) -> str:
+    when = f", {end.time}" if end.time else ""
+    return f"LSN {end.lsn} of timeline {end.timeline} of system {end.system_id}{when}"

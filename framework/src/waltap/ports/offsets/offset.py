@@ -1,0 +1,167 @@
+"""Define offsets and the contract of offset stores."""
+
+import abc
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.changes.transactions.order import TransactionCounts
+from waltap.changes.transactions.position import SOLE, Position, Positions
+from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+
+__all__ = [
+    "NEWEST_VERSION",
+    "Offset",
+    "OffsetStore",
+    "PartitionOffset",
+    "SnapshotProgress",
+    "decoded",
+    "encoded",
+]
+
+NEWEST_VERSION = 2
+"""Version of the stored form. Stores use `encoded` and `decoded`, which reads every earlier version."""
+
+
+class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored position in one partition of the source: in one slot.
+
+    ``system_id``, ``timeline``, ``slot`` and ``database`` identify the server history of the position. The
+    position is meaningless in another history.
+    """
+
+    position: Position
+    slot: str
+    database: str
+    system_id: str
+    timeline: int
+    decoder: str = ""
+    # Where a slot that waltap created begins; 0 for an existing slot.
+    slot_created_lsn: int = 0
+    # End of the last delivered transaction, for ``source.sequence`` after a restart. The
+    # position also moves without one.
+    previous_end_lsn: int | None = None
+    # The form of `visible_in` in earlier versions: one text for all tables.
+    visible: str = ""
+    # By OID and by schema.table: ``xmin:xmax:xip,…@HORIZON`` of the snapshot that read the
+    # table. Up to the LSN HORIZON the stream must skip the changes of transactions that the
+    # snapshot saw. Set if a snapshot ran beside an existing slot or after the slot began.
+    visible_in: dict[str, str] = {}
+    # Number of events so far of the transaction at ``position``, if events are counted.
+    counted: TransactionCounts | msgspec.UnsetType = msgspec.UNSET
+    # The server's own identity of the slot, where a recreated slot gets another one.
+    slot_identity: str | msgspec.UnsetType = msgspec.UNSET
+    # Everything that committed before this time is delivered; ms since 1970 UTC.
+    as_of_ms: int | msgspec.UnsetType = msgspec.UNSET
+    # The position that the sink kept with its data (`Sink.held`).
+    held: Position | msgspec.UnsetType = msgspec.UNSET
+
+
+class Offset(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline's state between two runs.
+
+    Most sources have one partition: `of` makes its offset, `sole` is the partition, `with_sole` changes
+    it.
+    """
+
+    # Each partition's offset, by its name.
+    partitions: dict[str, PartitionOffset]
+    # An initial snapshot that has begun and not ended.
+    snapshot: SnapshotProgress | None = None
+    # State of incremental snapshots (`waltap.ports.snapshot.incremental_state`).
+    signals: dict[str, object] = {}
+    # Where the changes were delivered last (`Stages.destination`); "" if unknown.
+    sink: str = ""
+    # The identity of the data there (`Sink.identity`).
+    sink_identity: str | msgspec.UnsetType = msgspec.UNSET
+    version: int = NEWEST_VERSION
+
+    @classmethod
+    def of(cls, sole: PartitionOffset, *, snapshot: SnapshotProgress | None = None) -> "Offset":
+        """Return the offset of a source with one partition."""
+        return cls(partitions={SOLE: sole}, snapshot=snapshot)
+
+    @property
+    def sole(self) -> PartitionOffset:
+        """Return the only partition. Raises: ValueError if there are others."""
+        (partition,) = self.partitions.values()
+        return partition
+
+    @property
+    def first(self) -> PartitionOffset:
+        """Return the first partition.
+
+        Every partition has the same server and database, so the first one names both.
+        """
+        return next(iter(self.partitions.values()))
+
+    @property
+    def positions(self) -> Positions:
+        """Return the position in each partition."""
+        return Positions({name: each.position for name, each in self.partitions.items()})
+
+    @property
+    def held(self) -> Positions:
+        """Return the position that the sink kept with its data, by partition."""
+        found = {name: each.held for name, each in self.partitions.items()}
+        return Positions({n: p for n, p in found.items() if isinstance(p, Position)})
+
+    def with_sole(self, **changes: object) -> "Offset":
+        """Return the offset with changed fields of its only partition."""
+        changed = msgspec.structs.replace(self.sole, **changes)
+        return msgspec.structs.replace(self, partitions=dict.fromkeys(self.partitions, changed))
+
+
+def encoded(offset: Offset) -> bytes:
+    """Return the stored form: JSON."""
+    return msgspec.json.encode(offset)
+
+
+def decoded(data: bytes) -> Offset:
+    """Return the offset that `encoded` stored, in this version or an earlier one.
+
+    Version 1 (until 0.1) knew one partition, whose fields stood beside the rest.
+    Raises: ValueError when it is none, or of a later version.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_OffsetVersion).version
+        if version > NEWEST_VERSION:
+            message = f"it has version {version}; this waltap knows {NEWEST_VERSION}"
+            raise ValueError(message)
+        if version == 1:
+            found = msgspec.json.decode(data, type=_Version1)
+            sole = msgspec.convert(msgspec.to_builtins(found), PartitionOffset)
+            return Offset(partitions={SOLE: sole}, snapshot=found.snapshot, signals=found.signals)
+        return msgspec.json.decode(data, type=Offset)
+    except UNREADABLE as error:
+        raise ValueError(str(error)) from error
+
+
+class _OffsetVersion(msgspec.Struct):
+    version: int = 1
+
+
+class _Version1(PartitionOffset, frozen=True, kw_only=True):
+    """The stored form of version 1, without named partitions."""
+
+    snapshot: SnapshotProgress | None = None
+    signals: dict[str, object] = {}
+
+
+class OffsetStore(abc.ABC):
+    """Stores one offset for each pipeline."""
+
+    @abc.abstractmethod
+    def load(self) -> Offset | None:
+        """Return the stored offset, None without one. Raises: OffsetError."""
+
+    @abc.abstractmethod
+    def store(self, offset: Offset) -> None:
+        """Replace the stored offset atomically; return once it is durable.
+
+        Raises: OffsetError.
+        """
+
+    @abc.abstractmethod
+    def clear(self) -> None:
+        """Delete the stored offset. Raises: OffsetError."""

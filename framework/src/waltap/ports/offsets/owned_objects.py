@@ -1,0 +1,137 @@
+"""Record which slot and publications a pipeline owns on servers.
+
+The record outlives the offset: `waltap offsets clear` deletes a position, not a slot. An entry is written
+*before* its object is created. So a start that was killed in between recognizes its own slot, and
+`waltap drop` finds every object.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import replace_durably
+from waltap.errors import ConnectionLost, OffsetError
+
+__all__ = ["BelongingsUnreadable", "BelongingsUnwritable", "OwnedObject", "OwnedObjects"]
+
+
+class BelongingsUnreadable(OffsetError):
+    """The list of the pipeline's server objects is damaged."""
+
+    code = "WT-6006"
+    remedy = (
+        "Restore {path} from a backup, or remove it; when slot and publication are this pipeline's "
+        "and no offset is stored, slot.adopt=true lets it take its slot again."
+    )
+
+
+class BelongingsUnwritable(OffsetError):
+    """The list of the pipeline's server objects cannot be written."""
+
+    code = "WT-6007"
+    remedy = "Make {path} writable (space, permissions); waltap.state.dir chooses the folder."
+
+
+class OwnedObject(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """One object on a server that belongs to a pipeline."""
+
+    # "slot" or "publication".
+    kind: str
+    name: str
+    system_id: str
+    database: str
+    # Whether this pipeline created it. `waltap drop` keeps an object that existed before.
+    made: bool = True
+    # The next fields are for a slot whose publication is completed later. This one is the
+    # server's time of creation, in µs since 1970; 0 if unknown.
+    made_at: int = 0
+    # Greatest OID of a table at that time.
+    newest: int = 0
+    # Each streamed table, and the LSN from which the publication has it (0: the start).
+    streams: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        """Return the key of the entry."""
+        return self.kind, self.name, self.system_id, self.database
+
+
+class OwnedObjects:
+    """The entries of one pipeline, in a JSON file.
+
+    Without ``path`` they are in memory only. Raises, from every method: BelongingsUnreadable,
+    BelongingsUnwritable.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._entries: dict[tuple[str, str, str, str], OwnedObject] | None = None
+
+    def all(self) -> list[OwnedObject]:
+        """Return every entry, sorted."""
+        return sorted(self._loaded().values())
+
+    def find(self, kind: str, name: str, system_id: str, database: str) -> OwnedObject | None:
+        """Return the entry of one object, None without one."""
+        return self._loaded().get((kind, name, system_id, database))
+
+    def keep(self, *entries: OwnedObject) -> None:
+        """Add or replace entries durably; skip a write without changes."""
+        known = self._loaded()
+        new = {entry.place: entry for entry in entries}
+        if any(known.get(place) != entry for place, entry in new.items()):
+            self._replace({**known, **new})
+
+    @contextmanager
+    def making(self, *entries: OwnedObject) -> Iterator[None]:
+        """Record ``entries`` while the ``with`` block creates the objects.
+
+        If the block fails, the entries are removed.
+        """
+        self.keep(*entries)
+        try:
+            yield
+        # The server may have created the object before the connection broke: keep the entry.
+        except ConnectionLost:
+            raise
+        except Exception:
+            self.forget(entries)
+            raise
+
+    def forget(self, entries: Iterable[OwnedObject]) -> None:
+        """Remove the entries of deleted objects."""
+        known, gone = self._loaded(), {entry.place for entry in entries}
+        if gone & known.keys():
+            self._replace({place: entry for place, entry in known.items() if place not in gone})
+
+    def _loaded(self) -> dict[tuple[str, str, str, str], OwnedObject]:
+        if self._entries is None:
+            self._entries = {entry.place: entry for entry in self._read()}
+        return self._entries
+
+    def _read(self) -> list[OwnedObject]:
+        if self.path is None:
+            return []
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=list[OwnedObject])
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+        ):  # other checks report a missing folder
+            return []
+        except (OSError, *UNREADABLE) as error:
+            problem = f"what the pipeline has on the server cannot be read: {error}"
+            raise BelongingsUnreadable(problem, path=self.path) from error
+
+    def _replace(self, entries: dict[tuple[str, str, str, str], OwnedObject]) -> None:
+        if self.path is not None:
+            data = msgspec.json.format(msgspec.json.encode(sorted(entries.values())), indent=1)
+            try:
+                replace_durably(self.path, data + b"\n")
+            except OSError as error:
+                problem = f"what the pipeline has on the server cannot be stored: {error.strerror}"
+                raise BelongingsUnwritable(problem, path=self.path) from error
+        self._entries = entries

@@ -1,0 +1,88 @@
+"""Store the position of each of several sinks, beside the offset.
+
+The offset itself has the position of the slowest sink.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import replace_durably
+from waltap.changes.transactions.order import TransactionCounts
+from waltap.changes.transactions.position import Position, Positions
+from waltap.errors import OffsetError
+
+__all__ = ["OutletPositions", "SinkProgress"]
+
+
+class SinkProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The durable position of one sink, by partition."""
+
+    positions: dict[str, Position]
+    # ``counted`` and ``held`` are as in `PartitionOffset`.
+    counted: TransactionCounts | None = None
+    held: dict[str, Position] = {}
+
+
+class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored form of the file."""
+
+    outlets: dict[str, SinkProgress]
+    # The pipeline's position at that time: a lower offset was set by hand.
+    slowest: dict[str, Position] = {}
+    version: int = 1
+
+
+class OutletPositionsUnreadable(OffsetError):
+    """The file with the positions of a pipeline's sinks cannot be read or written."""
+
+    code = "WT-6203"
+    remedy = (
+        "Restore {path} from a backup, or remove it: every sink then goes on from the stored offset, "
+        "which is the slowest's, and those that were ahead get some changes twice."
+    )
+
+
+class OutletPositions:
+    """The sink positions of one pipeline."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kept: bytes | None = None
+
+    def load(self, stored: Positions) -> dict[str, SinkProgress]:
+        """Return each sink's progress at the pipeline's position ``stored``.
+
+        Return nothing without an offset, or after the operator moved the offset back: all sinks then
+        need the changes after it again.
+
+        Raises: OutletPositionsUnreadable.
+        """
+        try:
+            data = self._path.read_bytes()
+            found = msgspec.json.decode(data, type=_StoredPositions)
+        except FileNotFoundError:
+            return {}
+        except (OSError, *UNREADABLE) as cause:
+            raise OutletPositionsUnreadable(
+                f"{self._path} cannot be read: {cause}", path=self._path
+            ) from cause
+        if not stored or any(stored.get(n, p) < p for n, p in found.slowest.items()):
+            return {}
+        self._kept = data
+        return found.outlets
+
+    def store(self, outlets: dict[str, SinkProgress], slowest: Positions) -> None:
+        """Store changed positions durably. Raises: OutletPositionsUnreadable."""
+        data = msgspec.json.encode(_StoredPositions(outlets=outlets, slowest=dict(slowest)))
+        # Most flushes change nothing here: skip the fsync.
+        if data == self._kept:
+            return
+        try:
+            replace_durably(self._path, data)
+        except OSError as cause:
+            raise OutletPositionsUnreadable(
+                f"{self._path} cannot be written: {cause.strerror}", path=self._path
+            ) from cause
+        self._kept = data

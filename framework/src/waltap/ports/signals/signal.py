@@ -1,0 +1,191 @@
+"""Parse Debezium's signals into snapshot requests. Sans-IO.
+
+Signals are untrusted input. Parsing has a limit of size and of time, and ends in a request or in
+`SignalUnusable`.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+import orjson
+
+from waltap.changes.decode.relation_name import schema_and_table
+from waltap.ports.signals.errors import SignalUnusable
+from waltap.ports.signals.name_patterns import NamePatterns
+
+__all__ = ["SNAPSHOTS", "Action", "Signal", "SnapshotRequest", "names", "requests"]
+
+Action = Callable[[int], str]
+"""Acts on a signal at a time in µs since 1970 UTC; returns why it failed, "" if it did not."""
+
+KNOWN = {
+    "execute-snapshot": {
+        "data-collections",
+        "type",
+        "additional-conditions",
+        "additional-condition",
+        "surrogate-key",
+    },
+    "stop-snapshot": {"data-collections", "type"},
+    "pause-snapshot": {"type"},
+    "resume-snapshot": {"type"},
+    "log": {"message"},
+}
+"""Type of signal → the members that its data may have."""
+
+SNAPSHOTS = frozenset(KNOWN) - {"log"}
+"""Types of signals about snapshots."""
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """One signal as its sender wrote it."""
+
+    identifier: str
+    # Debezium's type, such as ``execute-snapshot``
+    kind: str
+    # JSON text, not parsed yet
+    data: str
+
+    def arguments(self, max_bytes: int) -> dict[str, object]:
+        """Return the data as an object, ``{}`` for empty data.
+
+        Raises: SignalUnusable.
+        """
+        if len(self.data) > max_bytes or len(self.data.encode(errors="replace")) > max_bytes:
+            raise SignalUnusable(
+                f"data of signal {self.identifier!r} is larger than {max_bytes} bytes, "
+                "the limit that waltap.signal.max.bytes sets"
+            )
+        if not self.data.strip():
+            return {}
+        try:
+            # orjson refuses deep nesting and lone surrogates
+            value = orjson.loads(self.data)
+        except ValueError as error:
+            raise SignalUnusable(
+                f"data of signal {self.identifier!r} is not JSON: {error}"
+            ) from error
+        if not isinstance(value, dict):
+            raise SignalUnusable(f"data of signal {self.identifier!r} is not a JSON object")
+        if "\\u0000" in self.data:
+            raise SignalUnusable(f"data of signal {self.identifier!r} has a NUL character")
+        return value
+
+    def unknown(self, arguments: dict[str, object]) -> list[str]:
+        """Return the members that this type of signal does not know."""
+        known = KNOWN.get(self.kind)
+        return [] if known is None else sorted(set(arguments) - known)
+
+
+class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One table that a signal asks the pipeline to read."""
+
+    schema: str
+    table: str
+    # id of the signal
+    signal: str
+    # a predicate; with ``blocking`` a SELECT of the rows
+    condition: str | None = None
+    # column that orders and divides the rows in place of the key
+    surrogate_key: str | None = None
+    # read the whole table at once, instead of in chunks beside the stream
+    blocking: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
+
+def names(arguments: dict[str, object]) -> list[str]:
+    """Return the ``data-collections`` of a signal. Raises: SignalUnusable."""
+    given = arguments.get("data-collections", [])
+    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
+        raise SignalUnusable("data-collections must be a list of schema.table patterns")
+    return [str(entry) for entry in given]
+
+
+def requests(
+    signal: Signal,
+    arguments: dict[str, object],
+    known: Iterable[tuple[str, str]],
+    patterns: NamePatterns,
+) -> list[SnapshotRequest]:
+    """Return the requests of an ``execute-snapshot`` signal.
+
+    Each table comes once, in the signal's order. Entries are case-sensitive regular expressions that
+    must match a whole ``schema.table`` of ``known``. An entry without a match is a literal name.
+    Raises: SignalUnusable.
+    """
+    kind = str(arguments.get("type", "incremental")).lower()
+    if kind not in {"incremental", "blocking"}:
+        raise SignalUnusable(
+            f"snapshot type {kind[:100]!r} is not known; known are incremental, blocking"
+        )
+    conditions = _conditions(arguments)
+    surrogate = arguments.get("surrogate-key")
+    if surrogate is not None and not isinstance(surrogate, str):
+        raise SignalUnusable("surrogate-key must be the name of a column")
+    tables = {".".join(table): table for table in known}
+    found: dict[tuple[str, str], None] = {}
+    for entry in names(arguments):
+        literal = schema_and_table(entry)
+        if literal is not None and literal in found:
+            continue
+        matches = [tables[name] for name in patterns.matching(entry, tables)]
+        if not matches and literal is not None:
+            matches = [literal]
+        found.update(dict.fromkeys(matches))
+    return [
+        SnapshotRequest(
+            schema=schema,
+            table=table,
+            signal=signal.identifier,
+            condition=_condition((schema, table), conditions, patterns),
+            surrogate_key=surrogate or None,
+            blocking=kind == "blocking",
+        )
+        for schema, table in found
+    ]
+
+
+def _conditions(arguments: dict[str, object]) -> list[tuple[str | None, str]]:
+    """Return (pattern of tables, predicate) pairs.
+
+    The pattern None is for every table.
+    """
+    given = arguments.get("additional-conditions", [])
+    if not isinstance(given, list):
+        raise SignalUnusable("additional-conditions must be a list")
+    conditions: list[tuple[str | None, str]] = []
+    for entry in given:
+        if not isinstance(entry, dict) or not isinstance(entry.get("data-collection"), str):
+            raise SignalUnusable("an additional condition needs data-collection and filter")
+        predicate = entry.get("filter", "")
+        if not isinstance(predicate, str):
+            raise SignalUnusable("the filter of an additional condition must be a string")
+        conditions.append((entry["data-collection"], predicate))
+    alone = arguments.get("additional-condition")
+    if alone is None:
+        return conditions
+    if conditions:
+        raise SignalUnusable("give additional-conditions or additional-condition, not both")
+    if not isinstance(alone, str):
+        raise SignalUnusable("additional-condition must be a string")
+    return [(None, alone)]
+
+
+def _condition(
+    table: tuple[str, str], conditions: list[tuple[str | None, str]], patterns: NamePatterns
+) -> str | None:
+    name = ".".join(table)
+    for entry, predicate in conditions:
+        fits = (
+            entry is None
+            or entry == name
+            or schema_and_table(entry) == table
+            or patterns.matching(entry, (name,), case_sensitive=False)
+        )
+        if fits:
+            return predicate.strip() or None
+    return None

@@ -1,0 +1,63 @@
+"""Check that a destination still has the sink's durable data."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from waltap.changes.transactions.position import Position, Positions, lsn_text
+from waltap.errors import SinkError
+from waltap.ports.source.slot_status import SlotStatus
+
+__all__ = ["REREAD", "DestinationBehind", "require_held"]
+
+REREAD: Final = " read the captured tables again by `waltap repair FILE`; or"
+"""Part of the remedy outside a snapshot."""
+
+
+class DestinationBehind(SinkError):
+    """The destination ends before the sink's durable position: changes are missing.
+
+    ``has`` is the position at the end of the destination, by partition; None if unknown.
+    """
+
+    code = "WT-5003"
+    loses = True
+    remedy = (
+        "It was restored from a backup, emptied or made anew. Bring it back as it was; or read the "
+        "captured tables again by `waltap repair FILE`, or from the beginning by "
+        "`waltap offsets clear FILE` and a start{replay}."
+    )
+
+    def __init__(self, problem: str, *, has: Positions | None = None, **fields: object) -> None:
+        super().__init__(problem, **fields)
+        self.has = has
+
+
+def require_held(
+    sink: str,
+    recorded: Mapping[str, Position],
+    found: Mapping[str, Position],
+    slot: Callable[[], SlotStatus | None] = lambda: None,
+) -> None:
+    """Check that a sink still has its recorded position in each partition.
+
+    ``recorded`` is the result of `Sink.held` when the offset was stored, ``found`` the result of
+    `Sink.open`. If ``slot`` has not confirmed more than ``found``, the error names the way to stream the
+    rest again. Raises: DestinationBehind.
+    """
+    for partition, had in recorded.items():
+        has = found.get(partition)
+        if has is not None and has >= had:
+            continue
+        ends, replay = "has no position of this pipeline", ""  # no slot still has the first change
+        if has is not None:
+            ends, status = f"ends at {has}", slot()
+            if status is not None and status.confirmed_lsn <= has.end_lsn:
+                replay = (
+                    f"; or stream the changes again by `waltap offsets set FILE {lsn_text(has.end_lsn)}` "
+                    "and a start: the slot still has the WAL"
+                )
+        raise DestinationBehind(
+            f"the destination of the sink {sink} {ends}, and had everything up to {had}",
+            has=Positions(found),
+            replay=replay,
+        )

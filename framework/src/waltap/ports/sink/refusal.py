@@ -1,0 +1,92 @@
+"""Report single records or changes that a destination refuses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from waltap.changes.decode.message import Change
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.errors import RecordError, SinkError, WaltapError
+from waltap.ports.sink.bisect import BatchLocation, Part, every_event, without
+
+__all__ = ["RecordsRefused", "RefusedEvent", "leave_out", "places_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedEvent:
+    """One refused event of a batch, with its own error."""
+
+    error: WaltapError
+    # The record's index in `Batch.records`, or the row's in ``rows``.
+    index: int = -1
+    # The refused object of a part, from a sink that takes changes.
+    change: Change | None = None
+    # The part of a refused snapshot row.
+    rows: SnapshotRows | None = None
+
+
+class RecordsRefused(SinkError, RecordError):
+    """The destination refuses single records or changes of a batch.
+
+    It would accept the others. `Sink.write` raises this with at least one of them, and with all that it
+    knows (one is enough where `SinkContext.tolerant` is false). The batch was not taken; earlier batches
+    stay. Depending on the pipeline's policy, the engine stops with the first error. Otherwise it stores
+    the refused events elsewhere, removes them from the batch, and writes *the same batch object* again.
+    Then ``records``, or the changes and rows of ``parts``, are fewer; ``position`` is the same. The sink
+    may refuse a part again. So
+
+    * a sink that commits the batch as one transaction rolls back, raises, and commits the rest in the next
+      `write`: it never commits the position of an event that is stored nowhere;
+    * a sink that has already sent the other events remembers the batch object, and the next `write` of
+    that object only takes its position.
+
+    Never raise it for a problem that another try or a repair of the destination solves: a lost connection,
+    another instance that took over, a missing table or topic, a refused login, a full disk.
+    """
+
+    code = "WT-5804"
+    remedy = (
+        "See what the destination says of it. errors.tolerance says what becomes of such records: stop, "
+        "leave them out, or write them to the dead letters and go on."
+    )
+
+    def __init__(self, refused: Sequence[RefusedEvent]) -> None:
+        self.refused = tuple(refused)
+        first = self.refused[0].error
+        count = len(self.refused)
+        super().__init__(first.problem if count == 1 else f"{count} records; {first.problem}")
+
+
+def leave_out(batch: Batch, refused: Sequence[RefusedEvent]) -> None:
+    """Remove the refused events from ``batch`` before its next write."""
+    if batch.records is not None:
+        gone = {each.index for each in refused}
+        batch.records = [each for at, each in enumerate(batch.records) if at not in gone]
+        return
+    places = places_of(batch.parts, refused)
+    batch.parts = without(batch.parts, places)
+    batch.events -= len(places)
+
+
+def places_of(
+    parts: Sequence[Part], refused: Sequence[RefusedEvent]
+) -> dict[BatchLocation, RefusedEvent]:
+    """Return the locations of the refused changes and rows, in order."""
+    # Equal changes may occur twice in a batch: compare the objects.
+    changes = {id(each.change): each for each in refused if each.change is not None}
+    rows = {(id(each.rows), each.index): each for each in refused if each.rows is not None}
+    found = {
+        where: each for where in every_event(parts) if (each := _named(parts, where, changes, rows))
+    }
+    return dict(sorted(found.items()))
+
+
+def _named(
+    parts: Sequence[Part],
+    where: BatchLocation,
+    changes: dict[int, RefusedEvent],
+    rows: dict[tuple[int, int], RefusedEvent],
+) -> RefusedEvent | None:
+    part = parts[where.part]
+    if isinstance(part, TransactionPart):
+        return changes.get(id(part.changes[where.at]))
+    return rows.get((id(part), where.at))

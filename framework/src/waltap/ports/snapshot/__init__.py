@@ -1,0 +1,14 @@
+"""Snapshots: modes, plans, chunks, watermarks."""
+
+from typing import TYPE_CHECKING
+
+from waltap.base.public_names import on_first_use
+
+if TYPE_CHECKING:
+    from waltap.ports.snapshot.chunk import SnapshotChunk
+    from waltap.ports.snapshot.snapshotter import SnapshotFacts, SnapshotStart, Snapshotter
+
+__all__ = ["SnapshotChunk", "SnapshotFacts", "SnapshotStart", "Snapshotter"]
+
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__)

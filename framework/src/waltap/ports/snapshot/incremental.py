@@ -1,0 +1,642 @@
+"""Incremental snapshots: tables are read in chunks while changes stream.
+
+Sans-IO: the database is behind `ChunkSource` (chunk_source.py), and the clock is an argument.
+
+Theory of operation. Signals queue tables. For the table at the head, the engine reads the next chunk by
+key, writes a pair of watermarks, and continues to stream. Changes that are not in the chunk drop its rows
+(window.py). At the high watermark the remaining rows are delivered, just before it, and the next chunk is
+read. The state (queue, last delivered key, greatest key) is part of the offset. After a restart the chunk
+that was not delivered is read again.
+
+A change can stream before a reader of the table can see it: a commit is in the WAL first and visible
+later. With synchronous replication the delay may be long. So a chunk is valid only if it saw every
+transaction that had streamed before; otherwise it is read again a little later.
+
+A row whose key changes may be in no chunk. If its update lacks values, it is read later (moved_rows.py).
+
+If nothing may be written (``read.only``, no signal table), a position replaces the high watermark:
+everything visible in the chunk had committed before it. The rows are delivered when the stream reaches it,
+by a later transaction or by a keepalive of an idle server.
+
+A signal is data from outside and would be read again at every start, so no signal ends the pipeline. An
+unreadable signal is ignored. A request that the database refuses ends (a bad condition, a table without
+SELECT permission). Each case is logged as a warning.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from waltap.changes.decode.message import Change, Delete, Insert
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation_name import schema_and_table
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.errors import DecodeError, RetryVerdict, SourceError
+from waltap.ports.signals.errors import (
+    SignalTableUnusable,
+    SignalUnusable,
+)
+from waltap.ports.signals.name_patterns import NamePatterns
+from waltap.ports.signals.signal import (
+    Action,
+    Signal,
+    SnapshotRequest,
+    names,
+    requests,
+)
+from waltap.ports.snapshot.chunk_reader import ChunkReader, text_of
+from waltap.ports.snapshot.chunk_size import ChunkSize
+from waltap.ports.snapshot.chunk_source import ChunkSource
+from waltap.ports.snapshot.incremental_state import IncrementalState
+from waltap.ports.snapshot.moved_rows import MovedRows
+from waltap.ports.snapshot.requests import (
+    accepted_of,
+    as_streamed,
+    cut,
+    key_text,
+    listed,
+    refused,
+    some,
+)
+from waltap.ports.snapshot.window import SnapshotWindow
+
+__all__ = ["IncrementalSnapshots", "StreamPoint"]
+
+log = logging.getLogger(__name__)
+
+NO_POSITION = (
+    "the source has no WAL position that tells where the rows belong: signal.data.collection must name a "
+    "table for watermarks, and read.only be false"
+)
+OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
+NO_KEY = (
+    "the table has no key to read it by; message.key.columns may name one for all, "
+    "a signal's surrogate-key one for itself"
+)
+
+
+Read = Callable[[Signal, Callable[[Signal, dict[str, object]], Action] | None], "Action | str"]
+
+
+class StreamPoint(msgspec.Struct, frozen=True):
+    """Locate a signal in the stream."""
+
+    # LSN of the signal's row; the other fields are from its part.
+    lsn: int
+    xid: int | None
+    previous_end_lsn: int | None
+
+
+class IncrementalSnapshots:
+    """Watch the stream for signals and watermarks, and insert chunks.
+
+    ``read`` returns the action of a signal, or the reason for ignoring it; its argument is the function
+    for signals about snapshots. ``keys`` returns the key of a relation's events, for tables without a
+    primary key. ``identifying`` returns the columns by which the replica identity knows a row.
+
+    ``match_s`` limits the seconds of ``match_clock``, the processor's time, for matching a signal's
+    patterns; ``clock`` times chunks. ``size`` is the size of chunks. ``obeyed`` means that rows of the
+    signal table are signals and not only watermarks. ``notice`` receives the notifications of a
+    snapshot: kind, signal id, members, and the ``rows`` read of a table.
+    ``identifier`` returns a new id for a row of the signal table. ``undecided`` returns the GIDs of
+    delivered transactions without a commit.
+    """
+
+    def __init__(
+        self,
+        source: ChunkSource,
+        signal_table: tuple[str, str] | None,
+        *,
+        writes: bool = True,
+        read: Read,
+        keys: Callable[[Relation], tuple[int, ...]],
+        identifying: Callable[[Relation], tuple[int, ...]],
+        clock: Callable[[], float],
+        match_clock: Callable[[], float],
+        identifier: Callable[[], str],
+        match_s: float,
+        size: ChunkSize,
+        delete_closes: bool = False,
+        obeyed: bool = True,
+        notice: Callable[..., None] = lambda _kind, _identifier, **_data: None,
+        state: IncrementalState | None = None,
+        undecided: Callable[[], list[str]] = list,
+    ) -> None:
+        self._undecided, self._held_by = undecided, ""
+        self._source, self._signal_table, self._writes = source, signal_table, writes
+        self._until: int | None = None
+        self._identifying = identifying
+        self._match_clock, self._match_s = match_clock, match_s
+        self._identifier = identifier
+        # Cache of `stored`; every change of the state must reset it.
+        self._stored: dict[str, object] | None = None
+        self._read_signal = read
+        self._delete_closes, self._obeyed, self._notice = delete_closes, obeyed, notice
+        self._scanned = 0
+        # Whether the next chunk could not be read yet: the engine must call `resume` soon.
+        self.waiting = False
+        # The signal in the stream that requested the blocking snapshot.
+        self.point: StreamPoint | None = None
+        self.state = state or IncrementalState()
+        self.state.read_on(self.state.settling)
+        self._settled_by = ""
+        self._settled_at: int | None = None
+        self._moved = MovedRows(self.state, identifying)
+        self._reader = ChunkReader(source, self.state, self._moved, size, keys, clock)
+        self._window: SnapshotWindow | None = None
+        self._at_end = False
+        self._saw: Callable[[int], bool] = _nothing
+        self._chunk_end: list[str | None] | None = None
+        self._chunk_relation: Relation | None = None
+        self._signal_relations: dict[Relation, bool] = {}
+
+    @property
+    def stored(self) -> dict[str, object]:
+        """Return the state in the form of the offset."""
+        if self._stored is None:
+            self.state.recent = list(self._reader.recent) if self.state.queue else []
+            self._stored = msgspec.to_builtins(self.state)
+        return self._stored
+
+    def ask_for(self, table: str) -> bool:
+        """Write a signal that requests the rows of ``table`` (schema.table).
+
+        Return False if the signal table refuses it.
+        """
+        data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
+        try:
+            self._source.watermark(self._identifier(), "execute-snapshot", data)
+        except SourceError as error:
+            if error.retry is not RetryVerdict.NEVER:
+                raise
+            log.warning("the signal table takes no signal: %s", error.problem)
+            return False
+        return True
+
+    @property
+    def until(self) -> int | None:
+        """Return the LSN for delivering the present chunk.
+
+        None means that there is no chunk, or that a watermark ends it.
+        """
+        return self._settled_at if self._window is None else self._until
+
+    def hasten(self) -> None:
+        """Make the stream reach `until` soon.
+
+        Raises: SourceError.
+        """
+        self._source.hasten()
+
+    def reached(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
+        """Return the rows to deliver here.
+
+        Every transaction that had committed before ``lsn`` has streamed. ``previous_end_lsn`` is that of
+        `TransactionPart`.
+        """
+        until = self.until
+        if until is None or lsn < until:
+            return []
+        self._stored = None
+        if self._window is None:
+            self._settle()
+            self.resume(now)
+            return []
+        return self._rows(self._closed(now), until, previous_end_lsn, now)
+
+    def resume(self, now: int) -> None:
+        """Resume from the state after a restart or a wait.
+
+        ``now`` is that of `process`.
+        """
+        self._stored = None
+        if self.state.queue and self._window is None and not self.state.paused:
+            self._next_chunk(now)
+
+    def process(
+        self, parts: list[TransactionPart], now: int
+    ) -> tuple[list[TransactionPart | SnapshotRows], list[TransactionPart]]:
+        """Return ``parts`` with chunks between them.
+
+        ``now`` is in µs since 1970 UTC. The first list ends at a signal for a blocking snapshot: its
+        tables must be read then (``state.blocking``). The second list has the parts after it.
+        """
+        out: list[TransactionPart | SnapshotRows] = []
+        for index, part in enumerate(parts):
+            if self.until is not None:
+                out += self.reached(part.commit_lsn, part.previous_end_lsn, now)
+            if part.xid is not None and (part.starts or part.complete):
+                self._reader.recent.append(part.xid)
+                if self.state.queue:
+                    self._stored = None
+            if not self._concerns(part):
+                out.append(part)
+                continue
+            pieces, rest = self._part(part, now)
+            out += pieces
+            if rest is not None:
+                return out, [rest, *parts[index + 1 :]]
+        return out, []
+
+    def read_at_once(self, now: int) -> None:
+        """End the blocking snapshot, and read the present chunk again.
+
+        The rows of that chunk are older than those of the blocking snapshot.
+        """
+        self._stored = None
+        self.state.blocking, self.point = [], None
+        if self._window is not None:
+            self._window = None
+            self.resume(now)
+
+    def _concerns(self, part: TransactionPart) -> bool:
+        if self._window is not None or self._moved.watching:
+            return bool(part.changes)
+        return self._signal_table is not None and any(
+            self._is_signal(change) for change in part.changes
+        )
+
+    def _is_signal(self, change: Change) -> bool:
+        if not isinstance(change, Insert | Delete):
+            return False
+        known = self._signal_relations.get(change.relation)
+        if known is None:
+            known = (change.relation.schema, change.relation.table) == self._signal_table
+            self._signal_relations[change.relation] = known
+        return known
+
+    def _part(
+        self, part: TransactionPart, now: int
+    ) -> tuple[list[TransactionPart | SnapshotRows], TransactionPart | None]:
+        """Return ``part`` with chunks in it, and its rest.
+
+        The rest follows a signal for a blocking snapshot; without such a signal it is None.
+        """
+        self._stored = None
+        out: list[TransactionPart | SnapshotRows] = []
+        rest, watched = part, self._window if self._newer(part) else None
+        cut = 0
+        for index, change in enumerate(part.changes):
+            if self._is_signal(change):
+                rows = self._signalled(change, now)
+                if rows:
+                    if index > cut:
+                        before, rest = rest.split(index - cut)
+                        out.append(before)
+                        cut = index
+                    out += self._rows(rows, change.lsn, part.previous_end_lsn, now)
+                if self.state.blocking:
+                    before, rest = rest.split(index + 1 - cut)
+                    self.point = StreamPoint(change.lsn, part.xid, part.previous_end_lsn)
+                    return [*out, before], rest
+                watched = self._window if self._newer(part) else None
+                continue
+            self._moved.see(change)
+            if watched is not None:
+                watched.see(change)
+        return [*out, rest], None
+
+    def _newer(self, part: TransactionPart) -> bool:
+        """Return whether a part's changes are newer than the present chunk."""
+        return not part.xid or not self._saw(part.xid)
+
+    # --- signals ------------------------------------------------------------------------------
+
+    def _signalled(self, change: Change, now: int) -> list[Tuple]:
+        """Process a signal row, and return rows to deliver before it."""
+        if isinstance(change, Delete):
+            return self._marked(self._texts(change)[0], now) if self._delete_closes else []
+        assert isinstance(change, Insert)
+        signal = Signal(*self._texts(change))
+        # Visibility replaces the low watermark (window.py).
+        if signal.kind == OPEN:
+            return []
+        if signal.kind == CLOSE:
+            return self._marked(signal.identifier, now)
+        if self._obeyed:
+            self.take(signal, now)
+        return []
+
+    def take(self, signal: Signal, now: int) -> str:
+        """Process a signal of any channel.
+
+        Return the reason for ignoring it, or "". Raises: SourceError; then the signal waits.
+        """
+        self._stored = None
+        found = self._read_signal(signal, self._action)
+        return found if isinstance(found, str) else found(now)
+
+    def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
+        """Return id, type and data of a signal, "" for missing ones."""
+        row = change.new if isinstance(change, Insert) else change.old
+        texts = [value if isinstance(value, str) else "" for value in row[:3]]
+        identifier, kind, data = (*texts, "", "", "")[:3]
+        return identifier, kind, data
+
+    def _marked(self, identifier: str, now: int) -> list[Tuple]:
+        """Process a high watermark, and return the rows to deliver."""
+        window = self._window
+        if window is not None and identifier.startswith(window.identifier):
+            return self._closed(now)
+        if self._settled_by and identifier.startswith(self._settled_by):
+            self._settle()
+            self.resume(now)
+        return []
+
+    def _settle(self) -> None:
+        self._settled_by, self._settled_at = "", None
+        self.state.settle()
+
+    def _action(self, signal: Signal, arguments: dict[str, object]) -> Action:
+        """Return the action of a signal without performing it.
+
+        Raises: SignalUnusable.
+        """
+        if signal.kind == "execute-snapshot":
+            known = self._source.known_tables()
+            wanted = requests(signal, arguments, known, self._patterns())
+            readable = {place for places in known.values() for place in places}
+            streamed = as_streamed(wanted, known)
+            if not any((request.schema, request.table) in readable for request in streamed):
+                raise SignalUnusable(f"no such table is captured: {some(streamed)}")
+            if any(request.blocking for request in streamed):
+                return _doing(lambda _now: self._block(streamed, readable))
+            return _doing(lambda now: self._queue(streamed, readable, now))
+        if signal.kind == "stop-snapshot":
+            stopped = self._to_stop(arguments)
+            return _doing(lambda now: self._halt(stopped, now))
+        if signal.kind == "pause-snapshot":
+            return _doing(lambda _now: self._pause(paused=True))
+        return _doing(self._unpause)
+
+    def _patterns(self) -> NamePatterns:
+        return NamePatterns(self._match_clock, self._match_s)
+
+    def _block(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]]) -> None:
+        state = self.state
+        state.blocking = state.blocking + accepted_of(wanted, state.blocking, known)
+
+    def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> None:
+        state = self.state
+        idle = not state.queue
+        accepted = accepted_of(wanted, state.queue, known)
+        if accepted:
+            state.begin_anew({request.name for request in accepted})
+            log.info("incremental snapshot: %s will be read", some(accepted))
+        state.queue = state.queue + accepted
+        if accepted:
+            self._notice("STARTED", accepted[0].signal, data_collections=listed(state.queue))
+        if idle and not state.paused:
+            self._next_chunk(now)
+
+    def _pause(self, *, paused: bool) -> None:
+        self.state.paused = paused
+        if self.state.queue:
+            kind = "PAUSED" if paused else "RESUMED"
+            queued = listed(self.state.queue)
+            self._notice(kind, self.state.queue[0].signal, data_collections=queued)
+
+    def _unpause(self, now: int) -> None:
+        if self.state.paused:
+            self._pause(paused=False)
+            self.resume(now)
+
+    def _to_stop(self, arguments: dict[str, object]) -> set[SnapshotRequest]:
+        """Return the queued requests that a stop names, or all.
+
+        Raises: SignalUnusable.
+        """
+        queue, patterns = self.state.queue, self._patterns()
+        entries = names(arguments)
+        if not entries:
+            return set(queue)
+        stopped: set[SnapshotRequest] = set()
+        for entry in entries:
+            fits = set(patterns.matching(entry, {request.name for request in queue}))
+            literal = schema_and_table(entry)
+            found = {r for r in queue if r.name in fits or (r.schema, r.table) == literal}
+            if not found and not patterns.readable(entry):
+                raise SignalUnusable(
+                    f"{entry[:100]!r} is not a pattern and names no table in the queue"
+                )
+            stopped |= found
+        return stopped
+
+    def _halt(self, stopped: set[SnapshotRequest], now: int) -> None:
+        """Stop tables before the next chunk is read."""
+        # As in Debezium, a chunk that was read is delivered.
+        self.state.stopping = [*self.state.stopping, *stopped]
+        self.resume(now)
+
+    def _stop(self) -> None:
+        """Remove the stopped tables from the queue."""
+        state, stopped = self.state, set(self.state.stopping)
+        state.stopping = []
+        halted = [request for request in state.queue if request in stopped]
+        if not halted:
+            return
+        signal = state.queue[0].signal
+        if state.queue[0] in stopped:
+            state.forget_head()
+            self._reader.restart()
+            self._scanned = 0
+        state.queue = [request for request in state.queue if request not in stopped]
+        # Debezium sends both notifications; the second one is without the signal.
+        if not state.queue:
+            self._notice("COMPLETED", signal, observed=False)
+            signal = ""
+        self._notice("ABORTED", signal, data_collections=listed(halted))
+
+    # --- chunks -------------------------------------------------------------------------------
+
+    def _closed(self, now: int) -> list[Tuple]:
+        """Return the remaining rows of the window, and read the next chunk."""
+        window, self._window = self._window, None
+        assert window is not None
+        self._chunk_relation, self._until = window.relation, None
+        self.state.reached(self._chunk_end)
+        self._moved.read()
+        self._settle()
+        rows = window.rows()
+        if not self.state.paused:
+            self._next_chunk(now)
+        return rows
+
+    def _next_chunk(self, now: int) -> None:
+        """Read the next chunk with rows, from the head or a later table.
+
+        It gets one pair of watermarks. Without such a chunk, the pair ends the snapshot.
+        """
+        state = self.state
+        self._stop()
+        if not state.queue:
+            return
+        self.waiting = False
+        identifier, opened = self._identifier(), _instant(now)
+        try:
+            while state.queue and not self._read_head(identifier):
+                if self.waiting:
+                    return
+                told = state.head.told
+                done = state.finish_head(settles=self._at_end)
+                if not (state.queue or told):
+                    self._notice("COMPLETED", done.signal)
+            if self._writes:
+                self._mark(identifier, opened, now)
+                self._settled_by = identifier
+        except SourceError as error:
+            if error.retry is not RetryVerdict.NEVER:
+                raise
+            # The signal would be read again at every start, so this error must not end the pipeline.
+            log.warning(
+                "incremental snapshots need a signal table that waltap may write to: %s; given up: %s",
+                error.problem,
+                ", ".join(request.name for request in state.queue) or "nothing",
+                extra={"error_code": SignalTableUnusable.code},
+            )
+            self._window = None
+            state.queue, state.chunks, state.settling = [], {}, []
+
+    def _mark(self, identifier: str, opened: str, now: int) -> None:
+        """Write the watermarks around the chunk.
+
+        Raises: SourceError.
+        """
+        source = self._source
+        source.watermark(f"{identifier}-open", OPEN, json.dumps({"openWindowTimestamp": opened}))
+        if self._delete_closes:
+            source.watermark(f"{identifier}-open", "", "")
+        else:
+            times = {"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)}
+            source.watermark(f"{identifier}-close", CLOSE, json.dumps(times))
+
+    def _held(self) -> bool:
+        """Return whether transactions delivered at PREPARE are undecided."""
+        # A chunk would have their tables in the state before them.
+        held_by = ", ".join(map(repr, self._undecided()))
+        self.waiting = bool(held_by)
+        if held_by and held_by != self._held_by:
+            log.warning(
+                "incremental snapshot: waits until prepared transactions are decided whose rows were "
+                "delivered at PREPARE: %s",
+                cut(held_by),
+            )
+        self._held_by = held_by
+        return self.waiting
+
+    def _read_head(self, identifier: str) -> bool:
+        """Read the next chunk of the queue's head.
+
+        Return False if there is none, or none yet (`waiting`).
+        """
+        request, told = self.state.queue[0], self.state.head.told
+        self._at_end = False
+        if self._held():
+            return False
+        try:
+            relation = self._source.table(request)
+            key = () if relation is None else self._reader.key(request, relation)
+            chunk = self._reader.next(request, relation, key) if relation and key else None
+        except (SourceError, DecodeError) as error:
+            if error.retry is not RetryVerdict.NEVER:
+                raise
+            refused([request], error.problem)
+            return self._ended(request, "SQL_EXCEPTION")
+        self.waiting = relation is not None and bool(key) and self._reader.waiting
+        if self.waiting:
+            return False
+        if relation is None:
+            refused([request], "no such table is captured")
+            return self._ended(request, "UNKNOWN_SCHEMA")
+        if not key:
+            refused([request], NO_KEY)
+            return self._ended(request, "NO_PRIMARY_KEY")
+        if chunk is None or not chunk.rows:
+            if not told:
+                log.info("incremental snapshot: %s is read to its end", cut(request.name))
+            self._at_end = chunk is not None
+            self._settled_at = chunk.until if chunk is not None else self._settled_at
+            return self._ended(request, "EMPTY" if chunk is None else "SUCCEEDED")
+        if not self._writes and chunk.until is None:
+            refused([request], NO_POSITION)
+            return self._ended(request, "SKIPPED")
+        last = self.state.head.last_key
+        end = last if self._moved.reading else [text_of(chunk.rows[-1][index]) for index in key]
+        # The same key again would make an endless loop.
+        if end == last and not self._moved.reading:
+            refused([request], "a chunk ended where the one before it did: it would have no end")
+            return self._ended(request, "SKIPPED")
+        self._chunk_end = end
+        self._window = SnapshotWindow(identifier, relation, chunk.rows, self._identifying(relation))
+        self._saw, self._until = chunk.saw or _nothing, chunk.until
+        self._scanned += 0 if self._moved.reading else len(chunk.rows)
+        if told:
+            return True
+        self._notice(
+            "IN_PROGRESS",
+            request.signal,
+            data_collections=listed(self.state.queue),
+            current_collection_in_progress=request.name,
+            maximum_key=key_text(self.state.head.maximum),
+            last_processed_key=key_text(self._chunk_end),
+            rows=self._scanned,
+        )
+        return True
+
+    def _ended(self, request: SnapshotRequest, status: str) -> bool:
+        """Report the end of a table, and return False for `_read_head`."""
+        self._reader.restart()
+        if self.state.head.told:
+            return False
+        scanned, self._scanned = self._scanned, 0
+        self._notice(
+            "TABLE_SCAN_COMPLETED",
+            request.signal,
+            data_collections=listed(self.state.queue),
+            scanned_collection=request.name,
+            total_rows_scanned=str(scanned),
+            status=status,
+            rows=scanned,
+        )
+        return False
+
+    def _rows(
+        self, rows: list[Tuple], lsn: int, previous_end_lsn: int | None, now: int
+    ) -> list[SnapshotRows]:
+        """Return ``rows`` as a piece of the stream before ``lsn``."""
+        assert self._chunk_relation is not None
+        piece = SnapshotRows(
+            relation=self._chunk_relation,
+            rows=rows,
+            ts=now,
+            lsn=lsn,
+            xid=None,
+            previous_end_lsn=previous_end_lsn,
+            first_marker="incremental",
+            last_marker="incremental",
+            kind="incremental",
+        )
+        return [piece] if rows else []
+
+
+def _instant(now: int) -> str:
+    return datetime.fromtimestamp(now / 1_000_000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _doing(do: Callable[[int], None]) -> Action:
+    """Return ``do`` as an action that always succeeds."""
+
+    def act(now: int) -> str:
+        do(now)
+        return ""
+
+    return act
+
+
+def _nothing(_xid: int) -> bool:
+    return False

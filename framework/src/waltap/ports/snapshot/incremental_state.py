@@ -1,0 +1,118 @@
+"""State of incremental snapshots in the offset (`Offset.signals`)."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from waltap.ports.signals.signal import SnapshotRequest
+
+__all__ = ["ChunkState", "IncrementalState", "Key"]
+
+Key = list[str | None]
+
+
+class ChunkState(msgspec.Struct, frozen=True):
+    """Record the progress in the chunks of one table."""
+
+    # Key of the last delivered row, None before the first chunk.
+    last_key: Key | None = None
+    # Greatest key when the reading began.
+    maximum: Key | None = None
+    # Keys of moved rows, as JSON (moved_rows.py); True after a query for the row.
+    moved: dict[str, bool] = {}
+    # Only moved rows remain.
+    exhausted: bool = False
+    # The end of the table was reported.
+    told: bool = False
+    # As for `ChunkSource.chunk`. Earlier versions stored none: their order is that of the key.
+    order: list[int] = []
+
+
+class IncrementalState(msgspec.Struct):
+    """Hold the tables to read, and the progress of each."""
+
+    # Tables to read, in order.
+    queue: list[SnapshotRequest] = []
+    # schema.table → progress, for every table whose reading has begun.
+    chunks: dict[str, ChunkState] = {}
+    paused: bool = False
+    # Tables of unfinished blocking snapshots, each with its signal.
+    blocking: list[SnapshotRequest] = []
+    # Delivered transactions that no chunk has seen; kept while the queue has tables.
+    recent: list[int] = []
+    # Tables that must leave the queue before the next chunk is read.
+    stopping: list[SnapshotRequest] = []
+    # Tables that were read to their end, while changes that this reading saw have yet to stream.
+    settling: list[SnapshotRequest] = []
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, object]) -> "IncrementalState":
+        """Read the state from an offset."""
+        state = msgspec.convert(stored, cls)
+        # Versions until 0.1 stored only the chunk of the head, without its name.
+        if "chunks" not in stored and state.queue:
+            head = msgspec.convert(stored, ChunkState)
+            state.chunks = {state.queue[0].name: head} if head.maximum else {}
+        return state
+
+    @property
+    def head(self) -> ChunkState:
+        """Return the state of the table at the head of the queue."""
+        return self.chunks.get(self.queue[0].name, ChunkState()) if self.queue else ChunkState()
+
+    def reached(self, last_key: Key | None) -> None:
+        """Record that the head's rows up to ``last_key`` were delivered."""
+        self._keep(msgspec.structs.replace(self.head, last_key=last_key))
+
+    def bounded(self, maximum: Key, order: Sequence[int] = ()) -> None:
+        """Record the greatest key of the head, and the order of rows."""
+        self._keep(msgspec.structs.replace(self.head, maximum=maximum, order=list(order)))
+
+    def forget_head(self) -> None:
+        """Forget the head's progress."""
+        if self.queue:
+            self.chunks = {n: c for n, c in self.chunks.items() if n != self.queue[0].name}
+
+    def finish_head(self, *, settles: bool) -> SnapshotRequest:
+        """Remove the head from the queue, and return it.
+
+        ``settles`` keeps its progress until `settle`.
+        """
+        done, rest = self.queue[0], self.queue[1:]
+        if settles and done.name not in {request.name for request in rest}:
+            self._keep(msgspec.structs.replace(self.head, told=True))
+            self.settling = [*self.settling, done]
+        else:
+            self.forget_head()
+        self.queue = rest
+        return done
+
+    def settle(self) -> None:
+        """End the settling: everything that its reading saw has streamed.
+
+        Tables with moved rows return to the queue, and the others are forgotten.
+        """
+        self.read_on([r for r in self.settling if self._moved_of(r.name)])
+
+    def read_on(self, tables: list[SnapshotRequest]) -> None:
+        """Return ``tables`` to the queue, and forget other settling tables."""
+        done = {request.name for request in self.settling} - {request.name for request in tables}
+        self.chunks = {name: chunk for name, chunk in self.chunks.items() if name not in done}
+        self.queue, self.settling = [*tables, *self.queue], []
+
+    def begin_anew(self, names: set[str]) -> None:
+        """Forget the last reading of tables that a new signal requests."""
+        again = {request.name for request in self.settling} & names
+        self.settling = [request for request in self.settling if request.name not in again]
+        self.chunks = {name: chunk for name, chunk in self.chunks.items() if name not in again}
+
+    def _moved_of(self, name: str) -> dict[str, bool]:
+        """Return the rows of a table that moved since their query."""
+        chunk = self.chunks[name]
+        moved = {key: False for key, asked in chunk.moved.items() if not asked}
+        kept = msgspec.structs.replace(chunk, moved=moved, exhausted=True)
+        self.chunks = {**self.chunks, name: kept}
+        return moved
+
+    def _keep(self, chunk: ChunkState) -> None:
+        self.chunks = {**self.chunks, self.queue[0].name: chunk}

@@ -1,0 +1,83 @@
+"""Tables of a signal, and their names in the log and notifications."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from waltap.ports.signals.errors import TableNotRead
+from waltap.ports.signals.signal import SnapshotRequest
+
+__all__ = ["accepted_of", "as_streamed", "cut", "key_text", "listed", "refused", "some"]
+
+log = logging.getLogger(__name__)
+
+# A signal is data from outside, so its part in a line of the log is limited.
+LOGGED_NAMES = 10
+LOGGED_CHARACTERS = 2000
+
+
+def as_streamed(
+    wanted: list[SnapshotRequest], known: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
+) -> list[SnapshotRequest]:
+    """Replace tables by those under which their rows stream.
+
+    Each table is requested once.
+    """
+    found: dict[tuple[str, str], SnapshotRequest] = {}
+    for request in wanted:
+        named = request.schema, request.table
+        for schema, table in known.get(named) or (named,):
+            made = msgspec.structs.replace(request, schema=schema, table=table)
+            found.setdefault((schema, table), made)
+    return list(found.values())
+
+
+def accepted_of(
+    wanted: list[SnapshotRequest],
+    waiting: list[SnapshotRequest],
+    known: set[tuple[str, str]],
+) -> list[SnapshotRequest]:
+    """Return the new requests for known tables.
+
+    Requests that wait already are ignored; those for unknown tables are logged.
+    """
+    queued = {(r.schema, r.table, r.condition) for r in waiting}
+    new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
+    refused([r for r in new if (r.schema, r.table) not in known], "no such table is captured")
+    return [r for r in new if (r.schema, r.table) in known]
+
+
+def refused(requests: list[SnapshotRequest], why: str) -> None:
+    """Log once for all tables that they are not read."""
+    if not requests:
+        return
+    log.warning(
+        "table %s is not read as signal %s asks: %s",
+        some(requests),
+        cut(requests[0].signal),
+        cut(why),
+        extra={"relation": requests[0].name, "error_code": TableNotRead.code},
+    )
+
+
+def some(requests: list[SnapshotRequest]) -> str:
+    """Return the names of the first tables, and the number of others."""
+    names = ", ".join(request.name for request in requests[:LOGGED_NAMES])
+    more = len(requests) - LOGGED_NAMES
+    return cut(names) + (f" and {more} more" if more > 0 else "")
+
+
+def listed(requests: list[SnapshotRequest]) -> str:
+    """Return the names of all tables in the form of notifications."""
+    return ",".join(request.name for request in requests)
+
+
+def key_text(key: list[str | None] | None) -> str:
+    """Return the parts of a key in the form of notifications."""
+    return ",".join("<null>" if part is None else part for part in key or ())
+
+
+def cut(text: str) -> str:
+    """Return the part of ``text`` for the log."""
+    return text if len(text) <= LOGGED_CHARACTERS else f"{text[:LOGGED_CHARACTERS]}…"

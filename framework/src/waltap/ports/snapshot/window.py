@@ -1,0 +1,124 @@
+"""The watermark window of an incremental snapshot.
+
+The window holds the rows of one chunk while changes stream. The chunk has its own snapshot, which contains
+the changes of all transactions that it saw. Every other change is newer and drops its row. The rows that
+remain at the high watermark are correct at that point.
+
+DBLog separates the two kinds of changes by a low watermark. But a commit can be before it in the WAL and
+still be invisible to a reader. Source:
+"DBLog: A Watermark Based Change-Data-Capture Framework", section 3.
+
+An update may leave out a large value that it did not touch. Then the row stays, with the values of the
+update and the untouched values of the chunk. Sans-IO.
+"""
+
+from collections.abc import Callable
+
+from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
+
+__all__ = ["SnapshotWindow"]
+
+
+class SnapshotWindow:
+    """Hold the rows of one chunk.
+
+    ``identifier`` is in both watermarks.
+    """
+
+    def __init__(
+        self,
+        identifier: str,
+        relation: Relation,
+        rows: list[Tuple],
+        key: tuple[int, ...],
+    ) -> None:
+        """Index ``rows`` by their key.
+
+        ``key`` has the columns that identify images of a row (`ReplicaIdentity.identifying`).
+        """
+        self.identifier, self.relation = identifier, relation
+        self._keyed = bool(key)
+        self._key = key or tuple(range(len(relation.columns)))
+        # A key has several rows only if whole rows are the key.
+        self._rows: dict[Tuple, list[Tuple]] = {}
+        for row in rows:
+            self._rows.setdefault(self._key_of(row), []).append(row)
+        self._aligners: dict[Relation, Callable[[Tuple], Tuple]] = {}
+
+    def see(self, change: Change) -> None:
+        """Apply a change that is newer than the chunk."""
+        name = self.relation.name
+        if isinstance(change, Truncate):
+            if any(relation.name == name for relation in change.relations):
+                self._rows.clear()
+        elif isinstance(change, Insert | Update | Delete) and change.relation.name == name:
+            align = self._aligners.get(change.relation)
+            if align is None:
+                align = self._aligners[change.relation] = self._aligner(change.relation)
+            if isinstance(change, Insert):
+                if self._keyed:  # an equal row without a key is another row
+                    self._take(align(change.new))
+            elif isinstance(change, Delete):
+                self._take(align(change.old))
+            else:
+                self._updated(align(change.new), align(change.old) if change.old else ())
+
+    def rows(self) -> list[Tuple]:
+        """Return the rows without newer changes, in the order read."""
+        return [row for rows in self._rows.values() for row in rows]
+
+    def _updated(self, new: Tuple, old: Tuple) -> None:
+        row = self._take(old or new)
+        if row is None or UNCHANGED not in new:
+            return
+        merged = tuple(
+            known if isinstance(value, MissingValue) else value
+            for value, known in zip(new, row, strict=True)
+        )
+        self._rows.setdefault(self._key_of(merged), []).append(merged)
+
+    def _take(self, image: Tuple) -> Tuple | None:
+        """Remove and return the row of ``image``."""
+        key = self._key_of(image)
+        if any(isinstance(value, MissingValue) for value in key):
+            return self._search(image)
+        rows = self._rows.get(key)
+        if rows is None:
+            return None
+        row = rows.pop()
+        if not rows:
+            del self._rows[key]
+        return row
+
+    def _search(self, image: Tuple) -> Tuple | None:
+        """Remove and return the row of an image without a complete key.
+
+        The values that it has must be equal.
+        """
+        given = [(i, value) for i, value in enumerate(image) if not isinstance(value, MissingValue)]
+        for key, rows in self._rows.items() if given else ():
+            for row in rows:
+                if all(row[index] == value for index, value in given):
+                    rows.remove(row)
+                    if not rows:
+                        del self._rows[key]
+                    return row
+        return None
+
+    def _key_of(self, row: Tuple) -> Tuple:
+        return tuple(row[index] for index in self._key)
+
+    def _aligner(self, relation: Relation) -> Callable[[Tuple], Tuple]:
+        """Return the function that adapts images of another table version.
+
+        The result has the columns of the chunk in its order.
+        """
+        places = {column.name: index for index, column in enumerate(relation.columns)}
+        found = [places.get(column.name) for column in self.relation.columns]
+
+        def align(image: Tuple) -> Tuple:
+            return tuple(MissingValue.ABSENT if at is None else image[at] for at in found)
+
+        return align

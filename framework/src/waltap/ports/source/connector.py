@@ -1,0 +1,574 @@
+"""Define the contract of a connector, which reads changes from a source.
+
+Life cycle, all in the engine's thread unless stated otherwise:
+
+1. ``check(offset)``      reports every problem and changes nothing on the server;
+2. ``prepare(offset)``    creates publication and slot, sets replica identities, returns the start;
+3. ``snapshot(...)``      iterates over `SnapshotRows`, if the start needs a snapshot;
+4. ``stream(position)``   connects and returns a `ChangeStream`;
+5. ``close()``            comes last, after ``undo()`` if nothing was delivered.
+"""
+
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from waltap.changes.decode.decoder import Catalogue, ServerInfo
+from waltap.changes.decode.message import Message
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.errors import SourceError, WaltapError
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
+from waltap.ports.snapshot.snapshotter import Snapshotter
+from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.password import Password
+from waltap.ports.source.relation_memory import RelationMemory
+from waltap.ports.source.setup_plan import SetupPlan
+from waltap.ports.source.slot_status import SlotStatus
+
+if TYPE_CHECKING:
+    from waltap.changes.capture.properties import CaptureProperties
+    from waltap.changes.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
+    from waltap.changes.decode.replica_identity import IdentityWarning
+    from waltap.ports.signals.signal import SnapshotRequest
+    from waltap.ports.snapshot.chunk import SnapshotChunk
+    from waltap.ports.snapshot.chunk_source import ChunkSource
+
+__all__ = [
+    "ChangeStream",
+    "Connector",
+    "ConnectorContext",
+    "DecoderChoice",
+    "MadeByRun",
+    "PreflightCheck",
+    "SlotStatus",
+    "SnapshotOverlap",
+    "SourceLacks",
+    "StartPosition",
+    "StopRequested",
+]
+
+
+class SourceLacks(SourceError):
+    """The connector does not offer the requested operation."""
+
+    code = "WT-2025"
+    remedy = "Leave out what asks for it, or use a connector that offers it."
+
+
+class StopRequested(Exception):
+    """A wait of the connector ended because `stopping` was true; no failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderChoice:
+    """The decoder of a profile, before the connector creates it."""
+
+    name: str
+    output_plugin: str
+    capabilities: "DecoderCapabilities"
+    factory: "Callable[[DecoderContext], Decoder]"
+    # Its properties by name, including those that its spec forces.
+    options: Mapping[str, object] = field(default_factory=dict)
+    # Whether transactions are decoded at PREPARE TRANSACTION.
+    two_phase: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class MadeByRun:
+    """The server objects that one run created, over its reconnects."""
+
+    publications: set[str] = field(default_factory=set)
+    # A slot is listed from the moment of the request: its creation may outlive the connection.
+    slots: set[str] = field(default_factory=set)
+    # Why a slot, by name, can no longer be read and must be recreated.
+    unreadable: dict[str, SourceError] = field(default_factory=dict)
+    # Process ids of the server's sessions that may read a slot for this run.
+    sessions: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorContext:
+    """The state and callbacks that the engine gives to a new connector."""
+
+    # Returns whether the profile captures (schema, table).
+    captures: Callable[[str, str], bool]
+    # The properties behind `captures`, and the signal table.
+    capture: "CaptureProperties"
+    decoder: DecoderChoice
+    # Decides about snapshots, with the SELECTs and locks unless the next two fields are set.
+    snapshotter: Snapshotter
+    snapshot_query: Snapshotter | None = None
+    snapshot_lock: Snapshotter | None = None
+    # Returns whether the engine wants to stop; asked during waits.
+    stopping: Callable[[], bool] = lambda: False
+    # Whether the profile is a Debezium file, whose defaults apply.
+    debezium: bool = False
+    # How often the server expects a status update.
+    status_interval_ms: int = 10_000
+    # Whether the profile limits the WAL that the slot may retain.
+    budgeted: bool = False
+    # Whether a broken connection is made again.
+    retries: bool = True
+    # Whether this process has the lease: an older reader of the slot has then lost it.
+    leased: bool = False
+    # Whether transactions are delivered at PREPARE TRANSACTION.
+    delivers_prepared: bool = False
+    # Whether an interrupted initial snapshot may resume; otherwise a new one is taken.
+    resumes_snapshot: bool = False
+    # Whether a resumed snapshot may read an incomplete table again (`SnapshotRows.restarts`).
+    restarts_tables: bool = False
+    # Whether a start with a lost position continues at a new slot without a snapshot.
+    repairs: bool = False
+    # The connector records here which objects this run created.
+    made: MadeByRun = field(default_factory=MadeByRun)
+    # Whether this run has streamed or read rows before.
+    reconnects: bool = False
+    # The pipeline's objects over all runs. A connector records an entry before it creates an
+    # object, and removes the entry after it dropped the object. An existing slot without an
+    # entry or an offset belongs to another pipeline: it is not used without consent.
+    belongings: OwnedObjects = field(default_factory=OwnedObjects)
+    # Call it with each described relation that the server announces in the stream.
+    announced: "Callable[[Relation], None]" = lambda _relation: None
+    # Call it with the OID of a dropped relation and an LSN after which none of its rows commits.
+    forget: "Callable[[int, int], None]" = lambda _oid, _lsn: None
+    # Earlier descriptions. The connector opens it for its database and adds what it describes.
+    memory: RelationMemory = field(default_factory=RelationMemory)
+    # Returns the warnings about a relation's replica identity.
+    identity_warnings: "Callable[[Relation], list[IdentityWarning]]" = lambda _relation: []
+    # Returns the columns that are never delivered, because no mapping has their types.
+    left_out: "Callable[[Relation], tuple[str, ...]]" = lambda _relation: ()
+    # Returns the failed check where a mask is set on a column that it cannot change.
+    mask_check: "Callable[[Relation], PreflightCheck | None]" = lambda _relation: None
+    # A plugin's password for the next connection (``choose_password``); None: the profile's.
+    password: Password | None = None
+    # Returns the LSN that may be confirmed for a stream's start LSN; never a greater one.
+    confirmable: Callable[[int], int] = lambda lsn: lsn
+    meant_for: "Callable[[str], str | None]" = lambda _version: None
+    """Returns the name of the connector for a server with this version text, None without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightCheck:
+    """The result of one check before a start."""
+
+    name: str
+    # ok, warning or error.
+    verdict: str
+    found: str
+    # The command, SQL or property that fixes the problem; sufficient by itself.
+    remedy: str = ""
+    # The error that a refused run raises.
+    error: WaltapError | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def failed(cls, name: str, error: WaltapError) -> "PreflightCheck":
+        """Return the failed check for an ``error`` that a run would raise."""
+        return cls(
+            name=name, verdict="error", found=error.problem, remedy=error.advice(), error=error
+        )
+
+    def as_warning(self) -> "PreflightCheck":
+        """Return a failed check as a warning."""
+        if self.verdict != "error":
+            return self
+        return PreflightCheck(
+            name=self.name, verdict="warning", found=self.found, remedy=self.remedy
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPosition:
+    """The position and mode of a run after ``prepare``."""
+
+    # Whether a snapshot comes first, and whether streaming follows.
+    snapshot: bool
+    stream: bool
+    offset: Offset
+    # Texts for the log.
+    notes: tuple[str, ...] = field(default=())
+    # Whether the slot was created for this start.
+    slot_created: bool = False
+    # Whether the snapshot is the unfinished one of the stored offset.
+    resumes: bool = False
+    # Why the changes between the stored offset and this start are lost.
+    lost: WaltapError | None = None
+    # The tables of which the stream delivers every change.
+    coverage: PublicationCompleteness = field(default_factory=PublicationCompleteness)
+
+
+class SnapshotOverlap(Protocol):
+    """The part of a stream that a snapshot has read already.
+
+    `PartitionOffset.visible_in` is the connector's own text for it.
+    """
+
+    # LSN after which nothing is skipped. The offset drops the overlap once the stream is there.
+    horizon: int
+
+    def filter(self, parts: "list[TransactionPart]") -> "list[TransactionPart]":
+        """Return ``parts`` without the changes that the snapshot contains.
+
+        Every part stays, even without changes.
+        """
+
+
+class ChangeStream(abc.ABC):
+    """An open replication stream.
+
+    One thread calls `receive`; any thread may call `confirm`.
+    """
+
+    # Whether the server receives confirmations. It is false where another process advances the
+    # slot; `confirm` is then not called.
+    confirms: bool = True
+
+    @abc.abstractmethod
+    def receive(self, timeout: float) -> list[Message]:
+        """Return the received messages, [] after ``timeout`` seconds without any.
+
+        Raises: ConnectionLost, DecodeError, SourceError.
+        """
+
+    @abc.abstractmethod
+    def confirm(self, end_lsn: int) -> None:
+        """Confirm to the server that everything up to ``end_lsn`` is durable.
+
+        The confirmed LSN never moves backwards.
+        """
+
+    @abc.abstractmethod
+    def idle_lsn(self) -> int:
+        """Return the LSN up to which the server has nothing more to send."""
+
+    def urged(self) -> bool:
+        """Return whether the server has requested a reply since the last call.
+
+        A server that shuts down waits until the client confirms everything that it sent.
+        """
+        return False
+
+    @abc.abstractmethod
+    def ask(self) -> None:
+        """Request the server's read position, which `idle_lsn` then returns."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the stream and the connection; may be called twice."""
+
+
+class Connector(abc.ABC):
+    """A source database of changes."""
+
+    server: ServerInfo
+    catalogue: Catalogue
+    outlives: bool = True
+    """Whether a new connection can resume where this one ends."""
+
+    @abc.abstractmethod
+    def check(self, offset: Offset | None) -> list[PreflightCheck]:
+        """Check everything that a start with this stored offset needs.
+
+        Exactly the problems that make `prepare` refuse are errors here. `waltap doctor` prints the
+        checks. A run executes them before it creates anything. The method changes nothing. Raises:
+        ConnectionLost.
+        """
+
+    def plan(self, offset: Offset | None) -> SetupPlan:
+        """Return the setup that `prepare` would do, and the captured tables.
+
+        The method changes nothing. Raises: SourceError, OffsetError, SnapshotError where `prepare` would;
+        SourceLacks where the source has no setup to plan.
+        """
+        raise SourceLacks("this source tells nothing of its set-up before the start")
+
+    def offset_at(self, position: Position) -> Offset:
+        """Return the offset of a pipeline that resumes from ``position``.
+
+        Another engine has read the slot up to that position. The offset is bound to the present server.
+        Raises: SourceError; SourceLacks where no other engine reads such slots.
+        """
+        raise SourceLacks("this database takes no positions from other engines")
+
+    def lost(self, offset: Offset) -> WaltapError | None:
+        """Return why streaming cannot resume from ``offset``, None if it can.
+
+        Raises: SourceError.
+        """
+        return None
+
+    @abc.abstractmethod
+    def prepare(self, offset: Offset | None) -> StartPosition:
+        """Create missing server objects and decide how to start.
+
+        Raises: SourceError, OffsetError, SnapshotError, StopRequested.
+        """
+
+    @abc.abstractmethod
+    def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
+        """Read the tables in the snapshot of ``start``, in pieces.
+
+        `SnapshotRows` has the contract. Raises: SnapshotError, ConnectionLost, StopRequested.
+        """
+
+    def snapshot_over(self, *, completed: bool) -> None:
+        """End the snapshot that `snapshot` has read.
+
+        With ``completed`` every row is durable; otherwise the snapshot was interrupted. The snapshot
+        mode's `Snapshotter.after` runs here, and its errors are raised.
+        """
+
+    def chunks(self, start: StartPosition) -> "Sequence[SnapshotChunk]":
+        """Return the rows of `snapshot` as chunks that other processes can read.
+
+        All chunks see one snapshot. Until `snapshot_over` or `close` no session can rewrite or truncate
+        the tables.
+
+        Raises: SnapshotError, SourceError; SourceLacks where the source cannot share a snapshot.
+        """
+        raise SourceLacks("this database shares no snapshot with other processes")
+
+    @abc.abstractmethod
+    def stream(self, position: Position) -> ChangeStream:
+        """Start streaming after ``position``.
+
+        Raises: ConnectionLost, SourceError, StopRequested.
+        """
+
+    def streams(self, positions: Positions) -> "Mapping[str, ChangeStream]":
+        """Start streaming every partition; return the streams by partition.
+
+        If one of them fails, none stays open. Raises: as `stream`.
+        """
+        (name,) = positions
+        return {name: self.stream(positions.sole)}
+
+    merges_within_s: float | None = None
+    """How long a merge of several partitions in commit order waits for a silent one. The commits must be
+    comparable. None: no merge."""
+
+    def overlap(self, offset: Offset) -> SnapshotOverlap | None:
+        """Return the overlap of the snapshot and the stream after ``offset``.
+
+        None: the stream skips nothing.
+        """
+        return None
+
+    @abc.abstractmethod
+    def describe(self, relation: Relation) -> Relation:
+        """Complete a relation of the stream from the catalogue.
+
+        Raises: ConnectionLost.
+        """
+
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        """Return the rows of a read-only statement, for the checks of plugins.
+
+        ``parameters`` replace its ``%s``. Raises: SourceError; SourceLacks where the source has no SQL.
+        """
+        raise SourceLacks("this source knows no SQL")
+
+    def rows_now(
+        self,
+        relation: Relation,
+        columns: Sequence[str],
+        key: Sequence[str],
+        keys: Sequence[Tuple],
+    ) -> list[Tuple]:
+        """Return ``columns`` of the present rows with one of these ``keys``.
+
+        The values are the server's text, the order is undefined, and deleted rows are absent.
+
+        Raises: ConnectionLost; SourceError where the table was dropped or has other columns by now;
+        SourceLacks where the source cannot read rows by key.
+        """
+        raise SourceLacks("this source reads no rows by their keys")
+
+    def decoder(self) -> "Decoder | None":
+        """Return a decoder as a stream would have it, for inspection.
+
+        Raises: SourceError.
+        """
+        return None
+
+    def renew(self, relation: Relation) -> Relation:
+        """Return a described relation with its present data types.
+
+        It is the same object if the types are unchanged. The engine calls it for a value that the
+        described type does not have.
+        """
+        return relation
+
+    def estimate(self, relation: Relation) -> int | None:
+        """Return a table's estimated number of rows, None if unknown."""
+        return None
+
+    def chunk_source(self, signal_table: tuple[str, str] | None) -> "ChunkSource | None":
+        """Return the reader of table chunks, None if there is none.
+
+        ``signal_table`` receives the watermarks. Without it, each chunk carries its position in the stream
+        (`ReadChunk.until`).
+        """
+        return None
+
+    def read_tables(
+        self,
+        requests: "Sequence[SnapshotRequest]",
+        refused: "Callable[[SnapshotRequest, str], None]",
+    ) -> Iterator[SnapshotRows]:
+        """Read the present rows of tables, for a blocking snapshot.
+
+        All tables are read in pieces in one snapshot of the database, with the markers of an initial one;
+        `SnapshotRows` has the contract.
+
+        A request's condition is a SELECT from outside: it must not write, and it must end within the
+        profile's timeout. ``refused`` is called with the reason for each table that cannot be read; the
+        others are read. Raises: ConnectionLost, StopRequested; SourceLacks where the source cannot do it.
+        """
+        raise SourceLacks("this source takes no blocking snapshots")
+
+    def captured_tables(self) -> dict[str, str]:
+        """Return identifier → schema.table of the captured tables.
+
+        An identifier survives a rename and is never used again. Raises: SourceError.
+        """
+        return {}
+
+    def existing_tables(self) -> dict[str, tuple[str, str]]:
+        """Return identifier → (schema, table) of every existing table.
+
+        The call must be cheap. Raises: SourceError.
+        """
+        return {}
+
+    def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
+        """Return (schema, table, column, type) of every existing column.
+
+        A table without columns appears once, with None. (): unknown. Raises: SourceError.
+        """
+        return ()
+
+    def streams_new(self, schema: str, table: str) -> bool:
+        """Return whether the server streams that new table by itself.
+
+        Raises: SourceError.
+        """
+        return True
+
+    def adds_tables(self) -> bool:
+        """Return whether a start adds captured tables to the stream.
+
+        If so, `publish` may add them before.
+        """
+        return False
+
+    def unsent(self) -> frozenset[str]:
+        """Return identifiers of captured tables that are not streamed completely.
+
+        Changes that are written to them meanwhile are missing in the stream. The method changes nothing.
+        Raises: SourceError.
+        """
+        return frozenset()
+
+    def slot_xmin(self) -> int | None:
+        """Return ``source.xmin`` of the changes just received, None without one.
+
+        The engine calls it for each batch. The connector queries its server only as often as the profile
+        requests. Raises: SourceError.
+        """
+        return None
+
+    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+        """Start or stop streaming these (schema, table).
+
+        Return the tables whose state changed. When the method returns, no earlier write is in progress: a
+        reader that reads a table afterwards misses nothing. A pipeline may be running. Raises:
+        SourceError.
+        """
+        return []
+
+    def writers(self, identifier: str) -> frozenset[str]:
+        """Return the open transactions that may have written to a table.
+
+        Their writes before the table's publication are not streamed, and are invisible until the
+        transactions end. Raises: SourceError.
+        """
+        return frozenset()
+
+    def streamed_as(self) -> Mapping[str, Sequence[str | None]]:
+        """Return how the server streams each table, where that is known.
+
+        The texts are for `streamed_otherwise` and are kept until the next start. Raises: SourceError.
+        """
+        return {}
+
+    def streamed_otherwise(
+        self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
+    ) -> frozenset[str]:
+        """Return tables that may have been streamed incompletely in between.
+
+        ``before`` and ``now`` are results of `streamed_as`; a change that was reverted counts too. Another
+        version may have written ``before``. Raises: SourceError.
+        """
+        return frozenset()
+
+    def heartbeat(self) -> None:
+        """Run the profile's heartbeat action on the server."""
+
+    def finish(self) -> bool:
+        """Run the profile's action for a clean stop on the server.
+
+        Return whether the stored offset is useless, because the slot was dropped on purpose.
+        """
+        return False
+
+    def slot(self) -> SlotStatus | None:
+        """Return the state of the replication slot, None without one.
+
+        Raises: SourceError.
+        """
+        return None
+
+    def wal_end(self) -> int | None:
+        """Return the end of the source's log, None if it has none.
+
+        Raises: SourceError.
+        """
+        return None
+
+    def slots(self) -> list[SlotStatus]:
+        """Return every slot of the database, by name. Raises: SourceError."""
+        return []
+
+    def drop_slot(self) -> bool:
+        """Drop the replication slot; False without one. Raises: SourceError."""
+        return False
+
+    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
+        """Return the pipeline's objects that exist on this server.
+
+        The stored ``offset`` may name a slot that no other record names. Raises: SourceError.
+        """
+        return []
+
+    def belongings_elsewhere(self) -> list[OwnedObject]:
+        """Return the pipeline's known objects on other servers or databases.
+
+        The profile pointed to these servers earlier.
+        """
+        return []
+
+    def drop(self, belonging: OwnedObject) -> None:
+        """Remove an object of the pipeline and its entry. Raises: SourceError."""
+
+    @abc.abstractmethod
+    def undo(self) -> None:
+        """Remove this connector's new objects after a start that failed early."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release every connection; may be called twice."""

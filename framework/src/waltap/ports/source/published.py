@@ -1,0 +1,97 @@
+"""Find the rows and columns that the publications of a stream leave out.
+
+Snapshots and comparisons must leave them out too. An unpublished row from a snapshot would stay at the
+destination: its delete is never streamed. Several publications of one table publish the union.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from waltap.changes.decode.relation import Relation
+
+__all__ = ["EVERYTHING", "NARROWS", "Narrowed", "PublishedSubset", "narrowings", "nothing_left_out"]
+
+NARROWS = 150000
+"""PostgreSQL 15 introduced row filters and column lists."""
+
+NARROWINGS_SQL = """
+SELECT t.schemaname::text, t.tablename::text, t.rowfilter,
+       (SELECT array_agg(a.attname::text) FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+           AND NOT (a.attname = ANY(t.attnames)))
+  FROM pg_publication_tables t
+  JOIN pg_publication p ON p.pubname = t.pubname AND p.pubinsert
+  JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+ WHERE t.pubname = ANY(%s) AND (t.schemaname::text, t.tablename::text) IN (
+   SELECT m.nspname::text, k.relname::text FROM pg_publication q
+     JOIN pg_publication_rel r ON r.prpubid = q.oid JOIN pg_class k ON k.oid = r.prrelid
+     JOIN pg_namespace m ON m.oid = k.relnamespace
+    WHERE q.pubname = ANY(%s) AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL))
+"""
+
+
+class PublishedSubset(msgspec.Struct, frozen=True):
+    """The published rows and columns of a table."""
+
+    # SQL condition of the published rows; "": all.
+    rows: str = ""
+    # Columns that are not published.
+    hidden: frozenset[str] = frozenset()
+
+    def of(self, relation: Relation) -> Relation:
+        """Return ``relation`` with its published columns."""
+        if not self.hidden:
+            return relation
+        columns = tuple(c for c in relation.columns if c.name not in self.hidden)
+        return msgspec.structs.replace(relation, columns=columns)
+
+    def where(self, clause: str = "") -> str:
+        """Return a WHERE clause for published rows alone.
+
+        ``clause`` is " WHERE …" or empty.
+        """
+        if not self.rows:
+            return clause
+        return f" WHERE ({self.rows})" + (clause and f" AND ({clause.removeprefix(' WHERE ')}\n)")
+
+    def of_select(self, statement: str, alias: str) -> str:
+        """Return a SELECT of the published rows of ``statement``.
+
+        ``statement`` must return the columns of the row filter. ``alias`` is a quoted name.
+        """
+        if not self.rows:
+            return statement
+        return f"SELECT * FROM ({statement}\n) {alias}{self.where()}"
+
+
+EVERYTHING = PublishedSubset()
+Narrowed = Callable[[], Mapping[tuple[str, str], PublishedSubset]]
+"""Returns the published subset of each partly published table, by (schema, table)."""
+
+
+def nothing_left_out() -> Mapping[tuple[str, str], PublishedSubset]:
+    """Return that everything is published."""
+    return {}
+
+
+def narrowings(
+    query: Callable[[str, tuple[object, ...]], Iterable[Sequence[Any]]], names: Collection[str]
+) -> dict[tuple[str, str], PublishedSubset]:
+    """Return the published subsets of tables with a row filter or column list.
+
+    ``names`` are publications. ``query`` reads a server of version `NARROWS` or later.
+    """
+    found: dict[tuple[str, str], list[tuple[str | None, Iterable[str] | None]]] = {}
+    for schema, table, rows, hidden in query(NARROWINGS_SQL, (list(names), list(names))):
+        found.setdefault((schema, table), []).append((rows, hidden))
+    return {
+        place: PublishedSubset(
+            # The publications add up: a row needs one filter, a hidden column all column lists.
+            "" if any(rows is None for rows, _ in each) else " OR ".join(f"({r})" for r, _ in each),
+            frozenset.intersection(*(frozenset(hidden or ()) for _, hidden in each)),
+        )
+        for place, each in found.items()
+    }

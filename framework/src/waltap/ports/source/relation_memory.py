@@ -1,0 +1,182 @@
+"""Remember the last description of each relation across restarts.
+
+The catalogue shows the present. A change that committed before its table was dropped, or lost its key, may
+be decoded later. Only this memory then has the facts that the wire does not carry.
+
+The engine opens one memory per pipeline, under the pipeline's lock, and saves it after it stored an
+offset. The connector adds its descriptions and reads them. A lost or older memory is no error: less is
+known.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from struct import Struct
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.private_file import private, private_folder
+from waltap.changes.decode.relation import Relation
+
+__all__ = ["RELATIONS_KEPT", "RelationMemory"]
+
+RELATIONS_KEPT = 10_000
+"""Most relations in memory; beyond that the oldest descriptions are dropped."""
+
+REPLACED_KEPT = 64
+"""Most of these whose name belongs to another OID by now."""
+
+_SIZE = Struct("<I")
+
+
+class RelationMemory:
+    """Described relations by OID.
+
+    ``path`` is an append-only file; None: memory only. ``judge`` receives the old and the new description
+    before the new one is stored, and may raise.
+
+    Single-threaded. Disk errors are not raised: the file is then not written, or not read.
+    """
+
+    def __init__(self, path: Path | None = None, kept: int = RELATIONS_KEPT) -> None:
+        self._path, self._kept = path, kept
+        self._database = ""
+        self._relations: dict[int, Relation] = {}
+        self._unsaved: dict[int, Relation] = {}
+        self._names: dict[str, int] = {}
+        self._replaced: deque[int] = deque()
+        self._written = 0
+        self.judge: Callable[[Relation, Relation], None] | None = None
+
+    def open(self, database: str) -> None:
+        """Load the relations of ``database`` and drop those of another one.
+
+        OIDs are unique in one database only. ``database`` is any text that identifies it.
+        """
+        if database == self._database:
+            return
+        self._database = database
+        self._forget()
+        for kept_of, relation in self._read():
+            self._written += 1
+            if kept_of == database:
+                self._put(relation)
+
+    def get(self, oid: int) -> Relation | None:
+        """Return the last description of a relation, None if unknown."""
+        return self._relations.get(oid)
+
+    def named(self, schema: str, table: str) -> Relation | None:
+        """Return the relation that was last described under that name."""
+        return self._relations.get(self._names.get(f"{schema}.{table}", 0))
+
+    def put(self, relation: Relation) -> None:
+        """Store a described relation in place of its former version."""
+        known = self._relations.get(relation.oid)
+        if known is not None and known.same_shape(relation):
+            return
+        self.check(relation)
+        self._put(relation)
+        self._unsaved[relation.oid] = relation
+
+    def check(self, relation: Relation) -> None:
+        """Compare a described relation with its former description by ``judge``.
+
+        If its OID is new, the former relation of that name is compared. Raises: the errors of ``judge``.
+        """
+        if self.judge is not None:
+            known = self._relations.get(relation.oid) or self.named(relation.schema, relation.table)
+            if known is not None and known is not relation:
+                self.judge(known, relation)
+
+    def start_anew(self, relations: Iterable[Relation]) -> None:
+        """Replace the content by ``relations``, for a new slot and stream."""
+        self._forget()
+        if self._path is not None:
+            try:
+                self._path.unlink(missing_ok=True)
+            except OSError:
+                # An old description must not come back after the new start: stop using the file.
+                self._path = None
+        self._written = 0
+        for relation in relations:
+            self.put(relation)
+
+    def save(self) -> None:
+        """Append new descriptions to the file.
+
+        The file is rewritten when most of it is outdated.
+        """
+        if not self._unsaved or self._path is None:
+            return
+        # Rewrite once more than half of the records are outdated; small files are not worth it.
+        whole = self._written + len(self._unsaved) > 2 * len(self._relations) + 64
+        chosen = self._relations if whole else self._unsaved
+        data = b"".join(self._record(relation) for relation in chosen.values())
+        try:
+            if whole:
+                replace_durably(self._path, data)
+            else:
+                private_folder(self._path.parent)
+                with open(self._path, "ab", opener=private) as file:
+                    file.write(data)
+        except OSError:
+            return
+        self._written = len(chosen) if whole else self._written + len(chosen)
+        self._unsaved.clear()
+
+    def _forget(self) -> None:
+        self._relations.clear()
+        self._unsaved.clear()
+        self._names.clear()
+        self._replaced.clear()
+
+    def _put(self, relation: Relation) -> None:
+        oid = relation.oid
+        self._drop(oid)
+        self._relations[oid] = relation
+        before = self._names.get(relation.name, oid)
+        self._names[relation.name] = oid
+        if before != oid:
+            self._replaced.append(before)
+            if len(self._replaced) > REPLACED_KEPT:
+                oldest = self._replaced.popleft()
+                known = self._relations.get(oldest)
+                if known is not None and self._names.get(known.name) != oldest:
+                    self._drop(oldest)
+        if len(self._relations) > self._kept:
+            self._drop(next(iter(self._relations)))
+
+    def _drop(self, oid: int) -> None:
+        known = self._relations.pop(oid, None)
+        if known is not None and self._names.get(known.name) == oid:
+            del self._names[known.name]
+
+    def _record(self, relation: Relation) -> bytes:
+        body = msgspec.msgpack.encode((self._database, relation))
+        return _SIZE.pack(len(body)) + body
+
+    def _read(self) -> list[tuple[str, Relation]]:
+        """Return the file's records up to the first incomplete one."""
+        self._written = 0
+        if self._path is None:
+            return []
+        try:
+            data = self._path.read_bytes()
+        except OSError:
+            return []
+        found: list[tuple[str, Relation]] = []
+        decoder = msgspec.msgpack.Decoder(tuple[str, Relation])
+        at = 0
+        while at + _SIZE.size <= len(data):
+            (size,) = _SIZE.unpack_from(data, at)
+            at += _SIZE.size
+            try:
+                found.append(decoder.decode(data[at : at + size]))
+            # A crash may leave half a record at the end of the file.
+            except UNREADABLE:
+                break
+            at += size
+        return found

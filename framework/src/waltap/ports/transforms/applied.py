@@ -1,0 +1,84 @@
+"""Application of a transform to a batch.
+
+Changes that stay keep their numbers within the transaction. Sans-IO.
+"""
+
+from collections.abc import Callable
+from copy import copy
+
+from waltap.changes.transactions.transaction import Batch, TransactionPart
+
+__all__ = ["transformed"]
+
+
+def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
+    """Apply ``transform`` to ``batch``, and keep the numbers of changes.
+
+    A transform need not set `TransactionPart.gaps`: a comparison finds the dropped changes.
+    """
+    # A transform may change the batch in place, so the parts are copied before.
+    events, came = batch.events, [_as_it_is(part) for part in batch.parts]
+    made = transform(batch)
+    if made.events != events and len(made.parts) == len(came):
+        # If no change was dropped, every number is right already, and the comparison is saved.
+        for before, after in zip(came, made.parts, strict=True):
+            if (
+                before is not None
+                and type(after) is TransactionPart
+                and len(after.changes) != len(before.changes)
+                and after.wire_count != before.wire_count
+            ):
+                _number(before, after)
+    return made
+
+
+def _as_it_is(part: object) -> TransactionPart | None:
+    """Copy a transaction's part with its list of changes.
+
+    Snapshot rows and heartbeats have no numbers, so their result is None.
+    """
+    if type(part) is not TransactionPart:
+        return None
+    noted = copy(part)
+    noted.changes = part.changes.copy()
+    return noted
+
+
+def _number(before: TransactionPart, after: TransactionPart) -> None:
+    """Set the gaps of ``after``, which has some changes of ``before``."""
+    numbers: list[int] = []
+    # One iterator for all changes: both lists have the same order, so the search is linear.
+    given = zip(before.numbers(), before.changes, strict=True)
+    for change in after.changes:
+        for number, each in given:
+            if each is change:
+                numbers.append(number)
+                break
+        else:
+            # The transform replaced a change by a new object.
+            numbers = _numbers_by_place(before, after)
+            break
+    # Without a number for every change no gap is certain.
+    if len(numbers) == len(after.changes):
+        after.gaps = before.gaps_around(numbers)
+
+
+def _numbers_by_place(before: TransactionPart, after: TransactionPart) -> list[int]:
+    """Return the numbers of changes by their LSN.
+
+    The result is shorter if a change has no counterpart in ``before``: its number is unknown.
+    """
+    numbers, changes = before.numbers(), before.changes
+    places = {id(change): place for place, change in enumerate(changes)}
+    found: list[int] = []
+    at = 0
+    for change in after.changes:
+        place = places.get(id(change), -1)
+        # A new object gets the number of the next old change that is not before it in the log.
+        if place < at:
+            place = next((n for n in range(at, len(changes)) if changes[n].lsn >= change.lsn), -1)
+            if place < 0:
+                break
+        found.append(numbers[place])
+        at = place + 1
+    return found

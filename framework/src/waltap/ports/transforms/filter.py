@@ -1,0 +1,214 @@
+"""The transform ``filter``: drop changes.
+
+It selects them by table, operation, or a function of the user.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from pydantic import field_validator, model_validator
+
+from waltap.base.property import CommaList, Properties, declare
+from waltap.changes.capture.java_regex import NameMatcher
+from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.events import OPERATIONS, TRUNCATES, runs
+from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.errors import ConfigurationError, PropertyProblem, RecordError, RetryVerdict
+from waltap.ports.transforms.row_view import RowChange, RowView
+
+__all__ = ["FilterFailed", "FilterProperties", "changes_filter"]
+
+Judge = Callable[[RowChange], object]
+LETTERS = "cudrtm"
+
+
+class FilterFailed(RecordError):
+    """The function of a filter raised; the batch was not delivered."""
+
+    code = "WT-3201"
+    retry = RetryVerdict.NEVER
+    remedy = "Correct {function}, or let it return True for rows that it cannot judge."
+
+
+class FilterProperties(Properties):
+    """Tables and operations whose changes are dropped; a function may keep some rows."""
+
+    tables: CommaList = declare(
+        "tables",
+        default=(),
+        summary="Patterns of tables (schema.table) whose changes are left out; without any, of all.",
+        patterns="tables",
+    )
+    operations: CommaList = declare(
+        "operations",
+        default=(),
+        summary="Operations that are left out: c, u, d, r, t, m; without any, all.",
+        words=tuple(LETTERS),
+    )
+    function: str | None = declare(
+        "function",
+        default=None,
+        refused=("predicate",),
+        summary="Function module:name of a RowChange; of those rows, the ones for which it is true stay.",
+        examples=("my_filters:is_wanted",),
+    )
+
+    @field_validator("tables")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        NameMatcher(value)
+        return value
+
+    @field_validator("function")
+    @classmethod
+    def _path(cls, value: str | None) -> str | None:
+        module, colon, name = (value or "m:n").partition(":")
+        if not (module and colon and name.isidentifier()):
+            raise ValueError("must be module:name")
+        return value
+
+    @field_validator("operations")
+    @classmethod
+    def _letters(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = sorted(set(value) - set(LETTERS))
+        if unknown:
+            raise ValueError(f"no such operation: {', '.join(unknown)}; allowed: c, u, d, r, t, m")
+        return value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not (self.tables or self.operations or self.function):
+            raise ValueError(
+                "says nothing of what it leaves out, which would be everything: tables, operations or "
+                "function is missing"
+            )
+        return self
+
+
+def changes_filter(properties: FilterProperties) -> Callable[[Batch], Batch]:
+    """Return the transform that drops changes.
+
+    Raises: ConfigurationError if the function cannot be imported.
+    """
+    return _TableFilter(properties)
+
+
+class _TableFilter:
+    """Decide once for each table, and for rows only by a function."""
+
+    def __init__(self, properties: FilterProperties) -> None:
+        self._matches = NameMatcher(properties.tables)
+        self._operations = frozenset(properties.operations or LETTERS)
+        self._name = properties.function or ""
+        self._function = _imported(properties.function) if properties.function else None
+        self._tables: dict[tuple[str, str], bool] = {}
+
+    def __call__(self, batch: Batch) -> Batch:
+        parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
+        left_out = 0
+        for part in batch.parts:
+            kept: TransactionPart | SnapshotRows | Heartbeat = part
+            if isinstance(part, TransactionPart):
+                changes = self._changes(part.changes)
+                left_out += len(part.changes) - len(changes)
+                kept = msgspec.structs.replace(part, changes=changes)
+            elif isinstance(part, SnapshotRows):
+                rows = self._rows(part)
+                left_out += len(part.rows) - len(rows)
+                kept = msgspec.structs.replace(part, rows=rows)
+            parts.append(kept)
+        # `TransactionPart.gaps` need not be set: the pipeline finds the dropped changes (applied.py).
+        return msgspec.structs.replace(batch, parts=parts, events=batch.events - left_out)
+
+    def _concerns(self, relation: Relation, operation: str) -> bool:
+        if operation not in self._operations:
+            return False
+        key = (relation.schema, relation.table)
+        known = self._tables.get(key)
+        if known is None:
+            known = self._tables[key] = not self._matches or self._matches(relation.name)
+        return known
+
+    def _changes(self, changes: list[Change]) -> list[Change]:
+        """Return the changes that stay."""
+        kept: list[Change] = []
+        judged, operations = self._function is not None, self._operations
+        # Changes of one kind and relation follow each other, so one decision serves a whole run.
+        for kind, relation, run in runs(changes):
+            operation = OPERATIONS[kind]
+            # A function judges rows; truncates and logical messages have none and stay.
+            if kind is TRUNCATES:
+                kept += run if judged else filter(None, map(self._truncate, run))  # type: ignore[arg-type]
+            elif relation is None:
+                kept += run if judged or "m" not in operations or self._matches else ()
+            elif not self._concerns(relation, operation):
+                kept += run
+            elif judged:
+                kept += [change for change in run if self._wanted(operation, change)]  # type: ignore[arg-type]
+        return kept
+
+    def _truncate(self, change: Truncate) -> Truncate | None:
+        """Return the truncate without the dropped tables, None if none stays."""
+        relations = tuple(r for r in change.relations if not self._concerns(r, "t"))
+        if len(relations) == len(change.relations):
+            return change
+        return msgspec.structs.replace(change, relations=relations) if relations else None
+
+    def _wanted(self, operation: str, change: Insert | Update | Delete) -> bool:
+        new = None if isinstance(change, Delete) else change.new
+        old = None if isinstance(change, Insert) else change.old
+        # An empty old image means that the server did not send one.
+        return self._judge(operation, change.relation, old or None, new)
+
+    def _rows(self, part: SnapshotRows) -> list[tuple[object, ...]]:
+        relation = part.relation
+        if not self._concerns(relation, "r"):
+            return part.rows  # type: ignore[return-value]
+        if self._function is None:
+            return []
+        return [row for row in part.rows if self._judge("r", relation, None, row)]
+
+    def _judge(
+        self,
+        operation: str,
+        relation: Relation,
+        old: Sequence[object] | None,
+        new: Sequence[object] | None,
+    ) -> bool:
+        assert self._function is not None
+        before = None if old is None else RowView(relation, old)  # type: ignore[arg-type]
+        after = None if new is None else RowView(relation, new)  # type: ignore[arg-type]
+        try:
+            return bool(self._function(RowChange(operation, relation, before, after)))
+        except Exception as cause:
+            # Only the type of the error: its text may have values of the row.
+            raise FilterFailed(
+                f"the filter {self._name} raised {type(cause).__name__} for a row of "
+                f"{relation.name}",
+                function=self._name,
+            ) from cause
+
+
+def _imported(path: str) -> Judge:
+    """Import the function ``module:name``.
+
+    The module may be in the working directory.
+    """
+    module_name, _, name = path.partition(":")
+    # The command `waltap` does not have the working directory on its path.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as cause:
+        problem = PropertyProblem("function", f"cannot be imported: {cause}", value=path)
+        raise ConfigurationError([problem]) from cause
+    if not callable(found):
+        raise ConfigurationError([PropertyProblem("function", "is not a function", value=path)])
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,90 @@
+"""Kafka Connect's predicates of records: by topic, tombstone and header."""
+
+from pydantic import field_validator
+
+from waltap.base.property import Properties, declare
+from waltap.changes.capture.java_regex import java_pattern
+from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import RecordPredicate
+from waltap.ports.specs import PredicateSpec
+
+__all__ = ["PREDICATES"]
+
+# A transform before the predicate may make topics without end, so the cache must not grow with them.
+TOPICS_KEPT = 1000
+
+
+class TopicNameMatches(Properties):
+    """Records for topics whose name matches a pattern."""
+
+    pattern: str = declare(
+        "pattern",
+        summary="Java regular expression that matches the whole name of the topic.",
+        examples=(r"shop\.public\..*",),
+        patterns="topics",
+    )
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        if not value:
+            raise ValueError("is empty")
+        java_pattern(value, ignore_case=False)
+        return value
+
+
+class HasHeaderKey(Properties):
+    """Records with a header of a given name."""
+
+    name: str = declare("name", summary="Name of the header; case counts.", min_length=1)
+
+
+def _topic_name_matches(properties: TopicNameMatches) -> RecordPredicate:
+    pattern = java_pattern(properties.pattern, ignore_case=False)
+    known: dict[str, bool] = {}
+
+    def matches(record: ConnectRecord) -> bool:
+        found = known.get(record.topic)
+        if found is None:
+            if len(known) >= TOPICS_KEPT:
+                known.clear()
+            found = known[record.topic] = pattern.fullmatch(record.topic) is not None
+        return found
+
+    return matches
+
+
+def _has_header_key(properties: HasHeaderKey) -> RecordPredicate:
+    wanted = properties.name
+    return lambda record: any(name == wanted for name, _, _ in record.headers)
+
+
+def _is_tombstone(_properties: None) -> RecordPredicate:
+    return lambda record: record.value is None
+
+
+def _spec(name: str, **more: object) -> PredicateSpec:
+    full = f"org.apache.kafka.connect.transforms.predicates.{name}"
+    return PredicateSpec(name=name, aliases=(full,), **more)  # type: ignore[arg-type]
+
+
+# They have Kafka Connect's names, which existing files and manuals use.
+PREDICATES = (
+    _spec(
+        "TopicNameMatches",
+        summary="Records for topics whose name matches a pattern.",
+        properties=TopicNameMatches,
+        factory=_topic_name_matches,
+    ),
+    _spec(
+        "RecordIsTombstone",
+        summary="Tombstones: records whose value is null.",
+        factory=_is_tombstone,
+    ),
+    _spec(
+        "HasHeaderKey",
+        summary="Records that have a header of some name.",
+        properties=HasHeaderKey,
+        factory=_has_header_key,
+    ),
+)

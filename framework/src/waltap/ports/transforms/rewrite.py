@@ -1,0 +1,175 @@
+"""Building blocks for transforms of columns.
+
+An author chooses the columns and the function for their values:
+
+    def stars(properties):
+        def of_column(relation, column):
+            if f"{relation.name}.{column.name}" in properties.columns:
+                return lambda values: ["***"] * len(values)
+        return rewrite_columns(of_column)
+
+This module walks the batch once. Parts keep their place, order and position.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from waltap.changes.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
+from waltap.changes.decode.per_relation import PerRelation
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.tuple_image import Tuple, Value
+from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+
+__all__ = ["Rewrite", "rewrite_columns", "with_relations"]
+
+# Takes values of one column as the server sent them, and returns as many new values.
+Rewrite = Callable[[Sequence[str]], Sequence[Value]]
+
+Part = TransactionPart | SnapshotRows | Heartbeat
+
+
+def rewrite_columns(
+    of_column: Callable[[Relation, Column], Rewrite | None],
+) -> Callable[[Batch], Batch]:
+    """Return a transform that replaces values of some columns.
+
+    ``of_column`` is called once for each column of a relation version. It returns the function for the
+    column's values, or None to leave the column alone.
+
+    That function gets all values of the column in a part of a batch, old and new ones, in order. A part
+    is a transaction's rows of one table, or rows of a snapshot. A value is PostgreSQL's text. NULL and
+    unsent values are left out and stay unchanged. The function returns one value (text or None) for each.
+    """
+    return _ColumnValues(of_column)
+
+
+class _ColumnValues:
+    """Collect the values of a column, and replace them."""
+
+    def __init__(self, of_column: Callable[[Relation, Column], Rewrite | None]) -> None:
+        self._of_column = of_column
+        self._chosen = PerRelation(self._choose)
+
+    def __call__(self, batch: Batch) -> Batch:
+        return msgspec.structs.replace(batch, parts=[self._part(part) for part in batch.parts])
+
+    def _part(self, part: Part) -> Part:
+        if isinstance(part, SnapshotRows):
+            chosen = self._chosen.of(part.relation)
+            if not chosen:
+                return part
+            return msgspec.structs.replace(part, rows=_rewritten(part.rows, chosen))
+        if isinstance(part, Heartbeat):
+            return part
+        # One call of a function for many rows costs less than one for each.
+        tables: dict[Relation, list[int]] = {}
+        for index, change in enumerate(part.changes):
+            if not isinstance(change, Truncate | LogicalMessage) and self._chosen.of(
+                change.relation
+            ):
+                tables.setdefault(change.relation, []).append(index)
+        if not tables:
+            return part
+        changes = list(part.changes)
+        for relation, places in tables.items():
+            self._rewrite(changes, places, self._chosen.of(relation))
+        return msgspec.structs.replace(part, changes=changes)
+
+    @staticmethod
+    def _rewrite(
+        changes: list[Change], places: list[int], chosen: tuple[tuple[int, Rewrite], ...]
+    ) -> None:
+        """Rewrite the changes at ``places``, all of one relation."""
+        images = [image for place in places for image in _images(changes[place])]
+        after = iter(_rewritten(images, chosen))
+        for place in places:
+            change = changes[place]
+            if isinstance(change, Insert):
+                changes[place] = msgspec.structs.replace(change, new=next(after))
+            elif isinstance(change, Delete):
+                changes[place] = msgspec.structs.replace(change, old=next(after))
+            elif isinstance(change, Update):
+                # The order of `_images`.
+                new, old = next(after), next(after)
+                changes[place] = msgspec.structs.replace(change, new=new, old=old)
+
+    def forget(self, oid: int) -> None:
+        """Forget a dropped relation."""
+        self._chosen.forget(oid)
+
+    def _choose(self, relation: Relation) -> tuple[tuple[int, Rewrite], ...]:
+        asked = [(at, self._of_column(relation, c)) for at, c in enumerate(relation.columns)]
+        return tuple((at, rewrite) for at, rewrite in asked if rewrite is not None)
+
+
+def _images(change: Change) -> tuple[Tuple, ...]:
+    if isinstance(change, Insert):
+        return (change.new,)
+    if isinstance(change, Delete):
+        return (change.old,)
+    return (change.new, change.old) if isinstance(change, Update) else ()
+
+
+def _rewritten(images: Sequence[Tuple], chosen: Iterable[tuple[int, Rewrite]]) -> list[Tuple]:
+    """Replace the values of chosen columns in images of one relation.
+
+    Empty images stay empty.
+    """
+    rows = [list(image) for image in images]
+    for at, rewrite in chosen:
+        # None and `MissingValue` are not text: the function never sees them.
+        held = [row for row in rows if row and isinstance(row[at], str)]
+        values = [row[at] for row in held]
+        if values:
+            for row, value in zip(held, rewrite(values), strict=True):  # type: ignore[arg-type]
+                row[at] = value
+    return [tuple(row) for row in rows]
+
+
+def with_relations(replaced: Callable[[Relation], Relation]) -> Callable[[Batch], Batch]:
+    """Return a transform that replaces the relations of changes.
+
+    The new relation may have another topic, for example. ``replaced`` is called once for each relation
+    version. It returns a relation with as many columns, or the same relation.
+    """
+    return _RelationReplacer(replaced)
+
+
+class _RelationReplacer:
+    """Replace the relations of changes and snapshot rows."""
+
+    def __init__(self, replaced: Callable[[Relation], Relation]) -> None:
+        self._known = PerRelation(replaced)
+
+    def __call__(self, batch: Batch) -> Batch:
+        of = self._known.of
+        parts = [
+            msgspec.structs.replace(part, changes=list(map(self._change, part.changes)))
+            if isinstance(part, TransactionPart)
+            else msgspec.structs.replace(part, relation=of(part.relation))
+            if isinstance(part, SnapshotRows)
+            else part
+            for part in batch.parts
+        ]
+        return msgspec.structs.replace(batch, parts=parts)
+
+    def forget(self, oid: int) -> None:
+        """Forget a dropped relation."""
+        self._known.forget(oid)
+
+    def _change(self, given: Change) -> Change:
+        if isinstance(given, LogicalMessage):
+            return given
+        of = self._known.of
+        if isinstance(given, Truncate):
+            return msgspec.structs.replace(given, relations=tuple(map(of, given.relations)))
+        relation = of(given.relation)
+        if relation is given.relation:
+            return given
+        # The constructors are faster than `replace`, and this runs for every change.
+        if isinstance(given, Insert):
+            return Insert(relation, given.lsn, given.new, given.xid)
+        if isinstance(given, Update):
+            return Update(relation, given.lsn, given.new, given.old, given.old_kind, given.xid)
+        return Delete(relation, given.lsn, given.old, given.old_kind, given.xid)

@@ -1,5 +1,0 @@
-"""Generate reference pages from declarations in the code."""
-
-from waltap.reference.pages import ReferencePage, pages
-
-__all__ = ["ReferencePage", "pages"]

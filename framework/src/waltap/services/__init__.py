@@ -1,0 +1,1 @@
+"""Serve a running pipeline: dead letters, control, status pages, telemetry, slot monitor, recordings."""

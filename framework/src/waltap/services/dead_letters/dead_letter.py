@@ -1,0 +1,194 @@
+"""Represent a refused event so that it can be redelivered. Sans-IO."""
+
+import base64
+import hashlib
+from typing import Any
+
+import msgspec
+
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import lsn_text
+from waltap.errors import WaltapError
+from waltap.services.dead_letters.change_form import ChangeForm, operation, table_of
+
+__all__ = [
+    "DeadLetter",
+    "EventLocation",
+    "RecordForm",
+    "letter_of",
+    "record_form",
+    "record_of",
+    "row_digest",
+]
+
+
+class RecordForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A record as JSON."""
+
+    # UTF-8 is text that operators can read; other bytes are in the ``_base64`` members
+    topic: str
+    key: str | None = None
+    key_base64: str | None = None
+    value: str | None = None
+    value_base64: str | None = None
+    headers: list[tuple[str, str]] = []
+    """(name, base64)."""
+    partition: int | None = None
+    timestamp: int | None = None
+
+
+class EventLocation(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of an event in the stream or in a snapshot."""
+
+    # of the transaction; of a row: the LSN of the snapshot
+    commit_lsn: int
+    # number of the change in its transaction, as positions count
+    index: int = 0
+    partition: str = ""
+    # digest of a snapshot row, which has no number
+    row: str = ""
+    # index among the event's records, or in the batch if the event is unknown
+    record: int | None = None
+
+    def __str__(self) -> str:
+        where = (
+            f"a row read at {lsn_text(self.commit_lsn)}" if self.row else lsn_text(self.commit_lsn)
+        )
+        text = where if self.row else f"{where}, change {self.index}"
+        return text if not self.partition else f"{self.partition}: {text}"
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event that a transform, a format or a sink refused.
+
+    Times are ms since 1970 UTC.
+    """
+
+    # made of sink and place: an event that is refused again is the same letter
+    id: str
+    sink: str
+    place: EventLocation
+    table: str = ""
+    op: str = ""
+    code: str = ""
+    reason: str = ""
+    remedy: str = ""
+    first_ms: int = 0
+    last_ms: int = 0
+    # number of refusals
+    attempts: int = 1
+    # when the event was delivered after all
+    replayed_ms: int | None = None
+    # the event in Debezium's JSON format, with masks; None if it cannot be rendered
+    event: dict[str, Any] | None = None
+    # the record that the sink refused
+    record: RecordForm | None = None
+    # the change that the server sent, without masks
+    change: ChangeForm | None = None
+
+    @property
+    def mark(self) -> str:
+        """Return the id of this delivery in `Batch.replays`.
+
+        The delivery after another refusal has another mark.
+        """
+        return f"{self.id}#{self.attempts}"
+
+    def told(self) -> dict[str, object]:
+        """Return the members that may leave this machine.
+
+        The server's change has no masks, so it stays here.
+        """
+        shown = msgspec.structs.replace(self, change=None)
+        found: dict[str, object] = msgspec.to_builtins(shown)
+        return {**found, "position": str(self.place)}
+
+
+def letter_of(
+    sink: str,
+    place: EventLocation,
+    error: WaltapError,
+    now_ms: int,
+    *,
+    change: ChangeForm | None = None,
+    record: Record | None = None,
+    event: dict[str, Any] | None = None,
+) -> DeadLetter:
+    """Return the letter of an event that failed with ``error``."""
+    return DeadLetter(
+        id=_identifier(sink, place),
+        sink=sink,
+        place=place,
+        table="" if change is None else table_of(change),
+        op="" if change is None else operation(change),
+        code=error.code,
+        reason=error.problem,
+        remedy=error.advice(),
+        first_ms=now_ms,
+        last_ms=now_ms,
+        event=event,
+        record=None if record is None else record_form(record),
+        change=change,
+    )
+
+
+def row_digest(form: ChangeForm) -> str:
+    """Return a digest that identifies a snapshot row.
+
+    It is the same when another snapshot reads the same row.
+    """
+    named = msgspec.json.encode((table_of(form), form.new))
+    return hashlib.sha256(named).hexdigest()[:12]
+
+
+def record_form(record: Record) -> RecordForm:
+    """Return the JSON form of a record."""
+    key, key_base64 = _sides(record.key)
+    value, value_base64 = _sides(record.value)
+    return RecordForm(
+        topic=record.topic,
+        key=key,
+        key_base64=key_base64,
+        value=value,
+        value_base64=value_base64,
+        headers=[(name, base64.b64encode(each).decode()) for name, each in record.headers],
+        partition=record.partition,
+        timestamp=record.timestamp,
+    )
+
+
+def record_of(form: RecordForm) -> Record:
+    """Return the record of a form."""
+    return Record(
+        form.topic,
+        _bytes(form.key, form.key_base64),
+        _bytes(form.value, form.value_base64),
+        tuple((name, base64.b64decode(each)) for name, each in form.headers),
+        form.partition,
+        form.timestamp,
+    )
+
+
+def _identifier(sink: str, place: EventLocation) -> str:
+    parts = [sink] if sink else []
+    if place.partition:
+        parts.append(place.partition)
+    parts.append(f"{place.commit_lsn:X}")
+    parts.append(place.row or str(place.index))
+    text = "-".join(parts)
+    return text if place.record is None else f"{text}.{place.record}"
+
+
+def _sides(data: bytes | None) -> tuple[str | None, str | None]:
+    if data is None:
+        return None, None
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(data).decode()
+
+
+def _bytes(text: str | None, in_base64: str | None) -> bytes | None:
+    if in_base64 is not None:
+        return base64.b64decode(in_base64)
+    return None if text is None else text.encode()

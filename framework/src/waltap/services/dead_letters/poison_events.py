@@ -1,0 +1,279 @@
+"""Isolate the events that a sink or its format refuses.
+
+A batch without failures costs one call and no work per row. A failed batch is tried again in pieces
+(`bisect`), in order, before any later batch. The policy decides about each refused event.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.order import TransactionOrder
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
+from waltap.errors import RecordError, WaltapError
+from waltap.ports.sink.bisect import (
+    BatchLocation,
+    Part,
+    alone,
+    every_event,
+    failing,
+    without,
+)
+from waltap.ports.sink.refusal import RecordsRefused, leave_out, places_of
+from waltap.services.dead_letters.change_form import (
+    ChangeForm,
+    change_form,
+    operation,
+    row_form,
+    table_of,
+)
+from waltap.services.dead_letters.dead_letter import (
+    DeadLetter,
+    EventLocation,
+    letter_of,
+    row_digest,
+)
+from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
+from waltap.services.dead_letters.queue import DeadLetterQueue
+
+__all__ = ["PoisonEventHandler"]
+
+Make = Callable[[Batch], Batch]
+
+
+class PoisonEventHandler:
+    """Apply the failure policy of one sink. Single-threaded.
+
+    ``sink`` is the sink's name, "" for the only sink. ``order`` holds the counters of its format:
+    they are reset before a second rendering, so that every event counts once.
+    """
+
+    def __init__(
+        self, policy: FailurePolicy, sink: str, order: TransactionOrder, desk: DeadLetterQueue
+    ) -> None:
+        self._policy, self._sink, self._order, self._desk = policy, sink, order, desk
+
+    def made(self, given: Batch, make: Make) -> Batch:
+        """Return the batch that ``make`` renders, without failing events.
+
+        Raises: the error of ``make`` if the policy is to stop; DeadLettersUnusable.
+        """
+        mark = self._order.mark()
+        try:
+            return make(given)
+        except RecordError:
+            self._order.back_to(mark)
+            return self._madewithout(given, make, mark)
+
+    def _madewithout(self, given: Batch, make: Make, mark: Any) -> Batch:
+        def attempt(part: Part) -> None:
+            self._order.back_to(mark)
+            make(_of(given, [part]))
+
+        found = failing(given.parts, attempt, first_only=not self._policy.tolerant)
+        self._order.back_to(mark)
+        self._settle([self._case(given, where, error) for where, error in found.items()])
+        left = without(given.parts, found)
+        return make(msgspec.structs.replace(given, parts=left, events=given.events - len(found)))
+
+    def refused(self, given: Batch, own: Batch, make: Make, error: RecordsRefused) -> None:
+        """Remove from ``own`` the events that the sink refused.
+
+        ``make`` rendered ``own`` from ``given``. Raises: the error of the first refusal if the policy
+        is to stop; DeadLettersUnusable; RecordsRefused again if it names no event of the batch.
+        """
+        if own.records is not None:
+            cases = self._cases_of_records(given, own, make, error)
+        else:
+            cases = self._cases_of_changes(given, own, make, error)
+        if not cases:
+            raise error
+        self._settle(cases)
+        leave_out(own, error.refused)
+
+    # --- which events -----------------------------------------------------------------------------
+
+    def _cases_of_records(
+        self, given: Batch, own: Batch, make: Make, error: RecordsRefused
+    ) -> "list[_PoisonEvent]":
+        records = own.records or ()
+        refused = {each.index: each for each in error.refused if 0 <= each.index < len(records)}
+        origins = self._origins(given, records, make, max(refused, default=-1))
+        cases = []
+        for index, each in sorted(refused.items()):
+            record = records[index]
+            where, nth = origins.get(index, (None, index))
+            if where is None:
+                # a record of no event, such as the BEGIN of a transaction
+                place = EventLocation(
+                    commit_lsn=given.position.commit_lsn or given.position.end_lsn,
+                    index=given.position.index,
+                    partition=given.partition,
+                    record=nth,
+                )
+                cases.append(_PoisonEvent(error, each.error, place, None, record, None))
+            else:
+                cases.append(self._case(given, where, error, each.error, record, nth))
+        return cases
+
+    def _origins(
+        self, given: Batch, records: Sequence[Record], make: Make, last: int
+    ) -> "dict[int, tuple[BatchLocation, int | None]]":
+        """Return the event of each record up to ``last``.
+
+        With it comes the record's index among the event's records, None for an only record. Records
+        of no event, such as the BEGIN of a transaction, are missing.
+        """
+        # an event that is rendered alone gives the same records in the same order
+        origins: dict[int, tuple[BatchLocation, int | None]] = {}
+        mark, at = self._order.mark(), 0
+        for where in every_event(given.parts):
+            if at > last:
+                break
+            made = self._made_alone(given, where, make)
+            of_event = made.records if made is not None and made.records is not None else ()
+            for nth, record in enumerate(of_event):
+                following = at
+                while following < len(records) and not _alike(record, records[following]):
+                    following += 1
+                if following == len(records):
+                    break
+                origins[following] = where, nth if len(of_event) > 1 else None
+                at = following + 1
+        self._order.back_to(mark)
+        return origins
+
+    def _made_alone(self, given: Batch, where: BatchLocation, make: Make) -> Batch | None:
+        part = alone(given.parts[where.part], where.at, where.at + 1)
+        try:
+            return make(_of(given, [part]))
+        except RecordError:
+            return None
+
+    def _cases_of_changes(
+        self, given: Batch, own: Batch, make: Make, error: RecordsRefused
+    ) -> "list[_PoisonEvent]":
+        places = places_of(own.parts, error.refused)
+        origins = self._origins_of_events(given, own, make)
+        return [
+            self._case(given, origins[where], error, each.error)
+            if where in origins
+            else self._case(own, where, error, each.error)
+            for where, each in places.items()
+        ]
+
+    def _origins_of_events(
+        self, given: Batch, own: Batch, make: Make
+    ) -> dict[BatchLocation, BatchLocation]:
+        """Return the event of ``given`` for each event of ``own``."""
+        # transforms keep the order, but may drop events or replace them by others
+        theirs = list(every_event(own.parts))
+        ours = list(every_event(given.parts))
+        if len(theirs) == len(ours):
+            return dict(zip(theirs, ours, strict=True))
+        kept = []
+        for where in ours:
+            made = self._made_alone(given, where, make)
+            kept += [where] * (0 if made is None else events_in(made.parts))
+        return dict(zip(theirs, kept, strict=True)) if len(kept) == len(theirs) else {}
+
+    def _case(
+        self,
+        given: Batch,
+        where: BatchLocation,
+        error: RecordError,
+        reason: WaltapError | None = None,
+        record: Record | None = None,
+        nth: int | None = None,
+    ) -> "_PoisonEvent":
+        part = given.parts[where.part]
+        if isinstance(part, TransactionPart):
+            change = part.changes[where.at]
+            form = change_form(change, part)
+            place = EventLocation(
+                commit_lsn=part.commit_lsn or change.lsn,
+                index=part.numbers()[where.at],
+                partition=given.partition,
+                record=nth,
+            )
+        else:
+            assert isinstance(part, SnapshotRows), "a heartbeat has no events"
+            form = row_form(part, where.at)
+            place = EventLocation(
+                commit_lsn=part.lsn or 0,
+                partition=given.partition,
+                row=row_digest(form),
+                record=nth,
+            )
+        piece = alone(part, where.at, where.at + 1)
+        return _PoisonEvent(error, reason or error, place, form, record, piece)
+
+    # --- what becomes of them -----------------------------------------------------------------------
+
+    def _settle(self, cases: "list[_PoisonEvent]") -> None:
+        """Handle refused events as the policy says.
+
+        Raises: the error of the first event that must stop the pipeline.
+        """
+        handled = [(self._policy.of_error(case.error), case) for case in cases]
+        # before anything is kept: the events come again after a stop
+        for handling, case in handled:
+            if handling is FailureHandling.FAIL:
+                raise case.named() from case.error
+        letters = [
+            self._letter(case)
+            for handling, case in handled
+            if handling is FailureHandling.DEAD_LETTER
+        ]
+        if letters:
+            self._desk.keep(letters)
+        for handling, case in handled:
+            self._desk.left_out(handling, self._sink, str(case.place), case.reason)
+
+    def _letter(self, case: "_PoisonEvent") -> DeadLetter:
+        return letter_of(
+            self._sink,
+            case.place,
+            case.reason,
+            self._desk.now_ms(),
+            change=None if case.form is None else self._desk.described(case.form),
+            record=case.record,
+            event=None if case.piece is None else self._desk.envelope(case.piece),
+        )
+
+
+class _PoisonEvent(msgspec.Struct, frozen=True):
+    """One undeliverable event."""
+
+    # the raised error, by which the policy decides
+    error: RecordError
+    # the error of this event alone
+    reason: WaltapError
+    place: EventLocation
+    form: ChangeForm | None
+    # the refused record
+    record: Record | None
+    # a part with this event alone
+    piece: Part | None
+
+    def named(self) -> WaltapError:
+        """Return the error that stops the run and names the event."""
+        what = ""
+        if self.form is not None:
+            what = f"{operation(self.form)} of {table_of(self.form)}, "
+        elif self.record is not None:
+            what = f"a record for {self.record.topic}, "
+        told = f" ({what}{self.place})"
+        if not self.reason.problem.endswith(told):
+            self.reason.problem += told
+        return self.reason
+
+
+def _of(given: Batch, parts: list[Part]) -> Batch:
+    return msgspec.structs.replace(given, parts=parts, events=events_in(parts))
+
+
+def _alike(one: Record, other: Record) -> bool:
+    return one.topic == other.topic and one.key == other.key

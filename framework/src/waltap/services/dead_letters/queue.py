@@ -1,0 +1,138 @@
+"""Store, count and report the dead letters of a pipeline."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from waltap.changes.decode.relation import Relation
+from waltap.clock import Clock
+from waltap.encoders.format.format import Format
+from waltap.errors import PluginError, RecordError, WaltapError
+from waltap.ports.sink.bisect import Part
+from waltap.services.dead_letters.change_form import ChangeForm
+from waltap.services.dead_letters.copy import LettersCopied
+from waltap.services.dead_letters.dead_letter import DeadLetter
+from waltap.services.dead_letters.handling import FailureHandling
+from waltap.services.dead_letters.store import LetterStore
+
+__all__ = ["DEAD_LETTER", "DeadLetterQueue", "EventCounters"]
+
+log = logging.getLogger(__name__)
+
+DEAD_LETTER: Final = "Dead Letter"
+"""Aggregate type of notifications."""
+
+TOLD_EVERY_S: Final = 10.0
+"""Least seconds between two warnings or notifications; each has the number of its events."""
+
+
+class EventCounters(Protocol):
+    """The counters of a run: `Counts`."""
+
+    dead_letters: int
+    left_out: int
+
+
+class DeadLetterQueue:
+    """Keep the letters of all sinks and report skipped events.
+
+    ``describe`` completes a relation from the catalog, so that a letter can be replayed without it.
+    ``form`` returns the format that renders events for people. ``copy`` also writes the letters to a
+    sink and returns when they are durable there. A run sets its own ``counted`` and ``notify``.
+    """
+
+    def __init__(
+        self,
+        store: LetterStore,
+        clock: Clock,
+        *,
+        describe: Callable[[Relation], Relation],
+        form: Callable[[], Format | None],
+        copy: LettersCopied | None = None,
+    ) -> None:
+        self.store, self._clock = store, clock
+        self._describe, self._form, self._copy = describe, form, copy
+        self.counted: EventCounters | None = None
+        self.notify: Callable[..., None] | None = None
+        self._next: dict[FailureHandling, float] = {}
+        self._untold: dict[FailureHandling, int] = {}
+
+    def now_ms(self) -> int:
+        """Return the time in ms since 1970 UTC."""
+        return self._clock.time_ns() // 1_000_000
+
+    def described(self, form: ChangeForm) -> ChangeForm:
+        """Return a form with relations completed from the catalog."""
+        try:
+            relations = [self._describe(relation) for relation in form.relations]
+        except PluginError:  # the connector has no such tables: their events did without it, too
+            return form
+        return msgspec.structs.replace(form, relations=relations)
+
+    def envelope(self, piece: Part) -> dict[str, Any] | None:
+        """Return the event as JSON for people.
+
+        None: the format cannot render the event.
+        """
+        form = self._form()
+        if form is None:
+            return None
+        try:
+            records = form.render([piece], self._clock.time_ns())
+        except (RecordError, PluginError):
+            return None
+        for record in records:
+            if record.value is not None:
+                return {
+                    "topic": record.topic,
+                    "key": None if record.key is None else msgspec.json.decode(record.key),
+                    "value": msgspec.json.decode(record.value),
+                }
+        return None
+
+    def keep(self, letters: list[DeadLetter]) -> None:
+        """Store letters durably.
+
+        Raises: DeadLettersUnusable; SinkError of the sink for copies.
+        """
+        # first the pipeline's own file: the copy gets the letters with their numbers of attempts
+        kept = self.store.put(letters)
+        if self._copy is not None:
+            self._copy(kept)
+
+    def close(self) -> None:
+        """Close the sink for copies; may be called twice."""
+        if self._copy is not None:
+            self._copy.close()
+
+    def left_out(
+        self, handling: FailureHandling, sink: str, place: str, reason: WaltapError
+    ) -> None:
+        """Count a skipped event and report it at a limited rate."""
+        if self.counted is not None:
+            self.counted.left_out += 1
+            self.counted.dead_letters += handling is FailureHandling.DEAD_LETTER
+        now = self._clock.monotonic()
+        count = self._untold[handling] = self._untold.get(handling, 0) + 1
+        if now < self._next.get(handling, 0.0):
+            return
+        self._next[handling], self._untold[handling] = now + TOLD_EVERY_S, 0
+        what = "became a dead letter" if handling is FailureHandling.DEAD_LETTER else "was left out"
+        if handling is not FailureHandling.SKIP:
+            log.warning(
+                "an event %s: %s: %s %s%s",
+                what, place, reason.code, reason.problem,
+                f" ({count} since the last such line)" if count > 1 else "",
+            )  # fmt: skip
+        if handling is FailureHandling.DEAD_LETTER and self.notify is not None:
+            self.notify(
+                DEAD_LETTER,
+                "WRITTEN",
+                sink=sink,
+                position=place,
+                code=reason.code,
+                reason=reason.problem,
+                count=str(count),
+            )

@@ -1,0 +1,159 @@
+"""Redeliver dead letters while the pipeline delivers nothing.
+
+The sink gets the refused record again. A change that could not be rendered then is rendered now by
+transforms and format. The position of the pipeline does not change.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.errors import RecordError, WaltapError
+from waltap.ports.sink.refusal import RecordsRefused
+from waltap.ports.sink.sink import Sink
+from waltap.services.dead_letters.change_form import of_form
+from waltap.services.dead_letters.dead_letter import DeadLetter, record_of
+from waltap.services.dead_letters.store import LetterStore
+
+__all__ = ["MARK", "Redelivery", "RedeliveryResult"]
+
+MARK: Final = "waltap-dead-letter"
+"""Header of a replayed record: the letter's id, by which a consumer recognizes a duplicate."""
+
+AT_A_TIME: Final = 100
+"""Letters between two flushes: a killed replay repeats at most this number."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedeliveryResult:
+    """The outcome of one redelivered letter."""
+
+    letter: DeadLetter
+    # the second refusal; None: the sink has the letter
+    error: WaltapError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redelivery:
+    """Redeliver letters to one sink.
+
+    Each batch names the letters that the sink got since the last flush (`Batch.replays`). A sink that
+    stores these marks with the data can report, after a kill, which letters it has.
+    """
+
+    store: LetterStore
+    # not open yet
+    sink: Sink
+    # applies transforms and format to a batch of changes
+    make: Callable[[Batch], Batch]
+    # the pipeline's positions
+    stored: Positions
+    now_ms: Callable[[], int]
+
+    def run(self, letters: Sequence[DeadLetter]) -> Iterator[RedeliveryResult]:
+        """Deliver letters in order and yield each durable outcome.
+
+        Raises: SinkError for a failure that no letter causes. Letters that were yielded before stay
+        delivered.
+        """
+        try:
+            held = Positions.of(self.sink.open(), next(iter(self.stored), ""))
+            there = set(self.sink.replayed())
+            # a replay that was killed between flush and mark delivered these already
+            had = [each for each in letters if each.mark in there and each.replayed_ms is None]
+            if had:
+                self.store.mark(had, self.now_ms())
+                yield from map(RedeliveryResult, had)
+            known = {each.id for each in had}
+            waiting = [each for each in letters if each.id not in known]
+            for first in range(0, len(waiting), AT_A_TIME):
+                found: list[RedeliveryResult] = []
+                given: tuple[str, ...] = ()
+                for letter in waiting[first : first + AT_A_TIME]:
+                    error = self._refusal(letter, held, (*given, letter.mark))
+                    given = given if error else (*given, letter.mark)
+                    found.append(RedeliveryResult(letter, error))
+                self.sink.flush()
+                self.store.mark([e.letter for e in found if e.error is None], self.now_ms())
+                self.store.put([self._again(e) for e in found if e.error is not None])
+                yield from found
+        finally:
+            self.sink.close()
+
+    def _refusal(
+        self, letter: DeadLetter, held: Positions, marks: tuple[str, ...]
+    ) -> WaltapError | None:
+        """Write one letter and return its refusal, if any."""
+        name = letter.place.partition
+        position = max(
+            self.stored.get(name, Position(0)), held.get(name, self.stored.get(name, Position(0)))
+        )
+        try:
+            batch = self._batch(letter, position)
+            batch.replays = marks
+            self.sink.write(batch)
+        except RecordsRefused as error:
+            return error.refused[0].error
+        except RecordError as error:
+            return error
+        return None
+
+    def _batch(self, letter: DeadLetter, position: Position) -> Batch:
+        empty = Batch(parts=[], position=position, partition=letter.place.partition, events=1)
+        if letter.record is not None:
+            empty.records = [_marked(record_of(letter.record), letter)]
+            return empty
+        assert letter.change is not None, "a letter has a record or a change"
+        form, change = letter.change, of_form(letter.change)
+        if form.kind == "row":
+            rows = SnapshotRows(
+                relation=form.relations[0],
+                rows=[change.new],  # type: ignore[union-attr] # it is an insert
+                ts=form.commit_ts,
+                lsn=None,
+                xid=None,
+                kind="incremental",
+            )
+            empty.parts = [rows]
+        else:
+            end_lsn = max(position.end_lsn, 1)
+            empty.parts = [
+                TransactionPart(
+                    xid=0,
+                    begin_lsn=end_lsn,
+                    commit_lsn=end_lsn,
+                    commit_ts=form.commit_ts,
+                    end_lsn=end_lsn,
+                    changes=[change],
+                )
+            ]
+        made = self.make(empty)
+        if made.records is not None:
+            made.records = [_marked(record, letter) for record in made.records]
+            # without parts no sink records this transaction as delivered
+            made.parts = []
+            if letter.place.record is not None:  # the event's other records were delivered
+                made.records = made.records[letter.place.record : letter.place.record + 1]
+        return made
+
+    def _again(self, found: RedeliveryResult) -> DeadLetter:
+        assert found.error is not None
+        return msgspec.structs.replace(
+            found.letter,
+            code=found.error.code,
+            reason=found.error.problem,
+            remedy=found.error.advice(),
+            last_ms=self.now_ms(),
+            replayed_ms=None,
+        )
+
+
+def _marked(record: Record, letter: DeadLetter) -> Record:
+    headers = tuple(each for each in record.headers if each[0] != MARK)
+    mark = (MARK, msgspec.json.encode(letter.id))
+    return msgspec.structs.replace(record, headers=(*headers, mark))

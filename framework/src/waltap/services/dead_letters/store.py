@@ -1,0 +1,179 @@
+"""Store dead letters in a pipeline's state folder.
+
+The file has JSON lines and grows at its end; the last line of a letter counts. It holds unmasked
+values of the server, like spilled transactions, so only its owner may read it. The engine adds
+letters while commands read, mark and drop them: every writer takes the folder's lock.
+"""
+
+import fcntl
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import sync
+from waltap.base.files.private_file import private, private_folder
+from waltap.errors import OffsetError
+from waltap.services.dead_letters.dead_letter import DeadLetter
+
+__all__ = ["DeadLettersUnusable", "LetterStore"]
+
+FILE: Final = "letters.jsonl"
+LOCK: Final = "lock"
+
+
+class DeadLettersUnusable(OffsetError):
+    """Dead letters cannot be stored or read; the pipeline cannot continue."""
+
+    code = "WT-6204"
+    remedy = (
+        "Make {folder} a folder that waltap may write to, on a disk with room, and start again: the event "
+        "was not confirmed and comes again."
+    )
+
+
+class LetterStore:
+    """The letters of one pipeline in a folder.
+
+    The first letter creates the folder. Every method raises DeadLettersUnusable.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / FILE
+        self._known: dict[str, _LetterSummary] = {}
+        self._read: tuple[int, int] = 0, 0
+        """Inode of the file, and the size that was read."""
+
+    def letters(self) -> list[DeadLetter]:
+        """Return the letters in order of their first refusal."""
+        with self._guarded():
+            return list(self._every().values())
+
+    def put(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """Store letters durably and return them as stored.
+
+        A known letter counts another attempt.
+        """
+        with self._guarded(), self._locked():
+            self._refresh()
+            kept = [self._again(letter) for letter in letters]
+            self._append(kept)
+        return kept
+
+    def mark(self, letters: Iterable[DeadLetter], replayed_ms: int) -> None:
+        """Record durably that letters were delivered."""
+        with self._guarded(), self._locked():
+            self._refresh()
+            known = [each for each in letters if each.id in self._known]
+            self._append([msgspec.structs.replace(each, replayed_ms=replayed_ms) for each in known])
+
+    def drop(self, identifiers: Collection[str]) -> int:
+        """Delete letters and return their number."""
+        with self._guarded(), self._locked():
+            every = self._every()
+            left = [letter for letter in every.values() if letter.id not in identifiers]
+            if len(left) < len(every):
+                self._rewrite(left)
+        return len(every) - len(left)
+
+    def _again(self, letter: DeadLetter) -> DeadLetter:
+        known = self._known.get(letter.id)
+        if known is None:
+            return letter
+        return msgspec.structs.replace(letter, first_ms=known.first_ms, attempts=known.attempts + 1)
+
+    def _append(self, letters: list[DeadLetter]) -> None:
+        data = b"".join(_encode(letter) + b"\n" for letter in letters)
+        new = not self._path.exists()
+        descriptor = private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            # an incomplete last line, left by a crash, would spoil the line after it
+            if os.fstat(descriptor).st_size > self._read[1]:
+                os.ftruncate(descriptor, self._read[1])
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if new:
+            # the name of a new file is durable only with its folder
+            sync(self.folder)
+        self._refresh()
+
+    def _rewrite(self, letters: list[DeadLetter]) -> None:
+        # a crash leaves either the old file or the whole new one
+        draft = self._path.with_suffix(".new")
+        with open(draft, "wb", opener=private) as file:
+            file.writelines(_encode(letter) + b"\n" for letter in letters)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+        sync(self.folder)
+
+    def _every(self) -> dict[str, DeadLetter]:
+        """Return id → letter of the whole file."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        # a line without its newline is not complete
+        lines = data[: data.rfind(b"\n") + 1].splitlines()
+        return {letter.id: letter for letter in map(_decode, lines)}
+
+    def _refresh(self) -> None:
+        """Read the lines that other processes added."""
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                inode, read = self._read
+                # `drop` of another process replaced the file: read it from its start
+                if inode != found.st_ino or found.st_size < read:
+                    self._known, read = {}, 0
+                file.seek(read)
+                data = file.read()
+        except FileNotFoundError:
+            self._known, self._read = {}, (0, 0)
+            return
+        whole = data.rfind(b"\n") + 1
+        for head in map(_decode_head, data[:whole].splitlines()):
+            self._known[head.id] = head
+        self._read = found.st_ino, read + whole
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        private_folder(self.folder)
+        descriptor = private(self.folder / LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as cause:
+            what = f"dead letters cannot be kept in {self.folder}: {cause.strerror}"
+            raise DeadLettersUnusable(what, folder=self.folder) from cause
+        except UNREADABLE as cause:
+            what = f"{self._path} cannot be read: {cause}"
+            raise DeadLettersUnusable(what, folder=self.folder) from cause
+
+
+class _LetterSummary(msgspec.Struct, frozen=True):
+    """The members of a letter that the engine keeps in memory."""
+
+    id: str
+    first_ms: int = 0
+    attempts: int = 1
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(DeadLetter).decode
+_decode_head = msgspec.json.Decoder(_LetterSummary).decode

@@ -1,0 +1,27 @@
+"""Read and write offsets in Debezium's form, for a move either way."""
+
+from waltap.ports.offsets.connect_offsets import ConnectOffsets
+from waltap.services.debezium_offsets.errors import (
+    DebeziumOffsetMissing,
+    DebeziumOffsetsUnreadable,
+    DebeziumOffsetUnusable,
+    DebeziumStillReads,
+)
+from waltap.services.debezium_offsets.offset_map import OffsetMap, of_offset, told
+from waltap.services.debezium_offsets.place import FileOffsets, place_of
+from waltap.services.debezium_offsets.record_key import RecordKey, chosen
+
+__all__ = [
+    "ConnectOffsets",
+    "DebeziumOffsetMissing",
+    "DebeziumOffsetUnusable",
+    "DebeziumOffsetsUnreadable",
+    "DebeziumStillReads",
+    "FileOffsets",
+    "OffsetMap",
+    "RecordKey",
+    "chosen",
+    "of_offset",
+    "place_of",
+    "told",
+]

@@ -1,0 +1,440 @@
+"""Serve page, metrics, health, status and signals of a run."""
+
+import base64
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from importlib.resources import files
+from ipaddress import ip_address
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import replace_durably
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.changes.transactions.position import Positions
+from waltap.changes.transactions.transaction import Batch, TransactionPart
+from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.pipeline.lock import unusable
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.offsets.state_folder import HTTP_KEY
+from waltap.ports.signals.inbox import SignalAnswer
+from waltap.services.monitor.history import StatusHistory
+from waltap.services.monitor.listener import JSON, Answer, MonitorListener
+from waltap.services.monitor.metrics import (
+    BATCH_EVENTS,
+    BATCH_SECONDS,
+    EVENT_LAG,
+    FAILURES,
+    FLUSH_SECONDS,
+    METRICS,
+    SCHEMA_CHANGES,
+    ObservedMetric,
+)
+from waltap.services.monitor.requests import MonitorRequest
+from waltap.services.monitor.status import PipelineStatus
+from waltap.services.monitor.status_document import status_document
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
+    from waltap.pipeline import Engine
+
+__all__ = [
+    "MetricsExposition",
+    "MonitorServer",
+    "RequestAccess",
+    "address_of",
+    "is_loopback",
+    "kept_token",
+]
+
+log = logging.getLogger(__name__)
+
+
+# Access rules of the HTTP server.
+#
+# Any page in a user's browser can send requests to this machine. So the Host header must name the
+# address of this server, and the Origin must be its own page. Every user of this machine can reach
+# its ports, too. A request that changes something needs a token everywhere; a request that only
+# reads needs one from another machine.
+
+# Sec-Fetch-Site of requests that the server's own page, or the user in the address bar, makes
+OWN = frozenset({"same-origin", "none"})
+# methods that change nothing
+READS = frozenset({"GET", "HEAD"})
+# least characters of a token
+LEAST: Final = 8
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach ``host``."""
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def kept_token(path: Path) -> str:
+    """Return the token in a file, or write a new one.
+
+    Only the file's owner may read it. Raises: OSError.
+    """
+    with suppress(FileNotFoundError):
+        kept = path.read_text("ascii", "replace").strip()
+        if len(kept) >= LEAST:
+            return kept
+    token = secrets.token_urlsafe()
+    replace_durably(path, f"{token}\n".encode())
+    return token
+
+
+class RequestAccess:
+    """Decide whether a request may be answered.
+
+    ``host`` is the server's address. A request that changes something needs the token that ``token``
+    returns. Reads need it too, except health checks, unless ``open_reads``. ``place`` is the token's
+    file, for the error message.
+    """
+
+    def __init__(
+        self, host: str, token: Callable[[], str], *, open_reads: bool, place: str = ""
+    ) -> None:
+        self._local, self._token, self._open_reads = is_loopback(host), token, open_reads
+        self._place = f"; it is in {place}" if place else ""
+
+    def refusal(
+        self, method: str, headers: Mapping[str, str], token: str | None, *, open_to_all: bool
+    ) -> tuple[int, str] | None:
+        """Return (status, reason) of a refusal, None for a permitted request.
+
+        ``token`` comes from the address; ``headers`` have lower-case names.
+        """
+        asked = _name(headers.get("host", ""))
+        if self._local and not is_loopback(asked):
+            return 421, "the Host header names another machine"
+        origin = headers.get("origin")
+        if origin is not None and _place(origin) != headers.get("host", ""):
+            return 403, "the page that sent this is another's"
+        if method == "POST" and headers.get("sec-fetch-site", "none") not in OWN:
+            return 403, "the page that sent this is another's"
+        if (
+            method == "POST"
+            and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json"
+        ):
+            return 415, "the body must be application/json"
+        if method in READS and (open_to_all or self._open_reads):
+            return None
+        given = headers.get("authorization", "").removeprefix("Bearer ") or token or ""
+        if given and hmac.compare_digest(given.encode(), self._token().encode()):
+            return None
+        text = f"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN{self._place}"
+        return 401, text
+
+
+def _name(host: str) -> str:
+    """Return the name in a Host header without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _place(origin: str) -> str | None:
+    """Return name and port of an Origin header.
+
+    None: the header is not an address.
+    """
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+# Metrics of one engine in Prometheus' format.
+
+
+class MetricsExposition:
+    """Count batches as an observer, and read the status per scrape."""
+
+    def __init__(self, pipeline: str, status: Callable[[], PipelineStatus]) -> None:
+        """Register the metrics. Raises: LibraryMissing."""
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        except ImportError as cause:
+            raise LibraryMissing("metrics need prometheus-client", extra="monitor") from cause
+        self._pipeline, self._status = pipeline, status
+        self.registry = registry = CollectorRegistry()
+
+        kinds: dict[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+
+        def made(metric: ObservedMetric) -> Any:
+            more = {"buckets": metric.buckets} if metric.buckets else {}
+            labels = ("pipeline", *metric.labels)
+            found = kinds[metric.kind](
+                metric.name, metric.summary, labels, registry=registry, **more
+            )
+            return found if metric.labels else found.labels(pipeline)
+
+        self._failures, self._changes = made(FAILURES), made(SCHEMA_CHANGES)
+        self._write, self._size = made(BATCH_SECONDS), made(BATCH_EVENTS)
+        self._flush, self._late = made(FLUSH_SECONDS), made(EVENT_LAG)
+        registry.register(self)  # any object with `collect` is a collector
+
+    def text(self) -> bytes:
+        """Return the current metrics in the text format."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry)
+
+    def collect(self) -> "Iterator[Family]":
+        """Yield the metrics of the status for the registry."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        status = self._status()
+        for metric in METRICS:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.summary, labels=("pipeline", *metric.labels))
+            for labels, value in metric.read(status):
+                family.add_metric(
+                    [self._pipeline, *(labels[name] for name in metric.labels)], value
+                )
+            yield family
+
+    @hookimpl
+    def on_batch(self, batch: Batch, seconds: float) -> None:
+        """Count the events and the time of a batch."""
+        self._write.observe(seconds)
+        self._size.observe(batch.events)
+        last = batch.parts[-1] if batch.parts else None
+        if isinstance(last, TransactionPart) and last.commit_ts:
+            # not below 0: the clock of the server can be ahead of this machine's
+            self._late.observe(max(0.0, time() - last.commit_ts / 1_000_000))
+
+    @hookimpl
+    def on_flush(self, durable: Positions, seconds: float) -> None:
+        """Count the time of a flush."""
+        self._flush.observe(seconds)
+
+    @hookimpl
+    def on_failure(self, error: Exception, retried: bool) -> None:
+        """Count a failure by its code."""
+        code = getattr(error, "code", "WT-9000")
+        self._failures.labels(self._pipeline, code, str(retried).lower()).inc()
+
+    @hookimpl
+    def on_schema_change(self, old: object) -> None:
+        """Count a changed relation."""
+        if old is not None:
+            self._changes.inc()
+
+
+# how long a request waits for the answer to its signal
+WAIT_S = 10.0
+# states in which /healthz answers 200; a stopped run is healthy, too
+WELL = frozenset({"checking", "standby", "snapshot", "streaming", "reconnecting", "stopping"})
+# states in which /readyz answers 200
+READY = frozenset({"streaming", "snapshot", "standby"})
+INLINE = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
+
+Handle = Callable[["MonitorServer", MonitorRequest], Answer]
+
+
+class SignalAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kind": "type"}):
+    """The body of ``POST /api/signal``."""
+
+    kind: str
+    data: dict[str, object] = {}
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT`` or ``:PORT``.
+
+    Raises: ConfigurationError.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        problem = PropertyProblem("waltap.http", "is no address", value=text, allowed="HOST:PORT")
+        raise ConfigurationError([problem])
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+class MonitorServer:
+    """Serve HTTP requests in threads while the block lasts."""
+
+    def __init__(self, engine: "Engine", address: str, token: str | None) -> None:
+        """Check the address. Raises: ConfigurationError, LibraryMissing."""
+        self._engine = engine
+        self._host, self._port = address_of(address)
+        if token is None and not is_loopback(self._host):
+            problem = PropertyProblem(
+                "waltap.http.token",
+                f"is missing: {self._host} can be reached from other machines",
+                allowed="a secret that readers send, or waltap.http=127.0.0.1:PORT",
+            )
+            raise ConfigurationError([problem])
+        self._access = (
+            None if token is None else RequestAccess(self._host, lambda: token, open_reads=False)
+        )
+        self.exposition = MetricsExposition(engine.profile.name, engine.status)
+        self._history = StatusHistory(engine.status)
+        self._page = files("waltap.services.monitor").joinpath("page.html").read_bytes()
+        self._listener: MonitorListener | None = None
+        engine.watch()
+
+    @property
+    def port(self) -> int:
+        """Return the port, also if the system chose it."""
+        assert self._listener is not None
+        return int(self._listener.server_address[1])
+
+    def __enter__(self) -> Self:
+        place = self._host, self._port
+        try:
+            self._listener = listener = MonitorListener(place, self._answer, _headers(self._page))
+        except OSError as cause:
+            problem = PropertyProblem(
+                "waltap.http",
+                f"cannot be listened at: {cause.strerror}",
+                value=f"{self._host}:{self._port}",
+            )
+            raise ConfigurationError([problem]) from cause
+        self._access = self._access or self._own_access()
+        self._history.start()
+        threading.Thread(target=listener.serve_forever, name="waltap-http", daemon=True).start()
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        log.info("http://%s:%d/ shows the pipeline", host, self.port)
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self._history.stop()
+        if self._listener is not None:
+            self._listener.shutdown()
+            self._listener.server_close()
+
+    def _own_access(self) -> RequestAccess:
+        """Return an access with the token of the state folder.
+
+        A user that may read the folder may change the pipeline. Raises: StateFolderUnusable.
+        """
+        path = self._engine.profile.engine.state_dir / self._engine.profile.name / HTTP_KEY
+        try:
+            kept_token(path)
+        except OSError as error:
+            raise unusable(path.parent, error) from error
+        # read again for each request: a standby process may have replaced the file
+        return RequestAccess(
+            self._host, partial(kept_token, path), open_reads=True, place=str(path)
+        )
+
+    # --- answers -------------------------------------------------------------------------------------
+
+    def _answer(self, request: MonitorRequest) -> Answer:
+        assert self._access is not None
+        refused = self._access.refusal(
+            request.method,
+            request.headers,
+            request.query.get("token"),
+            open_to_all=request.path in {"/healthz", "/readyz"},
+        )
+        if refused is not None:
+            return refused[0], JSON, _error(refused[1])
+        answer = self._ANSWERS.get((request.method, request.path))
+        if answer is None:
+            return 404, JSON, _error("there is nothing here")
+        return answer(self, request)
+
+    def _show(self, _request: MonitorRequest) -> Answer:
+        return 200, "text/html; charset=utf-8", self._page
+
+    def _metrics(self, _request: MonitorRequest) -> Answer:
+        return 200, "text/plain; version=0.0.4; charset=utf-8", self.exposition.text()
+
+    def _health(self, _request: MonitorRequest) -> Answer:
+        return self._state(WELL | {"stopped"})
+
+    def _ready(self, _request: MonitorRequest) -> Answer:
+        if self._engine.status().stalled:
+            # the engine's state stays streaming while the sink blocks
+            state = {"state": self._engine.state, "problem": "the sink does not answer"}
+            return 503, JSON, msgspec.json.encode(state)
+        return self._state(READY)
+
+    def _state(self, good: frozenset[str]) -> Answer:
+        state = self._engine.state
+        return 200 if state in good else 503, JSON, msgspec.json.encode({"state": state})
+
+    def _status(self, request: MonitorRequest) -> Answer:
+        since = request.query.get("since", "0")
+        if not (since.isascii() and since.isdigit() and len(since) < 16):
+            return 400, JSON, _error("since is a time in ms")
+        document = status_document(self._engine.status())
+        points = self._history.points(int(since))
+        document["history"] = [msgspec.to_builtins(point) for point in points]
+        return 200, JSON, msgspec.json.encode(document)
+
+    def _signal(self, request: MonitorRequest) -> Answer:
+        try:
+            asked = msgspec.json.decode(request.body, type=SignalAsked)
+        except UNREADABLE as cause:
+            return 400, JSON, _error(f"this is no signal: {cause}")
+        except RecursionError:
+            return 400, JSON, _error("this is no signal: it is nested too deeply")
+        future: Future[SignalAnswer] = self._engine.signal(asked.kind, asked.data)
+        try:
+            given = future.result(WAIT_S)
+        except TimeoutError:
+            # the engine reads signals between batches, so not during an initial snapshot
+            return 202, JSON, msgspec.json.encode({"state": self._engine.state})
+        status = 200 if given.taken else 422
+        return status, JSON, msgspec.json.encode({"taken": given.taken, "reason": given.reason})
+
+    _ANSWERS: ClassVar[Mapping[tuple[str, str], "Handle"]] = {
+        ("GET", "/"): _show,
+        ("GET", "/metrics"): _metrics,
+        ("GET", "/healthz"): _health,
+        ("GET", "/readyz"): _ready,
+        ("GET", "/api/status"): _status,
+        ("POST", "/api/signal"): _signal,
+    }
+
+
+def _headers(page: bytes) -> dict[str, str]:
+    """Return the headers of every answer."""
+    # a browser must run the page's own script and no other
+    allowed = {b"script": "", b"style": ""}
+    for kind, text in INLINE.findall(page):
+        digest = base64.b64encode(hashlib.sha256(text).digest()).decode()
+        allowed[kind] += f" 'sha256-{digest}'"
+    policy = (
+        f"default-src 'none'; script-src{allowed[b'script']}; style-src{allowed[b'style']}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+    return {
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Content-Security-Policy": policy,
+    }
+
+
+def _error(text: str) -> bytes:
+    return msgspec.json.encode({"error": text})

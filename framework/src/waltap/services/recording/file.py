@@ -1,0 +1,185 @@
+"""Read and write the file of a recording.
+
+The file is gzip of entries. An entry has a size, a checksum and MessagePack. The first entry is the
+`RecordingHeader`.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.private_file import private
+from waltap.changes.decode.decoder import Frame, ServerInfo
+from waltap.services.recording.errors import RecordingDamaged, RecordingUnfit
+
+__all__ = [
+    "Entry",
+    "RecordedAnswer",
+    "RecordedFrames",
+    "RecordingHeader",
+    "RecordingMark",
+    "RecordingWriter",
+    "entries",
+]
+
+# Length and CRC-32 of an entry. gzip has its checksum at the end, which a file that was cut off
+# lacks, so each entry has its own.
+_HEAD: Final = Struct("<II")
+LARGEST: Final = 1 << 31
+# Version of the entries. It grows with a change that older waltaps cannot read.
+LAYOUT: Final = 1
+# The fastest level: recording must not slow the stream down.
+LEVEL: Final = 1
+
+
+class RecordedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """Hold the recorded fields of `ServerInfo`."""
+
+    version_num: int
+    version: str
+    flavour: str
+    system_id: str
+    timeline: int
+    two_phase_slot: bool
+    encoding: str
+
+    @classmethod
+    def of(cls, info: ServerInfo) -> "RecordedServer":
+        """Return the recorded fields of ``info``."""
+        return cls(**{name: getattr(info, name) for name in cls.__struct_fields__})
+
+    def info(self) -> ServerInfo:
+        """Return the `ServerInfo` for decoders."""
+        return ServerInfo(**msgspec.structs.asdict(self))
+
+
+class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
+    """Describe the recorded waltap version, decoder and server."""
+
+    identifier: str
+    # waltap's version.
+    version: str
+    decoder: str
+    options: dict[str, object]
+    publications: tuple[str, ...]
+    server: RecordedServer
+    # The fields of `questions.OPTIONAL` that the decoder's context had.
+    asks: tuple[str, ...]
+    layout: int = LAYOUT
+
+
+class RecordedFrames(msgspec.Struct, frozen=True, tag="frames"):
+    """Hold the frames of one call of `Decoder.feed`."""
+
+    frames: list[Frame]
+
+
+class RecordedAnswer(msgspec.Struct, frozen=True, tag="answer"):
+    """Hold a decoder's question and its answer."""
+
+    question: str
+    # The arguments as MessagePack.
+    key: bytes
+    # The answer as MessagePack.
+    value: bytes
+    # `DecoderContext.unsettled` after the answer, None if it has not changed.
+    unsettled: dict[int, int] | None = None
+
+
+class RecordingMark(msgspec.Struct, frozen=True, tag="mark"):
+    """Mark the end LSN of the last transaction that has ended."""
+
+    lsn: int
+
+
+Entry = RecordingHeader | RecordedFrames | RecordedAnswer | RecordingMark
+
+_decoder = msgspec.msgpack.Decoder(
+    RecordingHeader | RecordedFrames | RecordedAnswer | RecordingMark
+)
+
+
+class RecordingWriter:
+    """Write one recording.
+
+    An existing file is replaced. Raises: OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._raw = open(path, "wb", opener=private)  # noqa: SIM115 - `close` does it
+        self._file = gzip.GzipFile("", "wb", LEVEL, self._raw)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self.frames = 0
+
+    def put(self, entry: Entry) -> None:
+        """Add one entry."""
+        data = self._encode(entry)
+        self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
+        if type(entry) is RecordedFrames:
+            self.frames += len(entry.frames)
+
+    def close(self) -> None:
+        """End the file. May be called twice."""
+        self._file.close()
+        self._raw.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """Yield the entries of a recording.
+
+    A file that was cut off ends with its last complete entry, for example after a kill.
+
+    Raises: RecordingDamaged, RecordingUnfit.
+    """
+    first = True
+    try:
+        with gzip.open(path, "rb") as file:
+            while len(head := file.read(_HEAD.size)) == _HEAD.size:
+                length, checksum = _HEAD.unpack(head)
+                # A damaged length must not exhaust the memory.
+                data = file.read(length) if length < LARGEST else b""
+                if len(data) < length:
+                    break
+                if zlib.crc32(data) != checksum:
+                    # A wrong first entry means another kind of file, see the end.
+                    if first:
+                        break
+                    raise RecordingDamaged(
+                        f"{path} cannot be read: an entry is not what was written"
+                    )
+                entry = _decoder.decode(data)
+                if first and type(entry) is not RecordingHeader:
+                    break
+                if type(entry) is RecordingHeader and entry.layout != LAYOUT:
+                    raise RecordingUnfit(
+                        f"{path} has entries of layout {entry.layout}, this waltap reads {LAYOUT}",
+                        path=path,
+                        version=entry.version,
+                    )
+                first = False
+                yield entry
+    except EOFError:
+        # The file was cut off.
+        pass
+    except (OSError, zlib.error, *UNREADABLE) as cause:
+        raise RecordingDamaged(f"{path} cannot be read: {cause}") from cause
+    if first:
+        raise RecordingDamaged(f"{path} is no recording")

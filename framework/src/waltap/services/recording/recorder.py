@@ -1,0 +1,146 @@
+"""Record the frames of a decoder, its questions and their answers."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from waltap.changes.decode.decoder import Catalogue, Decoder, DecoderContext, Frame, NameResolution
+from waltap.changes.decode.message import (
+    Commit,
+    CommitPrepared,
+    LogicalMessage,
+    Message,
+    StreamCommit,
+)
+from waltap.changes.decode.relation import DataType, Relation
+from waltap.ports.specs import DecoderSpec
+from waltap.services.recording.file import (
+    RecordedAnswer,
+    RecordedFrames,
+    RecordedServer,
+    RecordingHeader,
+    RecordingMark,
+    RecordingWriter,
+)
+from waltap.services.recording.questions import OPTIONAL, key_of, plain
+from waltap.version import VERSION
+
+__all__ = ["recorded"]
+
+# Messages that end a transaction.
+_ENDS = (Commit, CommitPrepared, StreamCommit)
+
+
+def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> DecoderSpec:
+    """Return ``spec`` with decoders that record into ``writer``.
+
+    ``identifier`` identifies the recording.
+    """
+
+    def factory(context: DecoderContext) -> Decoder:
+        writer.put(
+            RecordingHeader(
+                identifier=identifier,
+                version=VERSION,
+                decoder=spec.name,
+                options=dict(context.options),
+                publications=tuple(context.publications),
+                server=RecordedServer.of(context.server),
+                asks=tuple(name for name in OPTIONAL if getattr(context, name) is not None),
+            )
+        )
+        notes = _AnswerRecorder(writer, context.unsettled)
+        return _RecordingDecoder(spec.factory(notes.around(context)), writer)
+
+    return replace(spec, factory=factory)
+
+
+class _RecordingDecoder(Decoder):
+    """Record frames before the decoder reads them."""
+
+    def __init__(self, decoder: Decoder, writer: RecordingWriter) -> None:
+        self._decoder, self._writer = decoder, writer
+        self.name, self.capabilities = decoder.name, decoder.capabilities
+
+    def start_options(self) -> dict[str, str]:
+        return self._decoder.start_options()
+
+    def prepare(self, relation: Relation) -> None:
+        self._decoder.prepare(relation)
+
+    def feed(self, frames: Sequence[Frame]) -> list[Message]:
+        self._writer.put(RecordedFrames([(lsn, bytes(data)) for lsn, data in frames]))
+        messages = self._decoder.feed(frames)
+        # The mark has the last position that is complete. A message outside a transaction is
+        # complete by itself.
+        for message in reversed(messages):
+            if isinstance(message, _ENDS):
+                self._writer.put(RecordingMark(message.end_lsn))
+                break
+            if isinstance(message, LogicalMessage) and not message.transactional:
+                self._writer.put(RecordingMark(message.lsn))
+                break
+        return messages
+
+
+class _AnswerRecorder:
+    """Record the answers to a decoder's questions."""
+
+    def __init__(self, writer: RecordingWriter, unsettled: dict[int, int]) -> None:
+        self._writer, self._unsettled, self._known = writer, unsettled, dict(unsettled)
+
+    def around(self, context: DecoderContext) -> DecoderContext:
+        """Return ``context`` whose answers are recorded."""
+        noted: dict[str, Any] = {
+            name: self.noting(name, getattr(context, name))
+            for name in ("describe", "relation_at", "gone", "captures")
+            if getattr(context, name) is not None
+        }
+        if context.standings is not None:
+            noted["standings"] = _NotedStandings(self, context.standings)
+        return replace(context, catalogue=_NotedCatalogue(self, context.catalogue), **noted)
+
+    def noting(self, question: str, ask: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``ask`` as a function that records its answers."""
+
+        def asked(*arguments: Any, **named: Any) -> Any:
+            answer = ask(*arguments, **named)
+            key = key_of([plain(each) for each in (*arguments, *named.values())])
+            # An answer to ``of`` is an opaque object, so it is encoded to bytes first.
+            value = key_of(key_of(answer) if question == "of" else answer)
+            # The engine's answer may change this shared dictionary as a side effect.
+            unsettled = None
+            if self._unsettled != self._known:
+                unsettled = self._known = dict(self._unsettled)
+            self._writer.put(RecordedAnswer(question, key, value, unsettled))
+            return answer
+
+        return asked
+
+
+class _NotedCatalogue(Catalogue):
+    def __init__(self, notes: _AnswerRecorder, catalogue: Catalogue) -> None:
+        self._relation = notes.noting("relation", catalogue.relation)
+        self._data_type = notes.noting("data_type", catalogue.data_type)
+        self._view = notes.noting("is_materialized_view", catalogue.is_materialized_view)
+
+    def relation(self, schema: str, table: str) -> Relation | None:
+        return self._relation(schema, table)  # type: ignore[no-any-return]
+
+    def data_type(self, oid: int) -> DataType | None:
+        return self._data_type(oid)  # type: ignore[no-any-return]
+
+    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
+        return self._view(schema, table, xid, was_table=was_table)  # type: ignore[no-any-return]
+
+
+class _NotedStandings(NameResolution):
+    def __init__(self, notes: _AnswerRecorder, standings: NameResolution) -> None:
+        self._due = notes.noting("due", standings.due)
+        self._of = notes.noting("of", standings.of)
+
+    def due(self, xid: int) -> bool:
+        return self._due(xid)  # type: ignore[no-any-return]
+
+    def of(self, schema: str, table: str, xid: int) -> Hashable:
+        return self._of(schema, table, xid)  # type: ignore[no-any-return]

@@ -1,0 +1,517 @@
+"""Monitor a slot: forecast its WAL, warn and act.
+
+The engine passes each of its own readings to `SlotMonitor.take`. Without a reading for a while,
+because a snapshot runs or a sink blocks, the monitor's thread reads the slot over its own
+connection. The same thread acts on the server. The monitor never moves a position: the engine
+confirms only durable positions.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from waltap.base.amounts import full_in, size
+from waltap.config.wal_budget import budget_bytes, octets
+from waltap.errors import WaltapError
+from waltap.ports.source.connector import StopRequested
+from waltap.ports.source.slot_status import SlotStatus
+from waltap.ports.source.slot_watch import SlotWatch
+from waltap.services.slot_monitor.health import SlotHealth
+
+__all__ = [
+    "WINDOW_S",
+    "SlotMonitor",
+    "SlotMonitorDependencies",
+    "SlotReading",
+    "ThresholdCrossing",
+    "WalBudgetPolicy",
+    "WalForecast",
+    "WalLimit",
+    "WalThresholds",
+    "forecast",
+    "tightest",
+]
+
+log = logging.getLogger(__name__)
+
+
+# Forecast: when the retained WAL reaches a limit, from the mean rates of a window. Sans-IO.
+#
+# Retained WAL grows while the server writes and shrinks when the slot releases WAL. The first of
+# three limits counts: ``max_slot_wal_keep_size``, the budget of the profile, and the disk.
+
+# Retained WAL falls in steps at checkpoints: the window must be long enough to hold several.
+WINDOW_S = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotReading:
+    """One reading of a slot; None is an unknown value."""
+
+    # seconds of a monotonic clock
+    at_s: float
+    server_lsn: int
+    restart_lsn: int
+    # bytes that the server may write before the slot is in danger
+    safe_bytes: int | None = None
+    # free bytes of the server's disk
+    free_bytes: int | None = None
+
+    @property
+    def retained_bytes(self) -> int:
+        """Return how much WAL the slot keeps."""
+        return max(0, self.server_lsn - self.restart_lsn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalLimit:
+    """A limit of the WAL that a slot may retain."""
+
+    # slot, budget or disk
+    kind: str
+    # bytes that the slot may retain in all
+    whole: int
+    # bytes that it may retain in addition, never below 0
+    left: int
+
+    @property
+    def used(self) -> float:
+        """Return the used share of the limit, 0 to 1."""
+        return 1.0 if self.whole <= 0 else 1.0 - self.left / self.whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalForecast:
+    """Rates of a slot's WAL and the time until its limit."""
+
+    # growth of the retained WAL, bytes per second, mean of the window
+    growth: float
+    # WAL that the server writes, bytes per second, mean of the window
+    written: float
+    limit: WalLimit | None
+    # seconds until the limit at this growth; None: never, or no limit is known
+    seconds: float | None
+    # the same if the slot releases nothing from now on
+    stalled_seconds: float | None
+
+
+def tightest(reading: SlotReading, budget: int | None) -> WalLimit | None:
+    """Return the limit with the fewest bytes left.
+
+    None: no limit is known.
+    """
+    kept = reading.retained_bytes
+    found = []
+    if reading.safe_bytes is not None:
+        left = max(0, reading.safe_bytes)
+        found.append(WalLimit(kind="slot", whole=kept + left, left=left))
+    if budget is not None:
+        found.append(WalLimit(kind="budget", whole=budget, left=max(0, budget - kept)))
+    if reading.free_bytes is not None:
+        left = max(0, reading.free_bytes)
+        found.append(WalLimit(kind="disk", whole=kept + left, left=left))
+    return min(found, key=lambda limit: limit.left, default=None)
+
+
+def forecast(readings: Sequence[SlotReading], budget: int | None) -> WalForecast:
+    """Return the forecast from readings, the oldest first.
+
+    There must be at least one reading.
+    """
+    last = readings[-1]
+    first = next(each for each in readings if last.at_s - each.at_s <= WINDOW_S)
+    written = max(0.0, _rate(last.server_lsn - first.server_lsn, last.at_s - first.at_s))
+    growth = _rate(last.retained_bytes - first.retained_bytes, last.at_s - first.at_s)
+    # a slot that was created again within the window seems to grow faster than the server writes
+    growth = min(growth, written)
+    limit = tightest(last, budget)
+    return WalForecast(
+        growth=growth,
+        written=written,
+        limit=limit,
+        seconds=_until(limit, growth),
+        stalled_seconds=_until(limit, written),
+    )
+
+
+def _rate(octets: int, seconds: float) -> float:
+    return octets / seconds if seconds > 0 else 0.0
+
+
+def _until(limit: WalLimit | None, rate: float) -> float | None:
+    if limit is None or (limit.left and rate <= 0):
+        return None
+    return limit.left / rate if limit.left else 0.0
+
+
+# Thresholds: when the monitor warns, and when it acts. Sans-IO.
+
+# A threshold counts as crossed again only after the share fell this far below it. Retained WAL
+# rises and falls, and each swing would warn otherwise.
+SLACK = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdCrossing:
+    """The thresholds that one reading crossed."""
+
+    # the highest newly crossed threshold, None for none
+    warns: float | None
+    # the share is at or above ``act_at``
+    acts: bool
+    # the share is below every threshold again
+    calms: bool
+
+
+class WalThresholds:
+    """Remember the crossed thresholds.
+
+    ``warn_at`` and ``act_at`` are shares of a limit.
+    """
+
+    def __init__(self, warn_at: Sequence[float], act_at: float) -> None:
+        self._act_at = act_at
+        self._all = sorted({*warn_at, act_at})
+        self._passed: set[float] = set()
+
+    def look(self, used: float) -> ThresholdCrossing:
+        """Record the used share and return its crossings."""
+        before = set(self._passed)
+        new = {each for each in self._all if used >= each} - before
+        self._passed = {each for each in before if used >= each - SLACK} | new
+        return ThresholdCrossing(
+            warns=max(new, default=None),
+            acts=used >= self._act_at,
+            calms=bool(before) and not self._passed,
+        )
+
+    @property
+    def level(self) -> str:
+        """Return ok, warned, or acted."""
+        if not self._passed:
+            return "ok"
+        return "acted" if self._act_at in self._passed else "warned"
+
+
+MOST_READINGS = 400
+JOIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalBudgetPolicy:
+    """The profile's properties ``waltap.wal.*``."""
+
+    budget: str | None = None
+    disk: str | None = None
+    warn_at: Sequence[float] = (0.5, 0.8)
+    act_at: float = 0.9
+    action: str = "nothing"
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotMonitorDependencies:
+    """The functions of a run that its slot monitor calls."""
+
+    pipeline: str
+    # seconds
+    monotonic: Callable[[], float]
+    # ms since 1970 UTC
+    now_ms: Callable[[], int]
+    # sends a notification (kind, members)
+    tell: Callable[..., None]
+    # pauses incremental snapshots (True), or resumes them
+    pause: Callable[[bool], None]
+    # records the gap up to the end of WAL after a dropped slot, and returns the run's error
+    gave_up: Callable[[SlotHealth, int], WaltapError]
+    # connects to the source; None: only the engine's readings count
+    open_watch: Callable[[], SlotWatch] | None = None
+    # seconds between readings
+    every_s: float = 10.0
+    # called regularly by the monitor's thread, also while the engine or the source is blocked
+    look_on: Callable[[], None] = lambda: None
+
+
+@dataclass(slots=True)
+class _MonitorState:
+    """The monitor's state between two readings."""
+
+    readings: deque[SlotReading] = field(default_factory=lambda: deque(maxlen=MOST_READINGS))
+    due: bool = False
+    paused: bool = False
+    action: str = ""
+    told: str = ""
+    disk_told: bool = False
+
+
+class SlotMonitor:
+    """Monitor the slot of one run.
+
+    Only the engine's thread calls `check` and `hurries`; any thread may read `health`.
+    """
+
+    def __init__(self, orders: WalBudgetPolicy, surroundings: SlotMonitorDependencies) -> None:
+        self._orders, self._about = orders, surroundings
+        self._thresholds = WalThresholds(orders.warn_at, orders.act_at)
+        self._lock = threading.Lock()
+        self._memory = _MonitorState()
+        self._hurry = threading.Event()
+        self._wake, self._end = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._given_up: WaltapError | None = None
+        self.health: SlotHealth | None = None
+        self.server_lsn: int | None = None
+        """The end of the server's WAL at the last reading, of the engine or of the monitor."""
+
+    # --- the engine's -----------------------------------------------------------------------------
+
+    def take(self, slot: SlotStatus | None, orphans: Sequence[str] | None = None) -> None:
+        """Record a reading of the slot and act on it.
+
+        ``orphans`` names inactive slots without an offset; None keeps the known ones.
+        """
+        if slot is None:
+            return
+        self.server_lsn = slot.server_lsn
+        with self._lock:
+            known = () if self.health is None else self.health.orphans
+            health, crossing = self._judged(slot, known if orphans is None else tuple(orphans))
+            self.health = health
+            self._act(health, crossing)
+
+    def check(self) -> None:
+        """Raise SlotGivenUp if the monitor dropped the slot."""
+        if self._given_up is not None:
+            raise self._given_up
+
+    def hurries(self) -> bool:
+        """Return whether the engine must confirm at once.
+
+        Each request of the monitor returns True once.
+        """
+        wanted = self._hurry.is_set()
+        self._hurry.clear()
+        return wanted
+
+    def obey(self, orders: WalBudgetPolicy) -> None:
+        """Apply another policy from the next reading on.
+
+        Any thread may call it.
+        """
+        with self._lock:
+            if orders == self._orders:
+                return
+            if self._memory.paused and orders.action != "pause":
+                self._memory.paused = False
+                self._about.pause(False)
+            self._orders, self._memory.action, self._memory.disk_told = orders, "", False
+            self._thresholds = WalThresholds(orders.warn_at, orders.act_at)
+
+    # --- its own thread ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread that watches sink and source."""
+        self._thread = threading.Thread(target=self._run, name="waltap-guardian", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; may be called without `start`."""
+        self._end.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+
+    def stopping(self) -> bool:
+        """Return whether waits of the watch must end."""
+        return self._end.is_set()
+
+    def _run(self) -> None:
+        watch: SlotWatch | None = None
+        while not self._end.is_set():
+            self._wake.wait(self._about.every_s / 2)
+            self._wake.clear()
+            if self._end.is_set():
+                break
+            self._about.look_on()
+            if self._about.open_watch is None or not (self._memory.due or self._stale()):
+                continue
+            try:
+                watch = watch or self._about.open_watch()
+                self._look(watch)
+            except StopRequested:
+                break
+            except WaltapError as error:
+                self._tell_once(str(error))
+                if watch is not None:
+                    watch.close()
+                watch = None
+        if watch is not None:
+            watch.close()
+
+    def _look(self, watch: SlotWatch) -> None:
+        if self._stale():
+            self.take(watch.look())
+        with self._lock:
+            due, self._memory.due = self._memory.due, False
+            health = self.health
+        if not due or health is None:
+            return
+        if self._orders.action == "advance":
+            why = watch.hasten()
+            if why:
+                self._tell_once(f"the server could not be made to let go of WAL: {why}")
+        elif self._orders.action == "drop" and self._given_up is None:
+            self._drop(watch, health)
+
+    def _drop(self, watch: SlotWatch, health: SlotHealth) -> None:
+        end = watch.drop()
+        self._given_up = self._about.gave_up(health, end)
+        log.error("%s", self._given_up, extra=self._extra())
+        self._about.tell("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
+
+    def _stale(self) -> bool:
+        readings = self._memory.readings
+        return (
+            not readings or self._about.monotonic() - readings[-1].at_s >= 1.5 * self._about.every_s
+        )
+
+    # --- judging, under the lock -------------------------------------------------------------------
+
+    def _judged(
+        self, slot: SlotStatus, orphans: tuple[str, ...]
+    ) -> tuple[SlotHealth, ThresholdCrossing | None]:
+        memory, now = self._memory, self._about.monotonic()
+        reading = SlotReading(
+            at_s=now,
+            server_lsn=slot.server_lsn,
+            restart_lsn=slot.restart_lsn or slot.server_lsn,
+            safe_bytes=slot.safe_bytes,
+            free_bytes=slot.free_bytes,
+        )
+        readings = memory.readings
+        while readings and now - readings[0].at_s > WINDOW_S:
+            readings.popleft()
+        if len(readings) > 1 and now - readings[-2].at_s < WINDOW_S / MOST_READINGS:
+            readings.pop()  # faster readings replace the last one, so that the window fits the deque
+        readings.append(reading)
+        told = forecast(readings, self._budget(slot))
+        crossing = None if told.limit is None else self._thresholds.look(told.limit.used)
+        return self._health(slot, reading, told, orphans), crossing
+
+    def _health(
+        self, slot: SlotStatus, reading: SlotReading, told: WalForecast, orphans: tuple[str, ...]
+    ) -> SlotHealth:
+        limit = told.limit
+        return SlotHealth(
+            name=slot.name,
+            at_ms=self._about.now_ms(),
+            wal_status=slot.wal_status,
+            retained_bytes=reading.retained_bytes,
+            limit_kind="" if limit is None else limit.kind,
+            limit_bytes=None if limit is None else limit.whole,
+            left_bytes=None if limit is None else limit.left,
+            growth_per_s=told.growth,
+            written_per_s=told.written,
+            seconds_left=told.seconds,
+            stalled_seconds_left=told.stalled_seconds,
+            level=self._thresholds.level,
+            action=self._memory.action,
+            invalidation=slot.invalidation,
+            orphans=orphans,
+        )
+
+    def _budget(self, slot: SlotStatus) -> int | None:
+        orders = self._orders
+        disk = slot.disk_bytes if orders.disk is None else octets(orders.disk)
+        budget = budget_bytes(orders.budget, disk)
+        if budget is None and orders.budget is not None and not self._memory.disk_told:
+            self._memory.disk_told = True
+            log.warning(
+                "waltap.wal.budget is %s, and the size of the disk that the server's WAL is on is not "
+                "known here: set waltap.wal.disk",
+                orders.budget,
+                extra=self._extra(),
+            )
+        return budget
+
+    # --- acting, under the lock --------------------------------------------------------------------
+
+    def _act(self, health: SlotHealth, crossing: ThresholdCrossing | None) -> None:
+        if crossing is None:
+            return
+        if crossing.warns is not None:
+            log.warning("%s", _warning(health, crossing.warns), extra=self._extra())
+            self._about.tell("WAL_WARNING", **_members(health))
+        if crossing.calms:
+            log.info("slot %s keeps little WAL again", health.name, extra=self._extra())
+            self._about.tell("WAL_CALM", **_members(health))
+        if crossing.acts:
+            self._begin_to_act(health)
+        elif self._memory.paused and health.level != "acted":
+            self._memory.paused, self._memory.action = False, ""
+            log.info("incremental snapshots go on", extra=self._extra())
+            self._about.pause(False)
+        elif health.level == "ok":
+            self._memory.action = ""
+
+    def _begin_to_act(self, health: SlotHealth) -> None:
+        action, memory = self._orders.action, self._memory
+        if action == "advance":
+            self._done("what is delivered is confirmed at once; what is not is kept", health)
+            self._hurry.set()
+        elif action == "pause" and not memory.paused:
+            memory.paused = True
+            self._done("incremental snapshots are paused", health)
+            self._about.pause(True)
+        elif action == "drop":
+            self._done("the slot is dropped", health)
+        if action in {"advance", "drop"}:
+            memory.due = True
+            self._wake.set()
+
+    def _done(self, what: str, health: SlotHealth) -> None:
+        """Log and notify an action once."""
+        if self._memory.action != what:
+            self._memory.action = what
+            self.health = replace(health, action=what)
+            log.warning("slot %s: %s", health.name, what, extra=self._extra())
+            self._about.tell("WAL_ACTION", **_members(health), action=self._orders.action)
+
+    def _tell_once(self, what: str) -> None:
+        if self._memory.told != what:
+            self._memory.told = what
+            log.warning("the guardian of the slot: %s", what, extra=self._extra())
+
+    def _extra(self) -> dict[str, str]:
+        return {"pipeline": self._about.pipeline}
+
+
+def _warning(health: SlotHealth, share: float) -> str:
+    text = (
+        f"slot {health.name} keeps {size(health.retained_bytes)} of WAL, {share:.0%} or more of what it "
+        f"may ({size(health.limit_bytes)}: {LIMITS[health.limit_kind]})"
+    )
+    if health.seconds_left is not None:
+        return f"{text}; as things go: {full_in(health.seconds_left)}"
+    return text
+
+
+LIMITS = {
+    "slot": "max_slot_wal_keep_size of the server, behind which the slot is lost",
+    "budget": "waltap.wal.budget",
+    "disk": "the server's disk",
+}
+
+
+def _members(health: SlotHealth) -> dict[str, str]:
+    """Return the members of notifications about a slot."""
+    found = {
+        "slot": health.name,
+        "retained_bytes": str(health.retained_bytes),
+        "limit": health.limit_kind,
+        "limit_bytes": str(health.limit_bytes),
+    }
+    if health.seconds_left is not None:
+        found["seconds_left"] = f"{health.seconds_left:.0f}"
+    return found

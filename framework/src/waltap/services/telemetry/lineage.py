@@ -1,0 +1,220 @@
+"""Send OpenLineage events with the tables and columns of a run.
+
+This needs an extra. The run sends START when it streams or reads a snapshot, RUNNING when tables are
+new or changed, and COMPLETE or FAIL at its end. An event names only its new tables, because
+consumers combine the events of a run. A thread sends the events; an unreachable server does not stop
+the pipeline (`lineage_delivery`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
+
+from waltap.base.plugin_errors import LibraryMissing
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.mapping.connect_schema import ConnectKind
+from waltap.changes.transactions.position import Positions
+from waltap.errors import WaltapError
+from waltap.plugins.hookspecs import hookimpl
+from waltap.services.telemetry.lineage_delivery import RUNNING, LineageEvent, LineageSender
+from waltap.version import VERSION
+
+if TYPE_CHECKING:
+    from waltap.pipeline import Engine
+
+__all__ = ["LineageObserver"]
+
+PRODUCER: Final = f"urn:waltap:{VERSION}"
+TIMEOUT_S: Final = 5.0
+"""Time for one request to the server."""
+STREAMS: Final = frozenset({"streaming", "snapshot"})
+
+
+class LineageObserver:
+    """Report the lineage of one run.
+
+    ``to`` is a file to which events are appended, or the address of an OpenLineage server.
+    ``namespace`` is the namespace of the job.
+    """
+
+    def __init__(self, engine: "Engine", to: str, namespace: str) -> None:
+        """Prepare the transport. Raises: LibraryMissing."""
+        try:
+            from openlineage.client import event_v2
+            from openlineage.client.transport.file import FileConfig, FileTransport
+            from openlineage.client.transport.http import HttpConfig, HttpTransport
+        except ImportError as cause:
+            text = "waltap.openlineage.to needs OpenLineage's client"
+            raise LibraryMissing(text, extra="openlineage") from cause
+        if to.startswith(("http://", "https://")):
+            # no retries here: `LineageSender` tries again
+            self._transport: Any = HttpTransport(
+                HttpConfig(url=to, timeout=TIMEOUT_S, retry={"total": 0})
+            )
+        else:
+            self._transport = FileTransport(FileConfig(log_file_path=to, append=True))
+        self._events = event_v2
+        self._engine, self._namespace, self._pipeline = engine, namespace, engine.profile.name
+        profile = engine.profile
+        naming = profile.topic_naming
+        self._capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
+        self._source = _source(profile.connector.properties)
+        found = [each.sink for each in profile.outlets] or [profile.sink]
+        self._sinks = [(e.spec.name, _destination(e.spec.name, e.properties)) for e in found]
+        self._known: dict[str, Relation] = {}
+        self._begun = self._over = self._changed = False
+        self._delivery = LineageSender(self._send)
+
+    def __enter__(self) -> Self:
+        self._delivery.__enter__()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Send the waiting events and stop the thread."""
+        self._delivery.__exit__(*details)
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    @hookimpl
+    def on_state(self, state: str) -> None:
+        """Report the start and the end of the run."""
+        if state in STREAMS and not self._begun:
+            self._begun = True
+            self._tell("START")
+        elif state == "stopped" and self._begun and not self._over:
+            self._over = True
+            self._tell("COMPLETE")
+
+    @hookimpl
+    def on_failure(self, error: Exception, retried: bool) -> None:
+        """Report a failure that ends the run."""
+        if retried or self._over:
+            return
+        from openlineage.client.generated.error_message_run import ErrorMessageRunFacet
+
+        if not self._begun:
+            # consumers expect a START even if the run failed before it streamed
+            self._begun = True
+            self._tell("START")
+        text = error.problem if isinstance(error, WaltapError) else type(error).__name__
+        code = error.code if isinstance(error, WaltapError) else WaltapError.code
+        facet = ErrorMessageRunFacet(f"{code} {text}", "Python", producer=PRODUCER)
+        self._over = True
+        self._tell("FAIL", {"errorMessage": facet})
+
+    @hookimpl
+    def on_schema_change(self, old: Relation | None, new: Relation) -> None:
+        """Keep a new relation for the event of the next flush."""
+        if self._capture.captures(new.schema, new.table) and self._known.get(new.name) != new:
+            self._known[new.name] = new
+            self._delivery.shape(new)
+            self._changed = True
+
+    @hookimpl
+    def on_flush(self, durable: Positions, seconds: float) -> None:
+        """Report tables that are new or changed."""
+        if self._changed and self._begun:
+            self._changed = False
+            self._tell(RUNNING)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _tell(self, kind: str, facets: Mapping[str, Any] | None = None) -> None:
+        self._delivery.put(LineageEvent(kind=kind, facets=facets or {}))
+
+    def _send(self, happening: LineageEvent, shapes: Collection[Relation]) -> None:
+        """Build and send an event in the sender's thread."""
+        from openlineage.client.generated.job_type_job import JobTypeJobFacet
+
+        events = self._events
+        job_type = JobTypeJobFacet("STREAMING", "WALTAP", "JOB", producer=PRODUCER)
+        tables = sorted(shapes, key=lambda relation: relation.name)
+        self._transport.emit(
+            events.RunEvent(
+                eventType=events.RunState[happening.kind],
+                eventTime=happening.at,
+                run=events.Run(self._engine.run_id, dict(happening.facets)),
+                job=events.Job(self._namespace, self._pipeline, {"jobType": job_type}),
+                producer=PRODUCER,
+                inputs=[self._input(relation) for relation in tables],
+                outputs=[self._output(r, *sink) for sink in self._sinks for r in tables],
+            )
+        )
+
+    def _input(self, relation: Relation) -> Any:
+        namespace, database = self._source
+        name = f"{database}.{relation.name}"
+        facets = {"schema": _schema(relation.columns)}
+        return self._events.InputDataset(namespace, name, facets=facets)
+
+    def _output(self, relation: Relation, kind: str, place: str) -> Any:
+        from openlineage.client.generated.column_lineage_dataset import (
+            ColumnLineageDatasetFacet,
+            Fields,
+            InputField,
+            Transformation,
+        )
+
+        namespace, database = self._source
+        source = f"{database}.{relation.name}"
+        columns = [relation.columns[index] for index in self._capture.columns(relation)]
+        fields = {}
+        for column in columns:
+            hidden = self._masked(relation, column)
+            change = Transformation(
+                "DIRECT", "TRANSFORMATION" if hidden else "IDENTITY", "", masking=hidden
+            )
+            came = InputField(namespace, source, column.name, transformations=[change])
+            fields[column.name] = Fields([came])
+        lineage = ColumnLineageDatasetFacet(fields, producer=PRODUCER)
+        facets = {"schema": _schema(columns), "columnLineage": lineage}
+        topic = self._capture.topic(relation.schema, relation.table)
+        # a dataset of Kafka is a topic
+        name = topic if kind == "kafka" else relation.name
+        return self._events.OutputDataset(place, name, facets=facets)
+
+    def _masked(self, relation: Relation, column: Column) -> bool:
+        # a mask can be for text or for bytes
+        kinds = (ConnectKind.STRING, ConnectKind.BYTES)
+        return any(self._capture.transform(relation, column, kind) for kind in kinds)
+
+
+def _schema(columns: Iterable[Column]) -> Any:
+    from openlineage.client.generated.schema_dataset import (
+        SchemaDatasetFacet,
+        SchemaDatasetFacetFields,
+    )
+
+    fields = [
+        SchemaDatasetFacetFields(column.name, _type(column), column.comment, ordinal)
+        for ordinal, column in enumerate(columns, 1)
+    ]
+    return SchemaDatasetFacet(fields, producer=PRODUCER)
+
+
+def _type(column: Column) -> str:
+    if column.type_text:
+        return column.type_text
+    return column.data_type.name if column.data_type else f"type {column.type_oid}"
+
+
+def _source(properties: object) -> tuple[str, str]:
+    """Return the namespace and the database of a source's tables."""
+    # OpenLineage's naming rule for PostgreSQL
+    host = getattr(properties, "hostname", "") or "localhost"
+    port = getattr(properties, "port", 5432)
+    return f"postgres://{host}:{port}", str(getattr(properties, "dbname", "") or "database")
+
+
+def _destination(name: str, properties: object) -> str:
+    """Return the namespace of a sink's tables, without secrets."""
+    if name == "kafka":
+        servers = str(getattr(properties, "bootstrap_servers", "") or "")
+        return f"kafka://{servers.partition(',')[0]}"
+    place = str(getattr(properties, "path", "") or "")
+    if "://" in place:
+        # scheme, host and path only: user and query can hold a secret
+        parts = urlsplit(place)
+        return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+    return f"file:{place}" if place else f"waltap:{name}"

@@ -1,6 +1,0 @@
-"""Assemble messages into transactions of changes. Sans-IO."""
-
-from waltap.transactions.row_block import RowBlock
-from waltap.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-
-__all__ = ["Batch", "Heartbeat", "RowBlock", "SnapshotRows", "TransactionPart"]
