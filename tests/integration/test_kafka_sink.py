@@ -31,11 +31,10 @@ from tests.harness.servers.requirement import missing
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import ConfigurationError, RetryVerdict, SinkError
+from waltap.errors import ConfigurationError, RetryVerdict, SinkError, StopRequested
 from waltap.ports.sink import RecordsRefused
 from waltap.ports.sink.refusal import leave_out
 from waltap.ports.sink.sink import SinkContext
-from waltap.ports.source.connector import StopRequested
 from waltap_kafka.errors import (
     KafkaFenced,
     KafkaRecordTooLarge,

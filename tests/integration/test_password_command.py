@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from waltap.base.redaction import HIDDEN
-from waltap.ports.source.connector import StopRequested
+from waltap.errors import StopRequested
 from waltap.ports.source.password_command import PasswordCommandFailed, printed_password
 
 SECRET = "s3cret of-the-moment"

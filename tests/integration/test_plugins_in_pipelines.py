@@ -10,9 +10,10 @@ from tests.harness.shop import Shop, install_plugin
 
 from waltap.cli.connection import connected
 from waltap.pipeline.preflight import checks
+from waltap.plugins.check_context import CheckContext
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.sink import Sink, SinkCapabilities
-from waltap.ports.source import CheckContext, Connector, PreflightCheck
+from waltap.ports.source import Connector, PreflightCheck
 from waltap.ports.specs import CheckSpec, SinkSpec
 
 PLUGIN = """

@@ -20,10 +20,9 @@ from waltap.changes.events.record import Record
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.transactions.position import parse_lsn
 from waltap.encoders.format.converter import ConverterContext
-from waltap.errors import ConfigurationError, RetryVerdict
+from waltap.errors import ConfigurationError, RetryVerdict, StopRequested
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.sink.sink import Sink, SinkCapabilities
-from waltap.ports.source.connector import StopRequested
 from waltap.ports.specs import SinkSpec
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.avro.properties import AvroProperties

@@ -12,7 +12,7 @@ import pytest
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, queries
 
-from waltap.base.amounts import size
+from waltap.base.text import size
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import RetryVerdict, WaltapError
 from waltap.pipeline import Limits

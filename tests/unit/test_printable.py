@@ -7,7 +7,7 @@ import logging
 import pytest
 from rich.table import Table
 
-from waltap.base.printable import printable, printable_lines
+from waltap.base.text import printable, printable_lines
 from waltap.cli.console import SafeConsole
 from waltap.services.telemetry.log import FORMS, LineHandler
 

@@ -35,6 +35,7 @@ __all__ = [
     "SinkError",
     "SnapshotError",
     "SourceError",
+    "StopRequested",
     "SystemRefused",
     "WaltapError",
     "system_advice",
@@ -313,3 +314,7 @@ class OffsetError(WaltapError):
 
     code = "WT-6000"
     remedy = "`waltap offsets show FILE` prints what is stored."
+
+
+class StopRequested(Exception):
+    """End a wait since the caller asked to stop; no failure."""

@@ -79,7 +79,7 @@ def register_formats() -> Iterable[FormatSpec]:
 @hookimpl
 def register_topic_naming() -> Iterable[TopicNamingSpec]:
     """Contribute Debezium's naming strategies."""
-    from waltap.changes.capture.naming_strategies import TOPIC_NAMING
+    from waltap.ports.topic_naming import TOPIC_NAMING
 
     return TOPIC_NAMING
 

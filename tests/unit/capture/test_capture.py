@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from tests.harness.json_events import split_properties, table
 
 from waltap.changes.capture.capture import CaptureProperties, CaptureRules
-from waltap.changes.capture.naming_strategies import TOPIC_NAMING
+from waltap.ports.topic_naming import TOPIC_NAMING
 
 
 def capture(**properties: str) -> CaptureRules:

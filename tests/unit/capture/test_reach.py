@@ -18,13 +18,13 @@ from tests.harness.json_events import COMMIT_TS, NOW, Server, json_format, split
 
 from waltap.base.property import PropertyDeclaration, declarations
 from waltap.changes.capture.capture import CaptureRules
-from waltap.changes.capture.naming_strategies import TOPIC_NAMING
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.ports.topic_naming import TOPIC_NAMING
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog.table_version import TableVersion
 

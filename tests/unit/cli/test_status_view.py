@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from waltap.base.amounts import ago, full_in, size
+from waltap.base.text import ago, full_in, size
 from waltap.changes.transactions.position import Position
 from waltap.cli.pipeline_discovery import members, report
 from waltap.cli.status_view import overview, run_view

@@ -11,8 +11,7 @@ from waltap.encoders.format.connect_record import ConnectRecord
 from waltap.encoders.format.record_stage import RecordStage, RecordStep, RecordTransformFailed
 from waltap.encoders.format.record_transform import RecordUnfit
 from waltap.encoders.json.record_format import json_record_format
-from waltap.errors import SinkError
-from waltap.ports.source.connector import StopRequested
+from waltap.errors import SinkError, StopRequested
 from waltap.ports.transforms.predicates import PREDICATES
 
 BY_NAME = {spec.name: spec for spec in PREDICATES}

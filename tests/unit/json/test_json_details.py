@@ -326,7 +326,7 @@ def test_key_change_headers_stay_without_the_context() -> None:
 
 
 def test_regex_naming_adds_the_table_to_keys() -> None:
-    from waltap.changes.capture.naming_strategies import TOPIC_NAMING
+    from waltap.ports.topic_naming import TOPIC_NAMING
 
     properties = {
         "topic.regex": r"t\.public\.(\w+)_\d",

@@ -9,8 +9,8 @@ from tests.harness.simulated import Gone, Refused, raising
 
 from waltap.changes.transactions.position import Position
 from waltap.config.profile import TransformUse
-from waltap.pipeline.lock import state_unusable
 from waltap.plugin import register_transforms
+from waltap.ports.offsets.state_folder import state_unusable
 from waltap.ports.transforms.filter import FilterProperties
 from waltap.services.monitor.counts import EventRate
 from waltap.services.monitor.status import PipelineStatus

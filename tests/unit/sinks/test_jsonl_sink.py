@@ -15,7 +15,7 @@ from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch
 from waltap.encoders.format.record_block import RecordBlock
-from waltap.errors import SinkError
+from waltap.errors import SinkError, StopRequested
 from waltap.ports.sink.jsonl import (
     BEHIND_BYTES,
     TAIL_STEP,
@@ -25,7 +25,6 @@ from waltap.ports.sink.jsonl import (
 )
 from waltap.ports.sink.null import NullSink
 from waltap.ports.sink.sink import ReaderGone, SinkContext
-from waltap.ports.source.connector import StopRequested
 
 
 def batch(*records: Record, end: int = 1) -> Batch:

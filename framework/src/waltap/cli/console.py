@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from waltap.base.printable import printable_lines
+from waltap.base.text import printable_lines
 
 __all__ = ["SafeConsole"]
 

@@ -4,8 +4,8 @@ import traceback
 from typing import TYPE_CHECKING
 
 from waltap.base.environment import tracebacks
-from waltap.base.printable import printable
 from waltap.base.redaction import redacted
+from waltap.base.text import printable
 from waltap.cli.live_console import notices
 from waltap.errors import (
     ConfigurationError,

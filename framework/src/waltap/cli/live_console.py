@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from waltap.base.environment import dumb_terminal, forced_terminal
-from waltap.base.printable import printable_lines
+from waltap.base.text import printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from waltap.base.amounts import size
+from waltap.base.text import size
 from waltap.cli.confirm import confirm
 from waltap.cli.live_console import echo
 from waltap.cli.offsets_debezium import export_to, import_from

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.base.printable import printable
+from waltap.base.text import printable
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import (
     SetOption,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from waltap.base.printable import printable
+from waltap.base.text import printable
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from waltap.base.printable import printable
+from waltap.base.text import printable
 from waltap.cli.live_console import echo
 
 if TYPE_CHECKING:

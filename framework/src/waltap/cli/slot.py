@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from waltap.base.amounts import size
+from waltap.base.text import size
 from waltap.cli.confirm import confirm
 from waltap.cli.connection import connected
 from waltap.cli.live_console import echo

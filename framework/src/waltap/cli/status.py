@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.base.amounts import size
+from waltap.base.text import size
 from waltap.cli.connection import connected
 from waltap.cli.live_console import answers, echo
 from waltap.cli.live_view import draw_until_interrupted

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from waltap.base.amounts import FORESEEN_S, ago, full_in, size
+from waltap.base.text import FORESEEN_S, ago, full_in, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.base.printable import printable
+from waltap.base.text import printable
 from waltap.cli.connection import connected
 from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest

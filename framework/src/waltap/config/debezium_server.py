@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from waltap.plugins.host import nearest
+from waltap.base.text import nearest
 
 __all__ = ["ServerFile", "is_server_file", "server_file"]
 

@@ -14,13 +14,12 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from waltap.base.placeholder import SecretMissing, SecretRefresh, fill, holds_placeholder
-from waltap.base.printable import printable
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.redaction import HIDDEN, hide, looks_secret, redacted, without
+from waltap.base.text import nearest, printable
 from waltap.config.debezium_names import KNOWN_NAMES, KnownProperty, PropertyTreatment, known
 from waltap.config.layers import SINK_PREFIX, GivenProperty
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.plugins.host import nearest
 
 __all__ = ["ExplainedProperty", "Namespace", "ValidationResult", "as_text"]
 

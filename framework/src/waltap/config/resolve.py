@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from waltap.base.plugin_errors import SpecMissing
 from waltap.base.property import Properties, declarations
@@ -45,12 +45,10 @@ from waltap.ports.specs import (
     SinkSpec,
     SnapshotterSpec,
     Spec,
+    SpecRegistry,
     TopicNamingSpec,
     TransformSpec,
 )
-
-if TYPE_CHECKING:
-    from waltap.plugins.host import Host
 
 __all__ = [
     "ProfileValidation",
@@ -224,7 +222,7 @@ class ResolvedProfile:
 
 def resolve(
     raw: RawProfile,
-    host: "Host",
+    host: SpecRegistry,
     *,
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
@@ -267,7 +265,7 @@ class ProfileValidation:
 
 def survey(
     raw: RawProfile,
-    host: "Host",
+    host: SpecRegistry,
     *,
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
@@ -278,7 +276,7 @@ def survey(
 
 def examine(
     raw: RawProfile,
-    host: "Host",
+    host: SpecRegistry,
     *,
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
@@ -293,7 +291,7 @@ class _ProfileResolver:
     def __init__(
         self,
         raw: RawProfile,
-        host: "Host",
+        host: SpecRegistry,
         sink: str | None,
         overrides: Mapping[str, str],
         *,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from waltap.base.property import Properties, declarations
+from waltap.base.text import nearest
 from waltap.config.layers import GivenProperty, RawProfile
 from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.profile import Component, TransformUse
 from waltap.errors import PropertyProblem
-from waltap.plugins.host import nearest
 from waltap.ports.specs import PredicateSpec, RecordTransformSpec, Spec, TransformSpec
 
 __all__ = ["TransformResolver"]

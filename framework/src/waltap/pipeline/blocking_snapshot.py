@@ -8,14 +8,14 @@ import logging
 from collections.abc import Iterator
 
 from waltap.changes.transactions.transaction import SnapshotRows
-from waltap.errors import RetryVerdict, SnapshotError, SourceError
+from waltap.errors import RetryVerdict, SnapshotError, SourceError, StopRequested
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.snapshot_phase import SnapshotReport, cut
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental import StreamPoint
 from waltap.ports.snapshot.requests import refused, some
-from waltap.ports.source.connector import Connector, StopRequested
+from waltap.ports.source.connector import Connector
 
 __all__ = ["BlockingSnapshot"]
 

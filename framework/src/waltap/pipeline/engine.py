@@ -22,21 +22,27 @@ from waltap.changes.transactions.notification import Notification
 from waltap.clock import Clock, RandomSource, SystemClock, new_identifier, system_chance
 from waltap.config.changes import changes
 from waltap.config.profile import Profile
-from waltap.errors import ConnectionLost, RetryVerdict, SinkError, SnapshotError, WaltapError
+from waltap.errors import (
+    ConnectionLost,
+    RetryVerdict,
+    SinkError,
+    SnapshotError,
+    StopRequested,
+    WaltapError,
+)
 from waltap.pipeline.connection import SourceConnection
 from waltap.pipeline.leadership import LOOK_S, LeaseLost
-from waltap.pipeline.lock import PipelineLock, PipelineRunning, state_unusable
+from waltap.pipeline.lock import PipelineLock, PipelineRunning
 from waltap.pipeline.redelivery import ReplayAnswer, ReplayAsked
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.stages import PipelineStages, build
 from waltap.pipeline.stop_conditions import Limits
 from waltap.plugins.host import Host
-from waltap.ports.offsets.state_folder import CONTROL
+from waltap.ports.offsets.state_folder import CONTROL, state_unusable
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.signals.signal import Signal
 from waltap.ports.sink.sink import ReaderGone
-from waltap.ports.source.connector import StopRequested
 from waltap.services.control.protocol import (
     ControlAnswer,
     ReplayRequest,

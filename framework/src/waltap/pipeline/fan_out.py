@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from waltap.base.amounts import size
+from waltap.base.text import size
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.position import Positions

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from waltap.base.amounts import size
-from waltap.base.printable import printable
+from waltap.base.text import printable, size
 from waltap.changes.transactions.position import lsn_text
 from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve

@@ -7,9 +7,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from waltap.config.profile import Component
-from waltap.errors import RetryVerdict, SourceError, WaltapError
+from waltap.errors import RetryVerdict, SourceError, StopRequested, WaltapError
 from waltap.pipeline.backoff import RetryBackoff
-from waltap.ports.source.connector import StopRequested
 from waltap.ports.source.lease import LeaderLease, LeaseContext
 from waltap.ports.specs import ConnectorSpec
 

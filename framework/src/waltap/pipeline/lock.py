@@ -1,6 +1,5 @@
 """One process per pipeline: two would share offset, slot and output, and undo each other's work."""
 
-import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -11,16 +10,13 @@ from waltap.base.files.lock_file import LockFile, holder, noted
 from waltap.base.files.private_file import FOLDER, close_to_others, private_folder
 from waltap.errors import OffsetError
 from waltap.pipeline.leadership import Leadership
-from waltap.ports.offsets.state_folder import LOCK
+from waltap.ports.offsets.state_folder import LOCK, unusable
 
 __all__ = [
     "PipelineLock",
     "PipelineRunning",
     "StateFolderGone",
-    "StateFolderUnusable",
     "running",
-    "state_unusable",
-    "unusable",
 ]
 
 LEASED = "leased"
@@ -34,16 +30,6 @@ class PipelineRunning(OffsetError):
     remedy = (
         "Stop the other process (pid {pid}), or give this profile another name or waltap.state.dir: "
         "offset and slot belong to one process at a time."
-    )
-
-
-class StateFolderUnusable(OffsetError):
-    """The pipeline's state folder cannot be made or written."""
-
-    code = "WT-6005"
-    remedy = (
-        "Make {path} a folder that waltap may write to, on a disk with room; waltap.state.dir chooses "
-        "another."
     )
 
 
@@ -64,21 +50,6 @@ def machine() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return socket.gethostname().replace(" ", "-") or "unknown"
-
-
-def state_unusable(error: Exception, folder: Path) -> StateFolderUnusable | None:
-    """Return what ``error`` means when it is about a file in the pipeline's state folder."""
-    if not isinstance(error, OSError) or not isinstance(error.filename, str | os.PathLike):
-        return None
-    path = Path(error.filename)
-    if not path.is_relative_to(folder):
-        return None
-    return StateFolderUnusable(f"{path} cannot be used: {error.strerror}", path=folder)
-
-
-def unusable(folder: Path, error: OSError) -> StateFolderUnusable:
-    """Return the error of a state folder that the system refuses."""
-    return StateFolderUnusable(f"no state can be kept in {folder}: {error.strerror}", path=folder)
 
 
 def running(folder: Path) -> PipelineRunning | None:

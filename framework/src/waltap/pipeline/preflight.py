@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from waltap.base.amounts import size
 from waltap.base.files.place import refusal
+from waltap.base.text import size
 from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatched
 from waltap.config.profile import Profile
 from waltap.errors import OffsetError, RetryVerdict, SinkError, SourceError, WaltapError
 from waltap.pipeline.channels import SINK
 from waltap.pipeline.leadership import leases_of
-from waltap.pipeline.lock import running, unusable
+from waltap.pipeline.lock import running
 from waltap.pipeline.offline_status import asked_of_the_stored_offset
 from waltap.pipeline.sink_branch import SinkBranch
 from waltap.pipeline.slot_owners import orphan_slots
@@ -26,7 +26,7 @@ from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.offsets.offset import Offset
-from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET
+from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET, unusable
 from waltap.ports.source.connector import Connector, PreflightCheck
 from waltap.ports.source.lease import LeaseContext
 

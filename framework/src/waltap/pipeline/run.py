@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from waltap.base.amounts import duration
 from waltap.base.files.private_file import private, private_folder
+from waltap.base.text import duration
 from waltap.changes.decode.difference import difference
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position

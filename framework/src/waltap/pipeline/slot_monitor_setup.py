@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Protocol
 
-from waltap.base.amounts import size
+from waltap.base.text import size
 from waltap.changes.transactions.position import lsn_text
 from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile

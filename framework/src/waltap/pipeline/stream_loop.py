@@ -7,7 +7,7 @@ from functools import partial
 
 from waltap.changes.decode.message import Message
 from waltap.changes.transactions.transaction import TransactionPart
-from waltap.errors import ConnectionLost, WaltapError
+from waltap.errors import ConnectionLost, StopRequested, WaltapError
 from waltap.pipeline.heartbeat import HeartbeatTimer
 from waltap.pipeline.part_batcher import PartBatcher, PartitionMerge
 from waltap.pipeline.partition_reader import PartitionReader, lane
@@ -18,7 +18,7 @@ from waltap.pipeline.slot_advancer import SlotAdvancer
 from waltap.pipeline.slot_owners import orphan_slots
 from waltap.pipeline.stages import PipelineStages
 from waltap.pipeline.stop_conditions import IdleDetector, batches, cut
-from waltap.ports.source.connector import ChangeStream, Connector, SnapshotOverlap, StopRequested
+from waltap.ports.source.connector import ChangeStream, Connector, SnapshotOverlap
 
 __all__ = [
     "ReadLoop",

@@ -6,7 +6,6 @@ its error and shown by ``waltap plugins``. It is fatal only if a profile needs a
 """
 
 import contextlib
-import difflib
 import enum
 import inspect
 import logging
@@ -32,6 +31,7 @@ from waltap.base.plugin_errors import (
     WrongApiVersion,
     WrongSpec,
 )
+from waltap.base.text import nearest
 from waltap.errors import PluginError, SystemRefused, WaltapError
 from waltap.plugins import hookspecs
 from waltap.plugins.hook_guards import guard, is_wrapper
@@ -64,7 +64,6 @@ __all__ = [
     "Host",
     "PluginHealth",
     "PluginInfo",
-    "nearest",
 ]
 
 ENTRY_POINT_GROUP = "waltap"
@@ -639,12 +638,6 @@ class Host:
             extra={"hook": hook, "plugin": plugin, "error_code": HookRaised.code},
             exc_info=cause,
         )
-
-
-def nearest(name: str, known: Collection[str]) -> str | None:
-    """Return the known name nearest to ``name``, None without a close one."""
-    found = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.6)
-    return found[0] if found else None
 
 
 def _ignore(_arguments: dict[str, Any]) -> None:

@@ -6,19 +6,20 @@ A spec has a ``name`` (unique among its kind, over all plugins), ``aliases`` for
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from waltap.changes.mapping.type_mapping import TypeSpec
 
 if TYPE_CHECKING:
     from waltap.base.property import Properties
     from waltap.changes.capture.capture import CaptureRules
     from waltap.changes.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
-    from waltap.changes.decode.relation import Column, DataType, Relation
+    from waltap.changes.decode.relation import Relation
     from waltap.changes.decode.replica_identity import ReplicaIdentity
     from waltap.changes.decode.tuple_image import Tuple
     from waltap.changes.events import EventTransform
     from waltap.changes.events.form import EventForm
     from waltap.changes.mapping.conversion import ColumnConverter
-    from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
     from waltap.changes.transactions.transaction import Batch
     from waltap.encoders.format.converter import Converter, ConverterContext
     from waltap.encoders.format.format import Format, FormatContext
@@ -61,6 +62,7 @@ __all__ = [
     "SourceTransformSpec",
     "Spec",
     "SpecKind",
+    "SpecRegistry",
     "TableFormatSpec",
     "TopicNamingSpec",
     "TransformSpec",
@@ -126,24 +128,6 @@ class SnapshotterSpec(Spec):
     """A snapshot mode."""
 
     factory: "Callable[[Any], Snapshotter]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeSpec:
-    """One family of types, as a plugin contributes it.
-
-    ``claims`` is called per data type (a domain after its base). ``build`` returns the mapping, or None to
-    leave the column out. The spec with the lowest ``order`` is asked first; the built-in types use 100.
-    ``samples`` fill the reference page.
-    """
-
-    name: str
-    summary: str
-    claims: "Callable[[DataType], bool]"
-    build: "Callable[[Column, TypeMapper], ColumnMapping | None]"
-    examples: tuple[str, ...] = field(default=())
-    order: int = 50
-    samples: "tuple[TypeSample, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,8 +334,8 @@ class CheckSpec(Spec):
     """A check before a start, which changes nothing.
 
     `waltap doctor` prints its result, and a run with errors is refused. ``factory`` is the check itself.
-    It receives a `waltap.ports.source.CheckContext`: the profile, the connected connector, and the stored
-    offset.
+    It receives a `waltap.plugins.check_context.CheckContext`: the profile, the connected
+    connector, and the stored offset.
     """
 
     factory: "Callable[[Any], list[PreflightCheck]]"
@@ -375,6 +359,31 @@ class SpecKind:
     noun: str
     hook: str
     spec: type[Spec] | type[TypeSpec]
+
+
+S = TypeVar("S", bound=Spec | TypeSpec)
+
+
+class SpecRegistry(Protocol):
+    """Read registered specs, as the resolution of a profile does; `Host` implements it."""
+
+    @property
+    def connectors(self) -> Mapping[str, ConnectorSpec]: ...
+
+    @property
+    def sinks(self) -> Mapping[str, SinkSpec]: ...
+
+    def specs(self, kind: type[S]) -> list[S]:
+        """Return every spec of a kind."""
+        ...
+
+    def find(self, kind: type[S], name: str) -> S:
+        """Return the spec of a name. Raises: SpecMissing."""
+        ...
+
+    def implements(self, hook: str) -> bool:
+        """Return whether a plugin implements the hook."""
+        ...
 
 
 KINDS: tuple[SpecKind, ...] = tuple(

@@ -13,11 +13,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from waltap.changes.events.record import Header, Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import SinkError
+from waltap.errors import SinkError, StopRequested
 from waltap.ports.sink.delivered import begins_snapshot, was_delivered
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.ports.source.connector import PreflightCheck, StopRequested
+from waltap.ports.source.connector import PreflightCheck
 from waltap_kafka import client
 from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error
 from waltap_kafka.client_settings import client_settings

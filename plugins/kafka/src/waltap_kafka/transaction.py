@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from waltap.changes.transactions.position import Positions
+from waltap.errors import StopRequested
 from waltap.ports.sink.sink import SinkContext
-from waltap.ports.source.connector import StopRequested
 from waltap_kafka.client import KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic

@@ -13,7 +13,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.transaction import SnapshotRows
-from waltap.errors import OffsetError, SourceError, WaltapError
+from waltap.errors import OffsetError, SourceError, StopRequested, WaltapError
 from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.signals.signal import SnapshotRequest
@@ -24,7 +24,6 @@ from waltap.ports.source.connector import (
     PreflightCheck,
     SlotStatus,
     StartPosition,
-    StopRequested,
 )
 from waltap.ports.source.setup_plan import SetupPlan
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from waltap.base.amounts import size
+from waltap.base.text import size
 from waltap.changes.decode.decoder import ServerInfo
 from waltap.changes.transactions.position import lsn_text, parse_lsn
 from waltap.errors import OffsetError, SourceError

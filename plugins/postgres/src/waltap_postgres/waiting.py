@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import pq
 
-from waltap.errors import ConnectionLost
-from waltap.ports.source.connector import StopRequested
+from waltap.errors import ConnectionLost, StopRequested
 
 __all__ = [
     "CANCEL_S",

@@ -13,9 +13,9 @@ from typing import Any, Final
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.events.record import Record
 from waltap.encoders.json.lines import JsonLines
-from waltap.errors import SinkError
+from waltap.errors import SinkError, StopRequested
 from waltap.ports.sink.sink import SinkContext
-from waltap.ports.source.connector import PreflightCheck, StopRequested
+from waltap.ports.source.connector import PreflightCheck
 from waltap_streams.delivery import AcknowledgedSink
 from waltap_streams.errors import (
     StreamFull,

@@ -1,6 +1,7 @@
 """A check: what a replication slot may keep of the WAL while nobody reads it."""
 
-from waltap.ports.source import PreflightCheck, CheckContext
+from waltap.plugins.check_context import CheckContext
+from waltap.ports.source import PreflightCheck
 
 NAME = "wal-limit"
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TypeMapper,
         TypeOptions,
         TypeSample,
+        TypeSpec,
         types_named,
     )
     from waltap.changes.mapping.type_registry import TypeRegistry
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
         column_mapping,
         placeholder_text,
     )
-    from waltap.ports.specs import TypeSpec
 
 __all__ = [
     "ArrowMapping",

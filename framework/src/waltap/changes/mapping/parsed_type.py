@@ -8,9 +8,8 @@ from waltap.changes.decode.relation import Column, DataType
 from waltap.changes.mapping.column_default import default_value
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.json_schema import value_json
-from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample, TypeSpec
 from waltap.changes.mapping.value_form import ValueForm, column_mapping
-from waltap.ports.specs import TypeSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa

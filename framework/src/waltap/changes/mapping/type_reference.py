@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from waltap.base.markdown import GENERATED, table
+from waltap.base.text import GENERATED, table
 from waltap.changes.arrow.column import strings
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions, TypeSample
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions, TypeSample, TypeSpec
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.errors import SinkError
-from waltap.ports.specs import TypeSpec
 
 __all__ = ["types_page"]
 

@@ -6,8 +6,7 @@ import msgspec
 
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.mapping.conversion import ColumnConverter, conversion_mapping
-from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
-from waltap.ports.specs import TypeSpec
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSpec
 
 __all__ = ["TypeRegistry"]
 

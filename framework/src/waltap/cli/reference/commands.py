@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from waltap.base.markdown import GENERATED, table
+from waltap.base.text import GENERATED, table
 
 if TYPE_CHECKING:
     from waltap.plugins.host import Host

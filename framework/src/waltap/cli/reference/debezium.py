@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from waltap.base.markdown import GENERATED, table
 from waltap.base.property import declarations
+from waltap.base.text import GENERATED, table
 from waltap.cli.reference.properties import components
 from waltap.config.debezium_names import (
     KNOWN_FAMILIES,

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from waltap.base.markdown import GENERATED, table
+from waltap.base.text import GENERATED, table
 from waltap.changes.decode.decoder import DecoderCapabilities
 from waltap.ports.specs import DecoderSpec
 

@@ -6,7 +6,7 @@ import pkgutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from waltap.base.markdown import GENERATED
+from waltap.base.text import GENERATED
 from waltap.errors import RetryVerdict, WaltapError
 from waltap.plugins.host import PluginHealth
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_args
 
-from waltap.base.markdown import GENERATED, table
+from waltap.base.text import GENERATED, table
 from waltap.plugins import hookspecs
 from waltap.ports.specs import KINDS, SpecKind
 

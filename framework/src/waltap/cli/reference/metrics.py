@@ -1,6 +1,6 @@
 """Generate the page of metrics and of Debezium's MBeans."""
 
-from waltap.base.markdown import GENERATED, table
+from waltap.base.text import GENERATED, table
 from waltap.services.monitor.mbeans import SNAPSHOT, STREAMING
 from waltap.services.monitor.metrics import METRICS, OBSERVED
 

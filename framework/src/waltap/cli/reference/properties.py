@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from waltap.base.markdown import GENERATED, table
 from waltap.base.property import Properties, PropertyDeclaration, declarations
+from waltap.base.text import GENERATED, table
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.selection import SelectionProperties

@@ -76,7 +76,7 @@ class RecordStage:
             except WaltapError:
                 raise
             except Exception as cause:
-                from waltap.ports.source.connector import StopRequested
+                from waltap.errors import StopRequested
 
                 # A stop during a transform's wait is no failure.
                 if isinstance(cause, StopRequested):

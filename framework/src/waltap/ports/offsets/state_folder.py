@@ -3,10 +3,12 @@
 The folder is ``waltap.state.dir``/NAME. Sinks keep their own files there too.
 """
 
+import os
 from pathlib import Path
 from typing import Final
 
 from waltap.base.files.durable_file import draft_of
+from waltap.errors import OffsetError
 
 __all__ = [
     "BELONGINGS",
@@ -22,7 +24,10 @@ __all__ = [
     "RELATIONS",
     "SPILL",
     "TABLES",
+    "StateFolderUnusable",
     "own_files",
+    "state_unusable",
+    "unusable",
 ]
 
 LOCK: Final = "lock"
@@ -65,6 +70,16 @@ SPILL: Final = "spill"
 """Folder of unfinished transactions that are large or prepared (`SpillArea`)."""
 
 
+class StateFolderUnusable(OffsetError):
+    """The pipeline's state folder cannot be made or written."""
+
+    code = "WT-6005"
+    remedy = (
+        "Make {path} a folder that waltap may write to, on a disk with room; waltap.state.dir chooses "
+        "another."
+    )
+
+
 def own_files(folder: Path) -> list[Path]:
     """Return the pipeline's existing files in ``folder``, except its lock."""
     names = (OFFSET, BELONGINGS, TABLES, RELATIONS, OUTLET_POSITIONS, HTTP_KEY)
@@ -73,3 +88,18 @@ def own_files(folder: Path) -> list[Path]:
     paths = [path for file in files for path in (file, draft_of(file))]
     paths += [folder / name for name in (SPILL, DIFFERENCES, CONTROL)]
     return [path for path in paths if path.exists()]
+
+
+def state_unusable(error: Exception, folder: Path) -> StateFolderUnusable | None:
+    """Return the error of a file in the pipeline's state folder, None for other files."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, str | os.PathLike):
+        return None
+    path = Path(error.filename)
+    if not path.is_relative_to(folder):
+        return None
+    return StateFolderUnusable(f"{path} cannot be used: {error.strerror}", path=folder)
+
+
+def unusable(folder: Path, error: OSError) -> StateFolderUnusable:
+    """Return the error of a state folder that the system refuses."""
+    return StateFolderUnusable(f"no state can be kept in {folder}: {error.strerror}", path=folder)

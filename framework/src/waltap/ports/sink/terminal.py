@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from waltap.base.environment import colours
-from waltap.base.printable import printable
 from waltap.base.property import Properties, declare
+from waltap.base.text import printable
 from waltap.changes.decode.message import (
     Delete,
     Insert,

@@ -6,7 +6,6 @@ from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
     from waltap.changes.transactions.position import START, Position, Positions, lsn_text, parse_lsn
-    from waltap.plugins.check_context import CheckContext
     from waltap.ports.source.connector import (
         ChangeStream,
         Connector,
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "START",
     "ChangeStream",
-    "CheckContext",
     "Connector",
     "ConnectorContext",
     "Position",

@@ -20,7 +20,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
-from waltap.errors import SourceError, WaltapError
+from waltap.errors import SourceError, StopRequested, WaltapError
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
 from waltap.ports.snapshot.snapshotter import Snapshotter
@@ -58,10 +58,6 @@ class SourceLacks(SourceError):
 
     code = "WT-2025"
     remedy = "Leave out what asks for it, or use a connector that offers it."
-
-
-class StopRequested(Exception):
-    """A wait of the connector ended because `stopping` was true; no failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from waltap.base.redaction import HIDDEN, Secret, redacted, without_frames
-from waltap.errors import ConnectionLost
-from waltap.ports.source.connector import StopRequested
+from waltap.errors import ConnectionLost, StopRequested
 
 __all__ = ["PasswordCommandFailed", "printed_password"]
 

@@ -7,7 +7,7 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
-from waltap.base.printable import printable
+from waltap.base.text import printable
 from waltap.services.monitor.status import PipelineStatus
 
 __all__ = [

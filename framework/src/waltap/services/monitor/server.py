@@ -26,9 +26,8 @@ from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.pipeline.lock import unusable
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.offsets.state_folder import HTTP_KEY
+from waltap.ports.offsets.state_folder import HTTP_KEY, unusable
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.services.monitor.history import StatusHistory
 from waltap.services.monitor.listener import JSON, Answer, MonitorListener
@@ -49,7 +48,7 @@ from waltap.services.monitor.status_document import status_document
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
-    from waltap.pipeline import Engine
+    from waltap.services.monitor.status import ObservedEngine
 
 __all__ = [
     "MetricsExposition",
@@ -276,7 +275,7 @@ def address_of(text: str) -> tuple[str, int]:
 class MonitorServer:
     """Serve HTTP requests in threads while the block lasts."""
 
-    def __init__(self, engine: "Engine", address: str, token: str | None) -> None:
+    def __init__(self, engine: "ObservedEngine", address: str, token: str | None) -> None:
         """Check the address. Raises: ConfigurationError, LibraryMissing."""
         self._engine = engine
         self._host, self._port = address_of(address)

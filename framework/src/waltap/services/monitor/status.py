@@ -5,7 +5,10 @@ The engine's thread counts per batch, per pull and per period, never per row, in
 and what was written was received. Nothing is locked, and nothing is computed until somebody asks.
 """
 
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from waltap.changes.transactions.position import Position
 from waltap.errors import WaltapError
@@ -18,8 +21,13 @@ from waltap.services.monitor.counts import (
 )
 from waltap.services.slot_monitor.health import SlotHealth
 
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.ports.signals.inbox import SignalAnswer
+
 __all__ = [
     "IncrementalProgress",
+    "ObservedEngine",
     "PartitionStatus",
     "PipelineStatus",
     "RecentFailure",
@@ -170,3 +178,30 @@ class PipelineStatus:
     def changes(self) -> int:
         """Return how many events came of the stream."""
         return self.events - self.snapshot_rows
+
+
+class ObservedEngine(Protocol):
+    """The engine as its observers use it: the status page, telemetry and lineage."""
+
+    @property
+    def profile(self) -> "Profile": ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def state(self) -> str: ...
+
+    def status(self) -> "PipelineStatus":
+        """Return the run's status. Any thread may call it."""
+        ...
+
+    def watch(self) -> None:
+        """Count the events of each table from now on."""
+        ...
+
+    def signal(
+        self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
+    ) -> "Future[SignalAnswer]":
+        """Pass a signal to the run. Any thread may call it."""
+        ...

@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from waltap.base.amounts import full_in, size
+from waltap.base.text import full_in, size
 from waltap.config.wal_budget import budget_bytes, octets
-from waltap.errors import WaltapError
-from waltap.ports.source.connector import StopRequested
+from waltap.errors import StopRequested, WaltapError
 from waltap.ports.source.slot_status import SlotStatus
 from waltap.ports.source.slot_watch import SlotWatch
 from waltap.services.slot_monitor.health import SlotHealth

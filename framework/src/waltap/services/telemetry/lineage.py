@@ -21,7 +21,7 @@ from waltap.services.telemetry.lineage_delivery import RUNNING, LineageEvent, Li
 from waltap.version import VERSION
 
 if TYPE_CHECKING:
-    from waltap.pipeline import Engine
+    from waltap.services.monitor.status import ObservedEngine
 
 __all__ = ["LineageObserver"]
 
@@ -38,7 +38,7 @@ class LineageObserver:
     ``namespace`` is the namespace of the job.
     """
 
-    def __init__(self, engine: "Engine", to: str, namespace: str) -> None:
+    def __init__(self, engine: "ObservedEngine", to: str, namespace: str) -> None:
         """Prepare the transport. Raises: LibraryMissing."""
         try:
             from openlineage.client import event_v2

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
-from waltap.base.printable import printable
 from waltap.base.redaction import redacted
+from waltap.base.text import printable
 
 __all__ = ["FIELDS", "FORMS", "LineHandler", "as_json", "as_text", "configure", "set_level"]
 

@@ -8,14 +8,14 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from waltap.pipeline import Engine
     from waltap.plugins.host import Host
+    from waltap.services.monitor.status import ObservedEngine
 
 __all__ = ["observed"]
 
 
 @contextmanager
-def observed(engine: "Engine", host: "Host", *, http: str | None = None) -> Iterator[None]:
+def observed(engine: "ObservedEngine", host: "Host", *, http: str | None = None) -> Iterator[None]:
     """Observe a run while the block lasts.
 
     ``http`` replaces the profile's address of the status page. Raises: LibraryMissing,

@@ -19,8 +19,7 @@ import httpx
 import orjson
 
 from waltap.base.http.exchange import bounded, exchange
-from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.ports.source.connector import StopRequested
+from waltap.errors import ConfigurationError, PropertyProblem, StopRequested
 from waltap_formats.errors import (
     RegistryAway,
     RegistryLogin,

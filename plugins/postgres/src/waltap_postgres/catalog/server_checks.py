@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from waltap.base.amounts import duration, size
+from waltap.base.text import duration, size
 from waltap.errors import SourceError, WaltapError
 from waltap.ports.source.connector import PreflightCheck
 from waltap_postgres.catalog.catalogue import PostgresCatalogue

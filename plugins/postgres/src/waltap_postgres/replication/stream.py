@@ -21,8 +21,8 @@ from waltap.changes.decode.message import (
     StreamPrepare,
 )
 from waltap.changes.transactions.position import lsn_text
-from waltap.errors import ConnectionLost, SourceError
-from waltap.ports.source.connector import ChangeStream, StopRequested
+from waltap.errors import ConnectionLost, SourceError, StopRequested
+from waltap.ports.source.connector import ChangeStream
 from waltap_postgres.errors import PublicationGone
 from waltap_postgres.replication.transport import ReplicationTransport
 from waltap_postgres.replication.wire import status_update

@@ -14,8 +14,7 @@ import psycopg
 from psycopg import pq
 
 from waltap.changes.decode.decoder import Frame
-from waltap.errors import ConnectionLost, WaltapError
-from waltap.ports.source.connector import StopRequested
+from waltap.errors import ConnectionLost, StopRequested, WaltapError
 from waltap_postgres.connection import PostgresSession, driver_error, identify
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
 from waltap_postgres.replication.wire import (

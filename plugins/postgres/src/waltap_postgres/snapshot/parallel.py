@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.row_block import RowBlock
 from waltap.changes.transactions.transaction import SnapshotRows
-from waltap.ports.source.connector import StopRequested
+from waltap.errors import StopRequested
 from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.reader import TablesReader
 from waltap_postgres.waiting import POLL_S

@@ -161,7 +161,7 @@ def _comparisons(
 
 def _say_where(profile: "Profile", name: str, found: "Sequence[TableDifferences]") -> None:
     """Write files that name all rows which only the destination has, and say where they are."""
-    from waltap.base.printable import printable
+    from waltap.base.text import printable
     from waltap.cli.live_console import answers
 
     try:
@@ -187,7 +187,7 @@ def told(
     """Print what was found in the destination ``name``; return the exit code: 0 where all of it is equal,
     else `DIFFERENT` or `LATE`. ``unknown``: tables with rows that it lacks, of which nobody knows here
     whether they are captured."""
-    from waltap.base.printable import printable
+    from waltap.base.text import printable
     from waltap.cli.live_console import answers
 
     answers().print(comparison_table(results, name))

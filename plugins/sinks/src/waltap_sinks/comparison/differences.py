@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from waltap.base.files.private_file import private, private_folder
-from waltap.base.printable import printable
+from waltap.base.text import printable
 from waltap.ports.offsets.state_folder import DIFFERENCES
 from waltap.ports.sink.verification import Row
 from waltap.services.dead_letters.dead_letter import DeadLetter

@@ -19,10 +19,10 @@ from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import SinkError
+from waltap.errors import SinkError, StopRequested
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.ports.source.connector import PreflightCheck, StopRequested
+from waltap.ports.source.connector import PreflightCheck
 from waltap.version import VERSION
 from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
 from waltap_sinks.http.properties import HttpProperties

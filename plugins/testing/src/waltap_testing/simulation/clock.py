@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable
 
-from waltap.ports.source.connector import StopRequested
+from waltap.errors import StopRequested
 
 __all__ = ["TimeStandsStill", "VirtualClock"]
 
