@@ -334,9 +334,7 @@ def _may_pause(outlet: PositionedBranch) -> bool:
 def _excused(check: PreflightCheck, outlet: PositionedBranch) -> PreflightCheck:
     if check.verdict != "error" or not _may_pause(outlet):
         return check
-    return PreflightCheck(
-        name=check.name, verdict="warning", found=check.found, remedy=check.remedy
-    )
+    return PreflightCheck.warning(check.name, check.found, check.remedy)
 
 
 def _opens(batch: Batch) -> bool:

@@ -163,9 +163,7 @@ def _expected(check: PreflightCheck) -> PreflightCheck:
     """Return what is as it has to be while the pipeline runs: its own process reads the slot."""
     if not _slot_in_use(check):
         return check
-    return PreflightCheck(
-        name=check.name, verdict="ok", found=f"{check.found}: this pipeline, which runs"
-    )
+    return PreflightCheck.ok(check.name, f"{check.found}: this pipeline, which runs")
 
 
 def _slot_in_use(check: PreflightCheck) -> bool:
@@ -196,9 +194,7 @@ def _of_a_standby(stages: PipelineStages, found: list[PreflightCheck]) -> list[P
         return found
     text = f"{owner} has the pipeline's lease: a run here waits as a standby"
     return [
-        PreflightCheck(name=check.name, verdict="ok", found=f"{check.found}; {text}")
-        if _slot_in_use(check)
-        else check
+        PreflightCheck.ok(check.name, f"{check.found}; {text}") if _slot_in_use(check) else check
         for check in found
     ]
 
@@ -211,7 +207,7 @@ def _state(stages: PipelineStages, *, locked: bool) -> PreflightCheck:
         found = (
             f"{folder}: the pipeline runs as pid {pid}; the other checks hold for its next start"
         )
-        return PreflightCheck(name="state folder", verdict="ok", found=found)
+        return PreflightCheck.ok("state folder", found)
     elsewhere = _state_of_an_earlier_version(stages.profile, folder)
     cause = refusal(folder, folder=True)
     if cause is not None:
@@ -225,7 +221,7 @@ def _state(stages: PipelineStages, *, locked: bool) -> PreflightCheck:
             remedy=f"If it is this pipeline's: mv {elsewhere} {folder}; if not, start from another "
             "directory",
         )
-    return PreflightCheck(name="state folder", verdict="ok", found=str(folder))
+    return PreflightCheck.ok("state folder", str(folder))
 
 
 def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
@@ -247,13 +243,12 @@ def _interrupted(
     if not names:
         return []
     return [
-        PreflightCheck(
-            name="streamed tables",
-            verdict="warning",
-            found=f"the server was made to stream no more of {', '.join(names)}, or not everything, or "
+        PreflightCheck.warning(
+            "streamed tables",
+            f"the server was made to stream no more of {', '.join(names)}, or not everything, or "
             "that was so for a while; the start puts it right, and what was written meanwhile does not "
             "come by the stream",
-            remedy="waltap.new.tables=snapshot reads their rows again",
+            "waltap.new.tables=snapshot reads their rows again",
         )
     ]
 
@@ -266,11 +261,10 @@ def _orphans(stages: PipelineStages, connector: Connector) -> list[PreflightChec
     names = ", ".join(f"{slot.name} ({size(slot.retained_bytes)} of WAL)" for slot in found)
     first = found[0].name
     return [
-        PreflightCheck(
-            name="orphan slots",
-            verdict="warning",
-            found=f"nobody reads {names}, and no pipeline of this folder of states has them",
-            remedy="Where nothing elsewhere needs them: SELECT pg_drop_replication_slot("
+        PreflightCheck.warning(
+            "orphan slots",
+            f"nobody reads {names}, and no pipeline of this folder of states has them",
+            "Where nothing elsewhere needs them: SELECT pg_drop_replication_slot("
             f"'{first}'); `waltap slot list FILE --orphans` lists all",
         )
     ]
@@ -282,20 +276,15 @@ def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> list[Pref
     try:
         found = GapCertificates(stages.state_dir).open()
     except OffsetError as error:
-        return [
-            PreflightCheck(
-                name="gaps", verdict="warning", found=error.problem, remedy=error.advice()
-            )
-        ]
+        return [PreflightCheck.warning("gaps", error.problem, error.advice())]
     if not found:
         return []
     spans = "; ".join(f"from {gap.begin.lsn} to {gap.end.lsn} ({gap.code})" for gap in found)
     return [
-        PreflightCheck(
-            name="gaps",
-            verdict="warning",
-            found=f"changes may be missing at the sink: {spans}",
-            remedy=next(
+        PreflightCheck.warning(
+            "gaps",
+            f"changes may be missing at the sink: {spans}",
+            next(
                 (each.remedy for each in others if each.name == "start" and each.remedy),
                 "`waltap repair FILE` reads the tables anew and closes the certificates",
             ),
@@ -317,11 +306,10 @@ def _of_patterns(stages: PipelineStages, connector: Connector) -> list[Preflight
     others = [each for each in idle if not each.masks]
     if others:
         found.append(
-            PreflightCheck(
-                name="name patterns",
-                verdict="warning",
-                found=f"nothing that there is fits {_listed(others)}",
-                remedy="Correct them, or take them out: a pattern fits schema.table, "
+            PreflightCheck.warning(
+                "name patterns",
+                f"nothing that there is fits {_listed(others)}",
+                "Correct them, or take them out: a pattern fits schema.table, "
                 "schema.table.column, or a topic, as a whole",
             )
         )
@@ -360,7 +348,7 @@ def _of_guardrail(stages: PipelineStages, connector: Connector) -> list[Prefligh
         return []
     number = len(connector.captured_tables())
     if number <= most:
-        return [PreflightCheck(name="guardrail", verdict="ok", found=f"{number} of {most} tables")]
+        return [PreflightCheck.ok("guardrail", f"{number} of {most} tables")]
     return [
         PreflightCheck(
             name="guardrail",
@@ -386,11 +374,10 @@ def _truncates(stages: PipelineStages, branch: SinkBranch) -> list[PreflightChec
     if branch.sink.capabilities.truncate or "t" in stages.capture.skipped:
         return []
     return [
-        PreflightCheck(
-            name=f"sink {branch.stages.component.spec.name}",
-            verdict="warning",
-            found="it does not apply truncates: rows that a TRUNCATE removes stay at the destination",
-            remedy="skipped.operations=t says that this is meant",
+        PreflightCheck.warning(
+            f"sink {branch.stages.component.spec.name}",
+            "it does not apply truncates: rows that a TRUNCATE removes stay at the destination",
+            "skipped.operations=t says that this is meant",
         )
     ]
 
@@ -459,12 +446,11 @@ def _elsewhere(stages: PipelineStages, offset: Offset | None) -> list[PreflightC
         if offset.sink_identity and offset.sink_identity == stages.sink.identity():
             return []  # it was moved
     return [
-        PreflightCheck(
-            name=f"sink {stages.profile.sink.spec.name}",
-            verdict="warning",
-            found=f"what was captured up to the stored offset went to {offset.sink}; {stages.destination} "
+        PreflightCheck.warning(
+            f"sink {stages.profile.sink.spec.name}",
+            f"what was captured up to the stored offset went to {offset.sink}; {stages.destination} "
             "gets what comes after it, and what it lacks from before does not come by the stream",
-            remedy="to fill it, run once with snapshot.mode=always",
+            "to fill it, run once with snapshot.mode=always",
         )
     ]
 

@@ -120,7 +120,7 @@ class KafkaSink(Sink):
         brokers = len(cluster.brokers)
         servers = self._properties.servers
         found = f"{servers}: {brokers} {'broker' if brokers == 1 else 'brokers'}"
-        return [PreflightCheck(name="sink kafka", verdict="ok", found=found)]
+        return [PreflightCheck.ok("sink kafka", found)]
 
     def open(self) -> Positions | None:
         """Connect, and with exactly once return the own position.

@@ -159,7 +159,7 @@ class LakeSink(Sink):
         Raises: SinkError, LibraryMissing.
         """
         self._lake.check()
-        return [PreflightCheck(name="sink", verdict="ok", found=self._lake.place)]
+        return [PreflightCheck.ok("sink", self._lake.place)]
 
     def open(self) -> Position | None:
         """Connect and return the position of the mark.

@@ -46,10 +46,7 @@ def kept_as_said(
         for relation in relations:
             for error in _wrong(*each, relation, called):
                 found.setdefault(relation.name, error)
-    return [
-        PreflightCheck(name=NAME, verdict="warning", found=error.problem, remedy=error.advice())
-        for error in found.values()
-    ]
+    return [PreflightCheck.warning(NAME, error.problem, error.advice()) for error in found.values()]
 
 
 def _may_be_wrong(

@@ -95,9 +95,7 @@ class SparkSink(Sink):
         if self._driver is not None:
             java, spark = require_java(), require_pyspark()
             self._choice.settings(spark, self._settings)
-            checks.append(
-                PreflightCheck(name="sink spark", verdict="ok", found=f"{java}, pyspark {spark}")
-            )
+            checks.append(PreflightCheck.ok("sink spark", f"{java}, pyspark {spark}"))
         return checks
 
     def open(self) -> Position | None:

@@ -139,7 +139,7 @@ class KinesisSink(AcknowledgedSink):
             self._service.call("list_streams", Limit=1)
         finally:
             self.close()
-        return [PreflightCheck(name="sink kinesis", verdict="ok", found=self._place)]
+        return [PreflightCheck.ok("sink kinesis", self._place)]
 
     def open(self) -> None:
         """Create the client; the first record connects it.

@@ -177,7 +177,7 @@ class NatsSink(AcknowledgedSink):
             found = f"{self._place}: NATS {client.connected_server_version}"
         finally:
             self.close()
-        return [PreflightCheck(name="sink nats-jetstream", verdict="ok", found=found)]
+        return [PreflightCheck.ok("sink nats-jetstream", found)]
 
     def open(self) -> None:
         """Connect, and create the stream if configured.

@@ -283,7 +283,7 @@ class RedisSink(Sink):
             self.close()
         keeps = "appendonly" if found.get("aof_enabled") else "no appendonly: kept in memory"
         text = f"{self._properties.address}: Redis {found.get('redis_version')}, {keeps}"
-        return [PreflightCheck(name="sink redis", verdict="ok", found=text)]
+        return [PreflightCheck.ok("sink redis", text)]
 
     def open(self) -> Positions | None:
         """Connect, and with exactly once return the stored position.

@@ -65,13 +65,12 @@ class YugabytePreflight(PreflightChecks):
     def version(self) -> PreflightCheck:
         found = release(self.server.version)
         if found is None:
-            return PreflightCheck(
-                name="server version",
-                verdict="warning",
-                found=self.server.version,
-                remedy="yb.server.check=refuse refuses servers that do not say that they are YugabyteDB",
+            return PreflightCheck.warning(
+                "server version",
+                self.server.version,
+                "yb.server.check=refuse refuses servers that do not say that they are YugabyteDB",
             )
-        return PreflightCheck(name="server version", verdict="ok", found=f"YugabyteDB {found}")
+        return PreflightCheck.ok("server version", f"YugabyteDB {found}")
 
     def connection(self) -> list[PreflightCheck]:
         """Return no checks."""
@@ -103,12 +102,11 @@ class YugabytePreflight(PreflightChecks):
         if not exports:
             yield PreflightCheck.failed("read time", ReadTimeRefused(problem))
             return
-        yield PreflightCheck(
-            name="read time",
-            verdict="warning",
-            found=f"{problem}: without a snapshot exported by the cluster, or after one that broke off, a "
+        yield PreflightCheck.warning(
+            "read time",
+            f"{problem}: without a snapshot exported by the cluster, or after one that broke off, a "
             "start is refused (WT-2153)",
-            remedy=ReadTimeRefused.remedy,
+            ReadTimeRefused.remedy,
         )
 
     def _commands(self) -> Iterator[PreflightCheck]:
@@ -136,12 +134,11 @@ class YugabytePreflight(PreflightChecks):
             letter = relation.identity if known is None else known.identity or relation.identity
             by_letter.setdefault(letter, []).append(relation.name)
             if letter != relation.identity:
-                yield PreflightCheck(
-                    name="replica identity",
-                    verdict="warning",
-                    found=f"{relation.name} was given another identity after the slot was made; the slot "
+                yield PreflightCheck.warning(
+                    "replica identity",
+                    f"{relation.name} was given another identity after the slot was made; the slot "
                     f"goes on with {BEFORE.get(letter, letter).partition(':')[0]}",
-                    remedy="To use the new one make the slot anew: `waltap slot drop FILE`, "
+                    "To use the new one make the slot anew: `waltap slot drop FILE`, "
                     "`waltap offsets clear FILE`",
                 )
         plugin = self.context.decoder.output_plugin
@@ -154,16 +151,15 @@ class YugabytePreflight(PreflightChecks):
         for letter, tables in sorted(by_letter.items()):
             found = f"{_listed(tables)}: {BEFORE.get(letter, letter)}"
             log.info(found)
-            yield PreflightCheck(name="events", verdict="ok", found=found)
+            yield PreflightCheck.ok("events", found)
 
     def _keyless(self) -> Iterator[PreflightCheck]:
         names = [table.relation.name for table in self.captured if _keyless(table)]
         if names:
-            yield PreflightCheck(
-                name="primary keys",
-                verdict="warning",
-                found=f"slots leave out tables without primary key: {_listed(names)}",
-                remedy="Give them a primary key; or make the slot with the preview flag "
+            yield PreflightCheck.warning(
+                "primary keys",
+                f"slots leave out tables without primary key: {_listed(names)}",
+                "Give them a primary key; or make the slot with the preview flag "
                 "yb_cdcsdk_stream_tables_without_primary_key set, and name message.key.columns",
             )
 
@@ -183,14 +179,13 @@ class YugabytePreflight(PreflightChecks):
             left = window - idle
             found = f"the slot needs what is from {since} on, which is kept for {window // 60000} minutes"
             if left > window * SOON:
-                yield PreflightCheck(name="slot expiry", verdict="ok", found=found)
+                yield PreflightCheck.ok("slot expiry", found)
                 continue
             left_over = f"{left // 60000} minutes are left" if left > 0 else "it may be gone"
-            yield PreflightCheck(
-                name="slot expiry",
-                verdict="warning",
-                found=f"{found}: {left_over}",
-                remedy="Run the pipeline; raise cdc_intent_retention_ms and cdc_wal_retention_time_secs "
+            yield PreflightCheck.warning(
+                "slot expiry",
+                f"{found}: {left_over}",
+                "Run the pipeline; raise cdc_intent_retention_ms and cdc_wal_retention_time_secs "
                 "of the nodes, and yb.slot.retention.ms with them",
             )
 

@@ -113,7 +113,7 @@ class JsonLinesSink(Sink):
             cause = refusal(Path(self._path), folder=False)
             if cause is not None:
                 raise self._failure("cannot be written", cause) from cause
-        return [PreflightCheck(name="sink jsonl", verdict="ok", found=self._path)]
+        return [PreflightCheck.ok("sink jsonl", self._path)]
 
     def open(self) -> None:
         """Open the file at the end of its last complete line.

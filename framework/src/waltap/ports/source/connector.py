@@ -162,6 +162,16 @@ class PreflightCheck:
     error: WaltapError | None = field(default=None, compare=False, repr=False)
 
     @classmethod
+    def ok(cls, name: str, found: str) -> "PreflightCheck":
+        """Return a passed check."""
+        return cls(name=name, verdict="ok", found=found)
+
+    @classmethod
+    def warning(cls, name: str, found: str, remedy: str) -> "PreflightCheck":
+        """Return a warning, which does not refuse the run."""
+        return cls(name=name, verdict="warning", found=found, remedy=remedy)
+
+    @classmethod
     def failed(cls, name: str, error: WaltapError) -> "PreflightCheck":
         """Return the failed check for an ``error`` that a run would raise."""
         return cls(
@@ -172,9 +182,7 @@ class PreflightCheck:
         """Return a failed check as a warning."""
         if self.verdict != "error":
             return self
-        return PreflightCheck(
-            name=self.name, verdict="warning", found=self.found, remedy=self.remedy
-        )
+        return PreflightCheck.warning(self.name, self.found, self.remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class RecordingConnector(Connector):
                 f"{self._context.decoder.name}: set plugin.name={header.decoder}"
             )
             return [PreflightCheck.failed("recording", error)]
-        return [PreflightCheck(name="recording", verdict="ok", found=found)]
+        return [PreflightCheck.ok("recording", found)]
 
     def prepare(self, offset: Offset | None) -> StartPosition:
         """Resume from ``offset`` if it belongs to this recording."""

@@ -170,7 +170,7 @@ class PreflightChecks:
         checks = self.of_server(checks)
         if not self._decoder.capabilities.filters:
             text = f"not used by {self._decoder.output_plugin}"
-            publication = PreflightCheck(name="publication", verdict="ok", found=text)
+            publication = PreflightCheck.ok("publication", text)
             return [*checks, publication, *self._encoding(), *self._identities(None)]
         try:
             planned = plan()
@@ -225,7 +225,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         except WaltapError:
             return []  # the other checks report it
         found = "what answers is not the server itself, but passes replication on"
-        return [PreflightCheck(name="connection", verdict="ok", found=found)]
+        return [PreflightCheck.ok("connection", found)]
 
     def of_server(self, checks: list[PreflightCheck]) -> list[PreflightCheck]:
         """Return the checks that apply to this kind of server.
@@ -242,7 +242,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         found = f"{used} of {limit} slots in use"
         if slot is None and decision is not None and used >= limit:
             return PreflightCheck.failed("replication slot", ServerLimit(found))
-        return PreflightCheck(name="replication slot", verdict="ok", found=found)
+        return PreflightCheck.ok("replication slot", found)
 
     def _encoding(self) -> list[PreflightCheck]:
         """Check that the decoder can convert the database's encoding."""
@@ -274,19 +274,18 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return [name for (name,) in rows]
 
     def _superuser(self) -> PreflightCheck:
-        return PreflightCheck(
-            name="privileges",
-            verdict="warning",
-            found=f"role {self.properties.user} is a superuser, which capturing does not need: functions "
+        return PreflightCheck.warning(
+            "privileges",
+            f"role {self.properties.user} is a superuser, which capturing does not need: functions "
             "in indexes of captured tables run with its rights",
-            remedy="Capture with a role of its own: CREATE ROLE waltap LOGIN REPLICATION; the page "
+            "Capture with a role of its own: CREATE ROLE waltap LOGIN REPLICATION; the page "
             "least-privilege has what else it is granted",
         )
 
     def _privileges(self, service: ServerHosting | None, *, may_replicate: bool) -> PreflightCheck:
         user = self.properties.user
         if may_replicate:
-            return PreflightCheck(name="privileges", verdict="ok", found="REPLICATION")
+            return PreflightCheck.ok("privileges", "REPLICATION")
         found = f"role {user} has no REPLICATION"
         sql = f"ALTER ROLE {identifier(user)} WITH REPLICATION"
         remedy = f"As a superuser: {sql};"
@@ -346,7 +345,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             said = f"{name!r} will be {verb} ({mode})"
         else:
             said = f"{name!r} covers what is captured"
-        return [PreflightCheck(name="publication", verdict="ok", found=said)]
+        return [PreflightCheck.ok("publication", said)]
 
     def _uncovered(self, plan: PublicationPlan) -> list[PreflightCheck]:
         """Report captured tables that stay unpublished after the start."""
@@ -363,11 +362,10 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             return []
         tables = ", ".join(identifier(r.schema, r.table) for r in missing[:NAMED])
         return [
-            PreflightCheck(
-                name="publication",
-                verdict="warning",
-                found=f"{name!r} does not cover {', '.join(r.name for r in missing[:NAMED])}",
-                remedy=f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}",
+            PreflightCheck.warning(
+                "publication",
+                f"{name!r} does not cover {', '.join(r.name for r in missing[:NAMED])}",
+                f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}",
             )
         ]
 
@@ -384,24 +382,21 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             except WaltapError as error:
                 return [PreflightCheck.failed("replica identity", error)]
             found += [
-                PreflightCheck(
-                    name="replica identity",
-                    verdict="warning",
-                    found=f"{warning.relation}: {warning.what}{effect}",
-                    remedy=warning.remedy,
+                PreflightCheck.warning(
+                    "replica identity",
+                    f"{warning.relation}: {warning.what}{effect}",
+                    warning.remedy,
                 )
                 for warning in warnings
             ]
-        return found or [
-            PreflightCheck(name="replica identity", verdict="ok", found="every table has one")
-        ]
+        return found or [PreflightCheck.ok("replica identity", "every table has one")]
 
     # --- tables and rows -----------------------------------------------------------------------
 
     def _tables(self, decision: StartupPlan | None) -> PreflightCheck:
         if self.captured:
             found = _count(self.captured)
-            return PreflightCheck(name="captured tables", verdict="ok", found=found)
+            return PreflightCheck.ok("captured tables", found)
         capture = self.context.capture
         listed = (
             capture.schema_include
@@ -431,12 +426,11 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         if self.context.capture.include_unknown_datatypes:
             included = "a generated column of type text delivers such a value; "  # money[]
         return [
-            PreflightCheck(
-                name="columns",
-                verdict="warning",
-                found=f"of {table.relation.name} are left out, nothing maps their types: "
+            PreflightCheck.warning(
+                "columns",
+                f"of {table.relation.name} are left out, nothing maps their types: "
                 f"{', '.join(names)}",
-                remedy=included + "column.exclude.list says that they are not wanted",
+                included + "column.exclude.list says that they are not wanted",
             )
             for table in self.captured
             if (names := self.context.left_out(table.relation))
@@ -471,7 +465,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
                     if error.retry is not RetryVerdict.NEVER:
                         raise
                     return [PreflightCheck.failed("rows", failed(target, error))]
-        return [PreflightCheck(name="rows", verdict="ok", found=f"{_count(tables)} to read")]
+        return [PreflightCheck.ok("rows", f"{_count(tables)} to read")]
 
     def _signal(self, schema: str, table: str) -> PreflightCheck:
         """Check that this role can use the signal table."""
@@ -503,7 +497,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             problem = f"role {self.properties.user!r} may not write signal table {schema}.{table}"
             remedy = f"{grants}; GRANT SELECT, INSERT, DELETE ON {name} TO {user}"
         else:
-            return PreflightCheck(name="signal table", verdict="ok", found=f"{schema}.{table}")
+            return PreflightCheck.ok("signal table", f"{schema}.{table}")
         check = PreflightCheck.failed("signal table", SignalTableMissing(problem, sql=remedy))
         return check.as_warning() if self.context.debezium else check
 
@@ -511,25 +505,23 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
 def _left_out(plan: PublicationPlan, publication: str, user: str) -> PreflightCheck:
     names = ", ".join(f"{'.'.join(place)} (of {owner})" for place, owner in plan.denied[:NAMED])
     tables = ", ".join(identifier(*place) for place, _ in plan.denied)
-    return PreflightCheck(
-        name="publication",
-        verdict="warning",
-        found=f"role {user!r} may not publish tables that it does not own: {names}; they are left out, "
+    return PreflightCheck.warning(
+        "publication",
+        f"role {user!r} may not publish tables that it does not own: {names}; they are left out, "
         "and what is written to them does not come",
-        remedy=f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {tables} (as a superuser, or by a "
+        f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {tables} (as a superuser, or by a "
         "role that owns both); or leave them out with table.exclude.list",
     )
 
 
 def _waiting(plan: PublicationPlan, slot: str) -> PreflightCheck:
     names = ", ".join(plan.waiting[:NAMED])
-    return PreflightCheck(
-        name="publication",
-        verdict="warning",
-        found="tables without a key join the publication of inserts at a later start, when slot "
+    return PreflightCheck.warning(
+        "publication",
+        "tables without a key join the publication of inserts at a later start, when slot "
         f"{slot} has nothing older than it to decode; until then those that no publication has give no "
         f"changes, and the others refuse UPDATE and DELETE: {names}",
-        remedy="Start again when the slot has moved on (`waltap status FILE`), or give them a key, or "
+        "Start again when the slot has moved on (`waltap status FILE`), or give them a key, or "
         "REPLICA IDENTITY FULL",
     )
 
@@ -542,14 +534,12 @@ def _falls_short(plan: PublicationPlan) -> PreflightCheck:
         left += shortfall.statements if name not in plan.mended else ()
     if left:
         found += "; what is left out does not come by the stream"
-        return PreflightCheck(
-            name="publication", verdict="warning", found=found, remedy="; ".join(left)
-        )
+        return PreflightCheck.warning("publication", found, "; ".join(left))
     found += "; the start puts that right, what was left out so far does not come by the stream"
     remedy = (
         "To publish less on purpose, manage the publication: publication.autocreate.mode=disabled"
     )
-    return PreflightCheck(name="publication", verdict="warning", found=found, remedy=remedy)
+    return PreflightCheck.warning("publication", found, remedy)
 
 
 def _start(decision: StartupPlan) -> PreflightCheck:
@@ -564,20 +554,19 @@ def _start(decision: StartupPlan) -> PreflightCheck:
             )
     found = " and ".join(does) or "does nothing"
     if decision.lost is not None:
-        return PreflightCheck(
-            name="start", verdict="warning", found=f"{decision.lost.problem}: the start {found}",
-            remedy="snapshot.mode asks for it"
-            if decision.snapshot
-            else "The repair reads the tables anew",
-        )  # fmt: skip
-    if decision.adopts:
-        return PreflightCheck(
-            name="start",
-            verdict="warning",
-            found=f"{found}, and takes it over from whoever made it",
-            remedy="Choose another slot.name if another consumer needs it",
+        remedy = (
+            "snapshot.mode asks for it" if decision.snapshot else "The repair reads the tables anew"
         )
-    return PreflightCheck(name="start", verdict="ok", found=found)
+        return PreflightCheck.warning(
+            "start", f"{decision.lost.problem}: the start {found}", remedy
+        )
+    if decision.adopts:
+        return PreflightCheck.warning(
+            "start",
+            f"{found}, and takes it over from whoever made it",
+            "Choose another slot.name if another consumer needs it",
+        )
+    return PreflightCheck.ok("start", found)
 
 
 def _count(tables: list[CatalogTable]) -> str:

@@ -216,13 +216,12 @@ class ServerHosting:
         service = self.service
         found = f"{service.name}, told by {self.told_by}"
         if service.mind is None:
-            yield PreflightCheck(name="hosted by", verdict="ok", found=found)
+            yield PreflightCheck.ok("hosted by", found)
             return
-        yield PreflightCheck(
-            name="hosted by",
-            verdict="warning",
-            found=f"{found}: {service.mind}",
-            remedy="Watch that the pipeline runs, and repair a gap with `waltap repair FILE`",
+        yield PreflightCheck.warning(
+            "hosted by",
+            f"{found}: {service.mind}",
+            "Watch that the pipeline runs, and repair a gap with `waltap repair FILE`",
         )
 
 
@@ -371,12 +370,11 @@ def slot_limits(
     found = []
     if idle:
         found.append(
-            PreflightCheck(
-                name="slot limits",
-                verdict="warning",
-                found=f"idle_replication_slot_timeout is {duration(idle)}: a slot that nobody reads for "
+            PreflightCheck.warning(
+                "slot limits",
+                f"idle_replication_slot_timeout is {duration(idle)}: a slot that nobody reads for "
                 "longer is given up, and a pipeline that was down for so long has a gap",
-                remedy="ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
+                "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
                 if hosting is None
                 else hosting.set("idle_replication_slot_timeout = 0"),
             )
@@ -384,17 +382,16 @@ def slot_limits(
     if keep >= 0:
         bound = size(keep << 20)
         text = f"max_slot_wal_keep_size is {bound}: a slot that keeps more WAL is given up"
-        found.append(PreflightCheck(name="slot limits", verdict="ok", found=text))
+        found.append(PreflightCheck.ok("slot limits", text))
     elif not budgeted and "max_slot_wal_keep_size" in settings:
         bound = "max_slot_wal_keep_size = '50GB'"
         # A timeout does not count: a slot that is read slowly is not idle.
         found.append(
-            PreflightCheck(
-                name="slot limits",
-                verdict="warning",
-                found="neither max_slot_wal_keep_size nor waltap.wal.budget bounds the WAL that the slot "
+            PreflightCheck.warning(
+                "slot limits",
+                "neither max_slot_wal_keep_size nor waltap.wal.budget bounds the WAL that the slot "
                 "keeps: while nothing reads it, the server's disk can fill up",
-                remedy=f"ALTER SYSTEM SET {bound}; SELECT pg_reload_conf();"
+                f"ALTER SYSTEM SET {bound}; SELECT pg_reload_conf();"
                 if hosting is None
                 else hosting.set(bound),
             )
@@ -408,13 +405,12 @@ def failover(settings: dict[str, str], hosting: ServerHosting | None) -> Preflig
     waits = settings.get("synchronized_standby_slots", "")
     if waits:
         found = f"the slot is copied to standbys, and changes wait for {waits}"
-        return PreflightCheck(name="slot.failover", verdict="ok", found=found)
-    return PreflightCheck(
-        name="slot.failover",
-        verdict="warning",
-        found="the slot is copied to standbys, and changes wait for none of them: what a standby lacks "
+        return PreflightCheck.ok("slot.failover", found)
+    return PreflightCheck.warning(
+        "slot.failover",
+        "the slot is copied to standbys, and changes wait for none of them: what a standby lacks "
         "when it is promoted has been delivered all the same",
-        remedy="Name the slot that the standby itself streams from (its primary_slot_name): "
+        "Name the slot that the standby itself streams from (its primary_slot_name): "
         + (
             "ALTER SYSTEM SET synchronized_standby_slots = 'SLOT'; SELECT pg_reload_conf();"
             if hosting is None
@@ -430,7 +426,7 @@ def version(version_num: int) -> PreflightCheck:
         return PreflightCheck(
             name="server version", verdict="error", found=text, remedy="Upgrade to 10 or later."
         )
-    return PreflightCheck(name="server version", verdict="ok", found=text)
+    return PreflightCheck.ok("server version", text)
 
 
 def wal_level(setting: ServerSetting | None, hosting: ServerHosting | None) -> PreflightCheck:
@@ -452,13 +448,12 @@ def wal_level(setting: ServerSetting | None, hosting: ServerHosting | None) -> P
         )
     # Decoding works now, but would fail after the next restart.
     if setting and setting.waiting and setting.written not in {None, "logical"}:
-        return PreflightCheck(
-            name="wal_level",
-            verdict="warning",
-            found=f"logical, but {setting.written} from the next restart on",
-            remedy=WAL_LEVEL_SQL if hosting is None else hosting.wal_level_remedy(),
+        return PreflightCheck.warning(
+            "wal_level",
+            f"logical, but {setting.written} from the next restart on",
+            WAL_LEVEL_SQL if hosting is None else hosting.wal_level_remedy(),
         )
-    return PreflightCheck(name="wal_level", verdict="ok", found=level)
+    return PreflightCheck.ok("wal_level", level)
 
 
 class StandbyCannotDecode(SourceError):
@@ -477,9 +472,7 @@ def standby(version_num: int, receives_from: str | None) -> list[PreflightCheck]
     ``receives_from`` is the address of its primary, if known.
     """
     if version_num >= 160000:
-        return [
-            PreflightCheck(name="standby", verdict="ok", found="decodes while it is in recovery")
-        ]
+        return [PreflightCheck.ok("standby", "decodes while it is in recovery")]
     found = f"PostgreSQL {version_num // 10000} does not decode on a standby, and this is one"
     primary = receives_from or "the server that answers false to SELECT pg_is_in_recovery()"
     return [PreflightCheck.failed("standby", StandbyCannotDecode(found, primary=primary))]
@@ -492,7 +485,7 @@ def senders(used: int, limit: int) -> PreflightCheck:
         return PreflightCheck.failed(
             "walsenders", ConnectionsUsedUp(f"{found}: no walsender is free")
         )
-    return PreflightCheck(name="walsenders", verdict="ok", found=found)
+    return PreflightCheck.ok("walsenders", found)
 
 
 def output_plugin(settings: dict[str, str], plugin: str) -> PreflightCheck:
@@ -500,11 +493,11 @@ def output_plugin(settings: dict[str, str], plugin: str) -> PreflightCheck:
     # Only some servers have this setting; others load any plugin.
     listed = settings.get("output_plugin_libraries")
     if listed is None:
-        return PreflightCheck(name="output plugin", verdict="ok", found=plugin)
+        return PreflightCheck.ok("output plugin", plugin)
     allowed = [name.strip().strip('"') for name in listed.split(",") if name.strip()]
     names = [name.rpartition("/")[2] for name in allowed]
     if plugin in names or "*" in names:
-        return PreflightCheck(name="output plugin", verdict="ok", found=f"{plugin} is allowed")
+        return PreflightCheck.ok("output plugin", f"{plugin} is allowed")
     found = f"output_plugin_libraries is {listed!r}, without {plugin}"
     # The server stores one text with commas in it as one name.
     wanted = ", ".join("'" + name.replace("'", "''") + "'" for name in [*allowed, plugin])

@@ -248,7 +248,7 @@ class ChangeLogSink(Sink):
             self._check_owner(last)
         if self._context.resumes and not self._repairs:
             self._require_published(last)
-        return [PreflightCheck(name="sink changelog", verdict="ok", found=self._store.location)]
+        return [PreflightCheck.ok("sink changelog", self._store.location)]
 
     def open(self) -> Position | None:
         """Lock the log, find its last manifest and return its position.

@@ -176,7 +176,7 @@ class FilesSink(Sink):
         Raises: FilesUnavailable, FilesInUse, FilesOfAnother, FilesGone."""
         self._store.check(".lock")
         self._last(self._store.names(COMMITS))
-        return [PreflightCheck(name="sink files", verdict="ok", found=self._store.location)]
+        return [PreflightCheck.ok("sink files", self._store.location)]
 
     def open(self) -> Positions | None:
         """Lock the folder, remove what no commit names, and return the position of the last commit.

@@ -163,15 +163,15 @@ class HttpSink(Sink):
         self._new_client().close()
         parts = urlsplit(self._properties.url)
         if parts.hostname is None or parts.scheme in getproxies():
-            return [PreflightCheck(name="sink http", verdict="ok", found=self._place)]
+            return [PreflightCheck.ok("sink http", self._place)]
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
             socket.create_connection((parts.hostname, port), timeout=LOOK_AT_MOST_S).close()
         except OSError as error:
             found = f"{self._place}: {error.strerror or error}"
             remedy = "Start what is to listen there; a run tries again until it does."
-            return [PreflightCheck(name="sink http", verdict="warning", found=found, remedy=remedy)]
-        return [PreflightCheck(name="sink http", verdict="ok", found=self._place)]
+            return [PreflightCheck.warning("sink http", found, remedy)]
+        return [PreflightCheck.ok("sink http", self._place)]
 
     def open(self) -> None:
         """Make the client; the first record makes the connection. Raises: LibraryMissing, SinkError."""

@@ -66,13 +66,12 @@ def _long_keys(relation: Relation) -> Iterator[PreflightCheck]:
         pattern = f"{relation.name}.{long[0]}".replace(".", r"\.")
         limits = " AND ".join(f"length({_sql(name)}) <= {most}" for name in long)
         table = f"{_sql(relation.schema)}.{_sql(relation.table)}"
-        yield PreflightCheck(
-            name="target keys",
-            verdict="warning",
-            found=f"the target holds {most} characters of {', '.join(long)}, of the key of "
+        yield PreflightCheck.warning(
+            "target keys",
+            f"the target holds {most} characters of {', '.join(long)}, of the key of "
             f"{relation.name} ({INDEX_BYTES // 4} by {len(names)} columns); a longer value ends the run "
             "(WT-5705)",
-            remedy=f"Have the source hold no more: ALTER TABLE {table} ADD CHECK ({limits}); or send a "
+            f"Have the source hold no more: ALTER TABLE {table} ADD CHECK ({limits}); or send a "
             f"digest in its place: column.mask.hash.SHA-256.with.salt.SALT = {pattern}",
         )
 
@@ -118,12 +117,11 @@ def _of_target(
                         f"target {name}", inexact(target, name, existing, exact)
                     )
                 elif encoding != "utf8mb4":
-                    yield PreflightCheck(
-                        name=f"target {name}",
-                        verdict="warning",
-                        found=f"column {column} is {encoding}: a character that this lacks ends the run "
+                    yield PreflightCheck.warning(
+                        f"target {name}",
+                        f"column {column} is {encoding}: a character that this lacks ends the run "
                         "(WT-5705)",
-                        remedy=f"ALTER TABLE {target.quoted_table(name)} MODIFY {target.quoted(column)} "
+                        f"ALTER TABLE {target.quoted_table(name)} MODIFY {target.quoted(column)} "
                         f"{type_} CHARACTER SET utf8mb4",
                     )
     except Exception as error:

@@ -175,7 +175,7 @@ class SqlSink(Sink):
             raise self._failure(error) from error
         finally:
             self._target.close()
-        return [PreflightCheck(name="sink sql", verdict="ok", found=self._target.url), *of_tables]
+        return [PreflightCheck.ok("sink sql", self._target.url), *of_tables]
 
     def _of_tables(self) -> list[PreflightCheck]:
         """Return which tables need a snapshot, and what keeps rows from them, or may."""
@@ -183,11 +183,10 @@ class SqlSink(Sink):
         for table in self._books.known.values():
             if table.stale:
                 found.append(
-                    PreflightCheck(
-                        name=f"target {table.name}",
-                        verdict="warning",
-                        found=f"it needs a new snapshot: {'; '.join(table.stale)}",
-                        remedy="`waltap verify FILE` tells whether rows differ; `waltap run FILE --set "
+                    PreflightCheck.warning(
+                        f"target {table.name}",
+                        f"it needs a new snapshot: {'; '.join(table.stale)}",
+                        "`waltap verify FILE` tells whether rows differ; `waltap run FILE --set "
                         "snapshot.mode=always` takes a new snapshot, which replaces them",
                     )
                 )
@@ -196,11 +195,10 @@ class SqlSink(Sink):
                 found.append(PreflightCheck.failed(f"target {table.name}", certain))
                 continue
             found += [
-                PreflightCheck(
-                    name=f"target {table.name}",
-                    verdict="warning",
-                    found=f"{each.problem}: a run ends where it does",
-                    remedy=each.statement,
+                PreflightCheck.warning(
+                    f"target {table.name}",
+                    f"{each.problem}: a run ends where it does",
+                    each.statement,
                 )
                 for each in self._target.obstacles(table.name)
             ]
