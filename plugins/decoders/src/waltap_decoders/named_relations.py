@@ -155,7 +155,7 @@ class NamedRelations:
             gone += [self._current[name].relation for name in oldest]
         self._former -= due
         for relation in gone:
-            name = relation.schema, relation.table
+            name = relation.place
             del self._current[name]
             self._captured.pop(name, None)
             self._unknown.pop(name, None)
@@ -214,7 +214,7 @@ class NamedRelations:
 
         If not, the decoder must drop all state of its rows.
         """
-        version = self._current.get((relation.schema, relation.table))
+        version = self._current.get(relation.place)
         return version is not None and version.relation is relation and self._compared(version)
 
     def confirm(self, schema: str, table: str) -> None:

@@ -102,6 +102,11 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Return ``schema.table``, unquoted, as filters and signals write it."""
         return f"{self.schema}.{self.table}"
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return schema and table."""
+        return self.schema, self.table
+
     def same_shape(self, other: "Relation") -> bool:
         """Return whether ``other`` decodes and renders exactly like this relation."""
         return (

@@ -588,7 +588,7 @@ class Wal2Json(Decoder):
     def _let_go(self, relations: Collection[Relation]) -> None:
         """Drop the plans and announcements of relations that are gone."""
         if relations:
-            names = {(relation.schema, relation.table) for relation in relations}
+            names = {relation.place for relation in relations}
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] not in names}
             shown = {plan.layout.relation for plan in self._plans.values()}
             self._announced &= shown

@@ -214,7 +214,7 @@ class TablesAhead:
         self._expected.pop(oid, None)
         known = self._by_oid.pop(oid, None)
         if known is not None:
-            self._by_name.pop((known.relation.schema, known.relation.table), None)
+            self._by_name.pop(known.relation.place, None)
 
     def _prepare(self, xid: int) -> None:
         """Keep or load answers that are valid for ``xid``, or drop them."""
@@ -239,7 +239,7 @@ class TablesAhead:
         self._seen = seen
         for table in self._catalogue.tables_of(self._expected):
             self._by_oid[table.relation.oid] = table
-            self._by_name[table.relation.schema, table.relation.table] = table
+            self._by_name[table.relation.place] = table
         self._expected.clear()
 
 

@@ -41,6 +41,7 @@ from waltap_postgres.errors import (
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     PublicationPlan,
+    foreign_tables,
     identifier,
     members,
     published,
@@ -307,16 +308,9 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             return f"role {user!r} is not a superuser, and only a superuser publishes all tables"
         if plan.created and not create:
             return f"role {user!r} may not make publications in this database"
-        foreign = self.catalogue.query(
-            "SELECT n.nspname || '.' || c.relname, pg_get_userbyid(c.relowner)::text"
-            " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE (n.nspname::text, c.relname::text) IN"
-            "   (SELECT * FROM unnest(%s::text[], %s::text[]))"
-            " AND NOT pg_has_role(c.relowner, 'USAGE') ORDER BY 1",
-            ([schema for schema, _ in plan.added], [table for _, table in plan.added]),
-        )
+        foreign = sorted(foreign_tables(self.catalogue, plan.added).items())
         if foreign:
-            names = ", ".join(f"{name} (of {owner})" for name, owner in foreign[:NAMED])
+            names = ", ".join(f"{'.'.join(place)} (of {owner})" for place, owner in foreign[:NAMED])
             return f"role {user!r} may not publish tables that it does not own: {names}"
         altered = [name for name in plan.names if name not in plan.created]
         owners = self.catalogue.query(
@@ -356,7 +350,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         missing = [
             t.relation
             for t in members(self.captured, via_root=self.properties.publish_via_partition_root)
-            if (t.relation.schema, t.relation.table) not in existing
+            if t.relation.place not in existing
         ]
         if not missing:
             return []

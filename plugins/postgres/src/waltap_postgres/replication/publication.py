@@ -1,6 +1,6 @@
 """Plan the publication that ``publication.autocreate.mode`` asks for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import psycopg
 from psycopg import sql
@@ -15,21 +15,25 @@ from waltap_postgres.errors import (
     PublicationLocked,
     PublicationMissing,
     PublicationNotPermitted,
+    TableLocked,
 )
 from waltap_postgres.identity import identity_sql, usable_word
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.shortfall import OPERATIONS, PublicationShortfall
+from waltap_postgres.replication.publication_completeness import OPERATIONS, PublicationShortfall
 
 __all__ = [
     "SKIPS_MISSING",
     "PublicationPlan",
+    "foreign_tables",
     "identifier",
     "members",
+    "named_members",
     "plan_publication",
     "published",
     "published_by_any",
     "published_operations",
     "refuse_keyless",
+    "run_statements",
     "streams_new",
 ]
 
@@ -71,27 +75,42 @@ class PublicationPlan:
 
         Raises: SourceError.
         """
-        timeout_ms = properties.snapshot_lock_timeout_ms
         try:
-            with connection.transaction():
-                # A waiting lock request blocks every later request for the same table.
-                connection.execute(f"SET LOCAL lock_timeout = {timeout_ms}".encode())
-                for statement in self.statements:
-                    connection.execute(statement.encode())
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise PublicationNotPermitted(
-                f"role {properties.user!r} may not publish: {error.diag.message_primary}",
-                sql="; ".join(self.statements),
-                database=identifier(properties.dbname),
-                user=identifier(properties.user),
-            ) from error
-        except psycopg.errors.LockNotAvailable as error:
+            run_statements(connection, properties, self.statements)
+        except TableLocked as error:
             raise PublicationLocked(
-                f"publication {', '.join(self.names)}: {error.diag.message_primary}",
-                timeout_ms=timeout_ms,
+                f"publication {', '.join(self.names)}: {error.problem}",
+                timeout_ms=properties.snapshot_lock_timeout_ms,
             ) from error
-        except psycopg.Error as error:
-            raise driver_error(error, properties) from error
+
+
+def run_statements(
+    connection: "psycopg.Connection[object]",
+    properties: PostgresProperties,
+    statements: Sequence[str],
+    *,
+    lock: str | None = None,
+) -> None:
+    """Run statements about publications in one transaction.
+
+    ``lock`` is a statement that locks their tables first. Raises: SourceError.
+    """
+    timeout_ms = properties.snapshot_lock_timeout_ms
+    try:
+        with connection.transaction():
+            # A waiting lock request blocks every later request for the same table.
+            connection.execute(f"SET LOCAL lock_timeout = {timeout_ms}".encode())
+            for statement in (*([lock] if lock else ()), *statements):
+                connection.execute(statement.encode())
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise PublicationNotPermitted(
+            f"role {properties.user!r} may not publish: {error.diag.message_primary}",
+            sql="; ".join(statements),
+            database=identifier(properties.dbname),
+            user=identifier(properties.user),
+        ) from error
+    except psycopg.Error as error:
+        raise driver_error(error, properties) from error
 
 
 def published_operations(capture: CaptureProperties) -> str | None:
@@ -116,20 +135,21 @@ def _for_all_tables(catalogue: PostgresCatalogue, name: str) -> bool:
     )
 
 
-def _members(catalogue: PostgresCatalogue, name: str) -> list[tuple[str, str]]:
+def named_members(catalogue: PostgresCatalogue, name: str) -> dict[tuple[str, str], bool]:
     """Return the tables that the publication names.
 
-    Without publish_via_partition_root, a named partitioned table covers its partitions and is not
-    returned itself.
+    The value is whether the stream sends rows under the table's name. Without
+    publish_via_partition_root it sends rows of a partitioned table under its partitions' names.
     """
-    return catalogue.query(
-        "SELECT n.nspname::text, c.relname::text FROM pg_publication p"
+    rows = catalogue.query(
+        "SELECT n.nspname::text, c.relname::text,"
+        " c.relkind = 'r' OR coalesce((to_jsonb(p) ->> 'pubviaroot')::bool, false)"
+        " FROM pg_publication p"
         " JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE p.pubname = %s AND (c.relkind = 'r' OR coalesce("
-        "   (to_jsonb(p) ->> 'pubviaroot')::bool, false)) ORDER BY 1, 2",
+        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s ORDER BY 1, 2",
         (name,),
     )
+    return {(schema, table): sent for schema, table, sent in rows}
 
 
 def streams_new(
@@ -246,7 +266,7 @@ def _plan_filtered(
 ) -> None:
     name, keyless_policy = properties.publication_name, properties.publication_keyless_tables
     wanted = members(captured, via_root=properties.publish_via_partition_root)
-    new = [t for t in wanted if (t.relation.schema, t.relation.table) not in (existing or set())]
+    new = [t for t in wanted if t.relation.place not in (existing or set())]
     keyless = [t for t in (new if keyless_policy == "refuse" else wanted) if not t.supports_updates]
     if keyless_policy == "refuse":
         refuse_keyless(keyless)
@@ -288,7 +308,7 @@ def _cover(
 ) -> None:
     """Create the publication, or add and drop tables in it."""
     existing = published(catalogue, name)
-    wanted = {(t.relation.schema, t.relation.table): None for t in tables}
+    wanted = {t.relation.place: None for t in tables}
     if existing is None:
         what = f" FOR TABLE {_listed(wanted)}" if wanted else ""
         plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
@@ -296,11 +316,12 @@ def _cover(
         plan.added += wanted
     elif wanted and not _for_all_tables(catalogue, name):
         new = [pair for pair in wanted if pair not in existing]
-        denied = _denied(catalogue, new) if existing else {}
+        denied = foreign_tables(catalogue, new) if existing else {}
         plan.denied += denied.items()
         new = [pair for pair in new if pair not in denied]
         plan.added += new
-        surplus = [pair for pair in _members(catalogue, name) if pair not in wanted]
+        named = named_members(catalogue, name)
+        surplus = [pair for pair, sent in named.items() if sent and pair not in wanted]
         # Not SET TABLE: it would drop the row filters and column lists of tables that stay.
         for verb, pairs in (("ADD", new), ("DROP", surplus)):
             if pairs:
@@ -308,10 +329,13 @@ def _cover(
                 plan.statements.append(alter)
 
 
-def _denied(
+def foreign_tables(
     catalogue: PostgresCatalogue, pairs: list[tuple[str, str]]
 ) -> dict[tuple[str, str], str]:
-    """Return the tables that this role may not publish, with owners."""
+    """Return the tables that this role does not own, with their owners.
+
+    Only an owner may add a table to a publication.
+    """
     if not pairs:
         return {}
     rows = catalogue.query(
@@ -346,11 +370,11 @@ def _warn_uncovered(
 ) -> None:
     """Raise PublicationMissing if no captured table is published."""
     root = properties.publish_via_partition_root
-    wanted = {_place(t) for t in members(captured, via_root=root)}
+    wanted = {t.relation.place for t in members(captured, via_root=root)}
     if not wanted or not existing or wanted & existing:
         return
     # Only the choice between root and partitions differs, and ADD TABLE cannot change that.
-    if {_place(t) for t in captured} & existing:
+    if {t.relation.place for t in captured} & existing:
         value = str(not root).lower()
         raise PublicationMissing(
             f"publication {name!r} has publish_via_partition_root = {value}: it sends no captured table "
@@ -368,7 +392,3 @@ def members(captured: list[CatalogTable], *, via_root: bool) -> list[CatalogTabl
     ``via_root`` selects partitioned tables instead of their partitions.
     """
     return [t for t in captured if not (t.partition if via_root else t.partitioned)]
-
-
-def _place(table: CatalogTable) -> tuple[str, str]:
-    return table.relation.schema, table.relation.table

@@ -19,7 +19,6 @@ from waltap_postgres.errors import (
     PublicationDropped,
     PublicationGone,
     PublicationMissing,
-    PublicationNotPermitted,
     SlotActive,
 )
 from waltap_postgres.properties import PostgresProperties
@@ -28,22 +27,22 @@ from waltap_postgres.replication.publication import (
     PublicationPlan,
     identifier,
     members,
+    named_members,
     plan_publication,
     published,
     published_by_any,
     published_operations,
     refuse_keyless,
+    run_statements,
     streams_new,
 )
 from waltap_postgres.replication.publication_completeness import (
+    OPERATIONS,
     Membership,
+    WantedPublication,
     coverage,
     find_memberships,
     rewritten,
-)
-from waltap_postgres.replication.shortfall import (
-    OPERATIONS,
-    WantedPublication,
     shortfalls,
     wanted_columns,
     wanted_operations,
@@ -52,58 +51,29 @@ from waltap_postgres.replication.shortfall import (
 __all__ = [
     "PublicationSet",
     "alter_membership",
-    "named_in",
 ]
 
 log = logging.getLogger(__name__)
 
 
-# Add tables to a publication, or remove them, while a pipeline may run.
-
-
-def named_in(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]]:
-    """Return the tables that the publication names, partitioned ones too."""
-    return set(
-        catalogue.query(
-            "SELECT n.nspname::text, c.relname::text FROM pg_publication p"
-            " JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid"
-            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s",
-            (name,),
-        )
-    )
-
-
 def alter_membership(
-    connection: "psycopg.Connection[tuple[object, ...]]",
+    connection: "psycopg.Connection[object]",
     properties: PostgresProperties,
     name: str,
     places: Iterable[tuple[str, str]],
     *,
     wanted: bool,
 ) -> None:
-    """Add tables to a publication, or remove them.
+    """Add tables to a publication, or remove them, while a pipeline may run.
 
     Raises: SourceError.
     """
     tables = ", ".join(identifier(*place) for place in sorted(places))
     alter = f"ALTER PUBLICATION {identifier(name)} {'ADD' if wanted else 'DROP'} TABLE {tables}"
-    timeout = f"SET LOCAL lock_timeout = {properties.snapshot_lock_timeout_ms}"
     # Lock the table against writers before adding it. Rows that an open transaction has already
     # written would not be streamed, and a snapshot that reads the table now would not see them.
-    lock = [timeout, f"LOCK TABLE {tables} IN SHARE MODE"] if wanted else []
-    try:
-        with connection.transaction():
-            for statement in (*lock, alter):
-                connection.execute(statement.encode())
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise PublicationNotPermitted(
-            f"role {properties.user!r} may not publish: {error.diag.message_primary}",
-            sql=alter,
-            database=identifier(properties.dbname),
-            user=identifier(properties.user),
-        ) from error
-    except psycopg.Error as error:
-        raise driver_error(error, properties) from error
+    lock = f"LOCK TABLE {tables} IN SHARE MODE" if wanted else None
+    run_statements(connection, properties, [alter], lock=lock)
 
 
 # Seconds that a slot may take to return its first changes.
@@ -190,14 +160,14 @@ class PublicationSet:
         operations = wanted_operations(capture)
         wanted = WantedPublication(
             places=frozenset(
-                covered.intersection(_place(t) for t in members(captured, via_root=root))
+                covered.intersection(t.relation.place for t in members(captured, via_root=root))
             ),
             operations=[o for o in operations if not inserts or o in INSERTS_OPERATIONS],
             publish=INSERTS_OPERATIONS if inserts else publish,
             column=wanted_columns(capture),
             via_root=root and not inserts,
             trees=frozenset(
-                _place(t) for t in captured if (t.partition or t.partitioned) and not inserts
+                t.relation.place for t in captured if (t.partition or t.partitioned) and not inserts
             ),
         )
         found = shortfalls(self._catalogue, name, wanted, self._version_num)
@@ -353,25 +323,25 @@ class PublicationSet:
         covered = published(self._catalogue, name) if self._used else None
         if covered is None:
             return []  # the first start creates it
-        named = named_in(self._catalogue, name)
+        named = named_members(self._catalogue, name)
         inserts = name + INSERTS_SUFFIX
         if not wanted:
             for each in (name, inserts):
-                members = named_in(self._catalogue, each) & set(places)
+                members = named_members(self._catalogue, each).keys() & set(places)
                 if members:
                     alter_membership(
                         self._connection, self._properties, each, members, wanted=False
                     )
             return [place for place in places if place in named]
         policy = self._properties.publication_keyless_tables
-        new = [place for place in places if place not in covered | named]
+        new = [place for place in places if place not in covered and place not in named]
         tables = {place: self._catalogue.table(*place) for place in new}
         keyless = [t for t in tables.values() if t is not None and not t.supports_updates]
         if policy == "refuse":
             refuse_keyless(keyless)
-        apart = {_place(t) for t in keyless} if policy == "inserts" else set()
+        apart = {t.relation.place for t in keyless} if policy == "inserts" else set()
         for each, members in ((name, set(new) - apart), (inserts, apart)):
-            missing = members - named_in(self._catalogue, each)
+            missing = members - named_members(self._catalogue, each).keys()
             if missing and published(self._catalogue, each) is not None:
                 alter_membership(self._connection, self._properties, each, missing, wanted=True)
         return new
@@ -482,7 +452,3 @@ class PublicationSet:
                 raise driver_error(error, self._properties) from error
             self._context.made.publications.discard(name)
             self._context.belongings.forget([self._belonging(name)])
-
-
-def _place(table: CatalogTable) -> tuple[str, str]:
-    return table.relation.schema, table.relation.table

@@ -231,7 +231,7 @@ class PostgresChunks:
         table = identifier(relation.schema, relation.table)
         alias = identifier(relation.table)
         deep = self._debezium or self._partitioned.get((request.schema, request.table), False)
-        published = self._published.get((relation.schema, relation.table), EVERYTHING)
+        published = self._published.get(relation.place, EVERYTHING)
         # The planner pulls the subquery up, and ``tail`` needs no change.
         if published.rows:
             table = f"(SELECT * FROM {'' if deep else 'ONLY '}{table}{published.where()}) {alias}"

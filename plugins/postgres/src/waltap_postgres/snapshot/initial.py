@@ -124,7 +124,7 @@ class BlockingRead:
     ) -> Iterator[SnapshotRows]:
         for target in targets:
             relation = target.table.relation
-            request = asked[relation.schema, relation.table]
+            request = asked[relation.place]
             statement = (request.condition or "").strip().rstrip(";")
             limit_ms = self._properties.condition_timeout_ms if statement else 0
             # The savepoint keeps an error of one table from ending the transaction.
@@ -319,7 +319,7 @@ class InitialSnapshot:
         """Return the captured tables that a snapshot reads, in order."""
         debezium, root = self._context.debezium, self._properties.publish_via_partition_root
         signals = self._context.capture.signal_table
-        tables = [t for t in captured if (t.relation.schema, t.relation.table) != signals]
+        tables = [t for t in captured if t.relation.place != signals]
         if root:
             tables = [t for t in tables if not t.partition]
         elif not debezium:
@@ -622,11 +622,7 @@ class InitialSnapshot:
         if not published_as or all(table.relation.oid in known for table in tables):
             return tables
         covered = published_by_any(self._now, published_as)
-        return [
-            t
-            for t in tables
-            if t.relation.oid in known or (t.relation.schema, t.relation.table) in covered
-        ]
+        return [t for t in tables if t.relation.oid in known or t.relation.place in covered]
 
     def _point(self, transaction: ReadingTransaction, start: StartPosition) -> SnapshotPoint:
         """Return the position of the snapshot's rows.

@@ -61,7 +61,7 @@ class SnapshotOptions:
         return [
             SnapshotTable.of(
                 table,
-                narrowed.get((table.relation.schema, table.relation.table), EVERYTHING),
+                narrowed.get(table.relation.place, EVERYTHING),
                 deep=deep or table.partitioned,
             )
             for table in tables
