@@ -7,7 +7,7 @@ import pytest
 from tests.harness.servers.postgres import Database
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.evidence import BURST, CHECKS_PER_S, NameResolutionCache
+from waltap_postgres.catalog.evidence import CHECKS_BURST, CHECKS_PER_S, NameResolutionCache
 from waltap_postgres.properties import PostgresProperties
 
 TABLES = 64
@@ -119,6 +119,6 @@ def test_a_question_names_the_tables_that_were_in_use(rig: Rig) -> None:
 
 def test_transactions_with_rows_are_looked_into_now_and_then(rig: Rig) -> None:
     xid = rig.transaction()
-    assert sum(rig.standings.due(xid) for _ in range(1000)) == BURST
+    assert sum(rig.standings.due(xid) for _ in range(1000)) == CHECKS_BURST
     rig.now += 1
     assert sum(rig.standings.due(xid) for _ in range(1000)) == CHECKS_PER_S

@@ -6,7 +6,7 @@ import pytest
 from tests.harness.servers.postgres import Database
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.description import BURST, PAUSE_S, TablesAhead
+from waltap_postgres.catalog.evidence import BURST, PAUSE_S, TablesAhead
 from waltap_postgres.properties import PostgresProperties
 
 TABLES = 120

@@ -18,8 +18,7 @@ wire shows are not newer, and ids decide about the rest.
 import dataclasses
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -28,219 +27,21 @@ from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.ports.source.connector import ConnectorContext
 from waltap.ports.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import CatalogTable, KeyRule, PostgresCatalogue, covers
-from waltap_postgres.catalog.evidence import WRAP, CatalogVersion, NameResolutionCache
+from waltap_postgres.catalog.evidence import (
+    WRAP,
+    CatalogVersion,
+    NameResolutionCache,
+    TablesAhead,
+    came_later,
+    fits,
+    shown_by_columns,
+    shown_writers,
+)
 from waltap_postgres.identity import IdentityEvidence, mark
-from waltap_postgres.visibility import SnapshotVisibility
 
-__all__ = [
-    "RelationDescriber",
-    "TablesAhead",
-    "fits",
-    "joined",
-    "shown_by_columns",
-    "shown_writers",
-]
+__all__ = ["RelationDescriber", "joined"]
 
 log = logging.getLogger(__name__)
-
-
-# Evidence in rows and announced relations about the catalogue's writers.
-#
-# DDL under a savepoint, or in a block with EXCEPTION, writes the catalogue with the id of a
-# subtransaction. That id is higher than its transaction's, as a later transaction's id is. No
-# query returns the parent of an id. But if the wire shows the work of an id, that work was done
-# before.
-
-
-def shown_writers(wire: Relation, present: CatalogTable, then: Relation) -> Iterator[int]:
-    """Yield the transactions whose work an announced relation shows.
-
-    Their work is in ``wire`` and ``present``, and was not in ``then``, the relation's last
-    description.
-    """
-    # A catalogue row names only its last writer, for whatever change. So a column is evidence if no
-    # other change of it can be later.
-    yield from shown_by_columns(wire.columns, present, then)
-    now = present.relation
-    # Replica identity and flags are evidence only if the table shows nothing newer.
-    if wire.name != now.name or wire.identity != now.identity or _differ(wire, now):
-        return
-    if wire.identity != then.identity:
-        yield present.row_changed
-    flags = _flagged(wire)
-    if (
-        mark(wire.identity) is IdentityEvidence.KEY
-        and flags
-        and flags == _flagged(now) != _flagged(then)
-    ):
-        yield present.key_changed
-
-
-def shown_by_columns(
-    columns: Iterable[Column], present: CatalogTable, then: Relation
-) -> Iterator[int]:
-    """Yield the transactions that wrote the columns that rows show."""
-    now = {column.name: column for column in present.relation.columns}
-    names = {column.name: column for column in then.columns}
-    numbers = {column.number: column for column in then.columns if column.number is not None}
-    for column in columns:
-        found = now.get(column.name)
-        if found is None or found.number is None or found.type_oid != column.type_oid:
-            continue
-        if column.nullable is not None and column.nullable != found.nullable:
-            continue
-        writers = present.changed.get(found.number, ())
-        former = names.get(found.name) or numbers.get(found.number)
-        if former is None:
-            if _made_at_once(found, writers):
-                yield writers[0]
-        elif writers and former.nullable == found.nullable and _other(former, found):
-            yield writers[0]
-
-
-def fits(columns: Iterable[Column], relation: Relation) -> bool:
-    """Return whether all of ``columns`` can belong to ``relation``."""
-    types = {column.name: column.type_oid for column in relation.columns}
-    return all(types.get(column.name) == column.type_oid for column in columns)
-
-
-def _other(former: Column, found: Column) -> bool:
-    return (former.name, former.type_oid) != (found.name, found.type_oid)
-
-
-def _made_at_once(column: Column, writers: Sequence[int]) -> bool:
-    """Return whether a new column's last writer also created it."""
-    # The column and its default have the same writer.
-    if len(writers) > 1:
-        return len(set(writers)) == 1
-    # Without a default, ADD COLUMN cannot make a column of existing rows NOT NULL: a later
-    # statement did.
-    return bool(writers) and bool(column.nullable)
-
-
-def _differ(wire: Relation, now: Relation) -> bool:
-    """Return whether the columns differ, apart from generated ones."""
-    # Not every wire sends generated columns.
-    generated = {column.name for column in now.columns if column.generated}
-    shapes = (
-        {
-            column.name: column.type_oid
-            for column in relation.columns
-            if column.name not in generated
-        }
-        for relation in (wire, now)
-    )
-    return next(shapes) != next(shapes)
-
-
-def _flagged(relation: Relation) -> set[str]:
-    return {column.name for column in relation.columns if column.in_identity}
-
-
-# Prefetch of tables when a stream announces many relations at once.
-#
-# An answer is valid for transactions that were visible to it; for a later one the catalogue is
-# queried again. So a prefetched answer is never less true than one on demand. The same rule
-# serves a table that is altered repeatedly: a stream that lags asks once for all transactions
-# that had committed.
-
-# So many queries within so many seconds mean that many more will follow.
-BURST, BURST_S = 16, 2.0
-# A prefetch of fewer expected tables is not worth its query.
-WORTH_IT = 32
-# Seconds between two prefetches at least.
-PAUSE_S = 10.0
-
-# Number of kept answers about tables that were announced again.
-ALTERED_MOST = 64
-
-
-class TablesAhead:
-    """Find tables by OID or name for one stream's transactions."""
-
-    def __init__(
-        self, catalogue: PostgresCatalogue, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._catalogue, self._clock = catalogue, clock
-        # OIDs that the stream may announce, in the order in which they became known.
-        self._expected: dict[int, None] = {}
-        # Times of the last queries.
-        self._asked: deque[float] = deque(maxlen=BURST)
-        self._next_load = 0.0
-        self._seen: SnapshotVisibility | None = None
-        self._by_oid: dict[int, CatalogTable] = {}
-        self._by_name: dict[tuple[str, str], CatalogTable] = {}
-        self._altered: dict[int, tuple[SnapshotVisibility, CatalogTable | None]] = {}
-
-    def expect(self, oids: Iterable[int]) -> None:
-        """Add tables that the stream may announce."""
-        self._expected.update(dict.fromkeys(oids))
-
-    def table_of(self, oid: int, xid: int) -> CatalogTable | None:
-        """Return a table by OID after ``xid``, None if gone."""
-        self._prepare(xid)
-        found = self._by_oid.get(oid)
-        self._forget(oid)
-        return found or self._catalogue.table_of(oid)
-
-    def again(self, oid: int, xid: int) -> tuple[CatalogTable | None, int] | None:
-        """Return the table of a relation that ``xid`` announces again.
-
-        The second value is the first id that no transaction had at the answer's moment. None means
-        that ``xid`` is not visible yet.
-        """
-        known = self._altered.pop(oid, None)
-        if known is None or not known[0].saw(xid):
-            found, text = self._catalogue.table_seen(oid)
-            known = SnapshotVisibility.of_snapshot(text), found
-        self._altered[oid] = known
-        if len(self._altered) > ALTERED_MOST:
-            # The first entry is the least recently used: `pop` and assignment reorder.
-            del self._altered[next(iter(self._altered))]
-        seen, found = known
-        return (found, seen.xmax) if seen.saw(xid) else None
-
-    def table(self, schema: str, table: str, xid: int) -> CatalogTable | None:
-        """Return a table by name after ``xid``, None if gone."""
-        self._prepare(xid)
-        found = self._by_name.get((schema, table)) or self._catalogue.table(schema, table)
-        if found is not None:
-            self._forget(found.relation.oid)
-        return found
-
-    def _forget(self, oid: int) -> None:
-        """Remove an announced relation from the prefetch."""
-        # A stream rarely announces a relation twice.
-        self._expected.pop(oid, None)
-        known = self._by_oid.pop(oid, None)
-        if known is not None:
-            self._by_name.pop(known.relation.place, None)
-
-    def _prepare(self, xid: int) -> None:
-        """Keep or load answers that are valid for ``xid``, or drop them."""
-        if self._by_oid and self._seen is not None:
-            if xid and self._seen.saw(xid):
-                return
-            # The answers are older than ``xid``; their tables are expected again.
-            self._expected.update(dict.fromkeys(self._by_oid))
-            self._by_oid.clear()
-            self._by_name.clear()
-        now = self._clock()
-        self._asked.append(now)
-        burst = len(self._asked) == BURST and now - self._asked[0] <= BURST_S
-        if not (xid and burst and len(self._expected) >= WORTH_IT and now >= self._next_load):
-            return
-        self._next_load = now + PAUSE_S
-        # The snapshot is older than the tables' query, so the answers see at least its commits.
-        text = self._catalogue.snapshot()
-        seen = SnapshotVisibility.of_snapshot(text) if text is not None else None
-        if seen is None or not seen.saw(xid):
-            return
-        self._seen = seen
-        for table in self._catalogue.tables_of(self._expected):
-            self._by_oid[table.relation.oid] = table
-            self._by_name[table.relation.place] = table
-        self._expected.clear()
 
 
 # Time that a transaction with a decoded commit may stay invisible. Its backend has written the commit
@@ -406,7 +207,7 @@ class RelationDescriber:
             return now.relation
         moment = self._told(moment, now)
         if oid != then.oid:
-            return then if _came_later(now, then, moment, columns) else now.relation
+            return then if came_later(now, then, moment, columns) else now.relation
         moment = moment.reaching(shown_by_columns(columns, now, then), now.writers)
         if any(moment.precedes(xid) for xid in now.writers):
             return then
@@ -568,29 +369,6 @@ def joined(
         wire_key=told,
         usable_index=present.relation.usable_index if present is not None else None,
     )
-
-
-def _came_later(
-    now: CatalogTable, then: Relation, moment: CatalogVersion, columns: Sequence[Column]
-) -> bool:
-    """Return whether ``now`` took its name from ``then`` after ``moment``."""
-    if not moment.precedes(now.named):
-        return False
-    if now.named in moment.later:
-        return True
-    # The later id may be a subtransaction of this transaction. Columns that only one of the two
-    # tables can have decide.
-    of_now, of_then = fits(columns, now.relation), fits(columns, then)
-    if of_now != of_then:
-        return of_then
-    # No transaction below the frozen horizon ran when the table was created, so none of them
-    # created it. Other running transactions hold the horizon back. But a transaction whose first
-    # command created the table under a savepoint got both ids at once, and another transaction had
-    # to free the name before that.
-    if now.named == now.made and now.frozen:
-        apart = (now.made - moment.xid) % WRAP
-        return (now.made_first and apart > 1) or moment.is_before(now.frozen)
-    return True
 
 
 def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
