@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from waltap.base.files.store import FileStore
+from waltap.changes.decode.builtin_types import BUILTIN_TYPES
 from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
@@ -19,7 +20,6 @@ from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.completeness import PublicationCompleteness
-from waltap_postgres.types.builtin import BUILTIN_OIDS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.manifest import Manifest
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
@@ -35,7 +35,7 @@ def typed(text: str) -> dict[str, Any]:
     if name == "numeric" and numbers:
         numbers = [(numbers[0] << 16) | numbers[1]]
     typmod = numbers[0] + 4 if numbers else -1
-    kind = DataType(oid=BUILTIN_OIDS[name], schema="pg_catalog", name=name)
+    kind = DataType(oid=BUILTIN_TYPES[name].oid, schema="pg_catalog", name=name)
     return {"type_oid": kind.oid, "typmod": typmod, "data_type": kind}
 
 

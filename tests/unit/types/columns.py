@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from waltap.changes.decode.builtin_types import ARRAY_ELEMENTS, BUILTIN_TYPES
 from waltap.changes.decode.relation import Column, DataType, TypeKind
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
-from waltap_postgres.types.builtin import ARRAY_ELEMENTS, BUILTIN_OIDS
 from waltap_testing.installed import installed_types
 
 ARRAY_OIDS = {name: oid for oid, name in ARRAY_ELEMENTS.items()}
@@ -22,8 +22,8 @@ def data_type(name: str) -> DataType:
             kind=TypeKind.ARRAY,
             element=element,
         )
-    if name in BUILTIN_OIDS:
-        return DataType(oid=BUILTIN_OIDS[name], schema="pg_catalog", name=name)
+    if name in BUILTIN_TYPES:
+        return DataType(oid=BUILTIN_TYPES[name].oid, schema="pg_catalog", name=name)
     return DataType(oid=80_000, schema="extensions", name=name)
 
 

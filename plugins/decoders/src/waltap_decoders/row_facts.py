@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from waltap.changes.decode.builtin_types import builtin_type
 from waltap.changes.decode.relation import Column, Relation, TypeKind
 
 __all__ = [
@@ -22,11 +23,6 @@ __all__ = [
     "identity_then",
     "numbers_then",
 ]
-
-# OIDs of types of fixed size: their values are never left out as unchanged.
-_NEVER_TOASTED = frozenset(
-    (16, 18, 19, 20, 21, 23, 24, 26, 27, 28, 29, 600, 601, 603, 628, 700, 701, 718, 774, 790, 829)
-) | frozenset((1082, 1083, 1114, 1184, 1186, 1266, 2205, 2950, 3220, 5069))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +283,8 @@ def _older(row: RowFacts, present: Relation) -> list[Column]:
 
 
 def _can_be_toasted(column: Column) -> bool:
-    if column.type_oid in _NEVER_TOASTED:
+    found = builtin_type(column.type_oid)
+    if found is not None and found.width is not None:
         return False
     # An enum's value is an OID on disk, so it is never stored out of line.
     return column.data_type is None or column.data_type.kind is not TypeKind.ENUM

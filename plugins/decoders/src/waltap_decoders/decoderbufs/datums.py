@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from waltap.changes.decode.builtin_types import builtin_type
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 
 __all__ = [
@@ -142,7 +143,8 @@ def datum_kind(type_oid: int) -> DatumKind:
 
     Types without an entry arrive as text in bytes.
     """
-    return _KINDS.get(type_oid, _TEXT_BYTES)
+    known = builtin_type(type_oid)
+    return _KINDS.get(known.name, _TEXT_BYTES) if known else _TEXT_BYTES
 
 
 def typmod(type_oid: int, modifier: str) -> int | None:
@@ -150,22 +152,24 @@ def typmod(type_oid: int, modifier: str) -> int | None:
 
     None means that the text does not determine it. Source: the typmodout functions of the types.
     """
-    if type_oid not in _MODIFIED:
+    known = builtin_type(type_oid)
+    if known is None or known.name not in _MODIFIED:
         return None
     found = _MODIFIER(modifier)
     if found is None:
         return -1
     first = int(found[1])
-    if type_oid == _NUMERIC:
+    if known.name == "numeric":
         if (found[2] or "").startswith("-"):
             return -1  # as Debezium, which reads no modifier there
         return ((first << 16) | (int(found[2] or 0) & 0x7FF)) + 4
-    return first + 4 if type_oid in (_BPCHAR, _VARCHAR) else first
+    return first + 4 if known.name in ("bpchar", "varchar") else first
 
 
-_NUMERIC, _BPCHAR, _VARCHAR = 1700, 1042, 1043
 # Types whose typmod this module can compute from the printed modifier.
-_MODIFIED = frozenset((_NUMERIC, _BPCHAR, _VARCHAR, 1083, 1114, 1184, 1266, 1560, 1562))
+_MODIFIED = frozenset(
+    ("numeric", "bpchar", "varchar", "time", "timestamp", "timestamptz", "timetz", "bit", "varbit")
+)
 _MODIFIER = re.compile(r"\((\d+)(?:,(-?\d+))?\)").search
 
 
@@ -224,20 +228,22 @@ def _text_bytes(value: bytes) -> str:
 
 _STRING = DatumKind("datum_string", _string)
 _TEXT_BYTES = DatumKind("datum_bytes", _text_bytes)
-_KINDS = {
-    16: DatumKind("datum_bool", _bool),
-    17: DatumKind("datum_bytes", _bytea),
-    20: DatumKind("datum_int64", str),
-    21: DatumKind("datum_int32", _between(-(1 << 15), (1 << 15) - 1)),
-    23: DatumKind("datum_int32", str),
-    26: DatumKind("datum_int64", _between(0, (1 << 32) - 1)),
-    600: DatumKind("datum_point", _point),
-    700: DatumKind("datum_float", float4_text),
-    701: DatumKind("datum_double", float8_text),
-    790: DatumKind("datum_int64", _money),
-    1082: DatumKind("datum_int32", date_text),
-    1083: DatumKind("datum_int64", time_text),
-    1114: DatumKind("datum_int64", timestamp_text),
-    1184: DatumKind("datum_int64", _timestamptz),
-    1266: DatumKind("datum_double", timetz_text),
-} | dict.fromkeys((18, 25, 114, 142, 1042, 1043, 1186, 1560, 1562, 1700, 2950, 3802), _STRING)
+_KINDS: dict[str, DatumKind] = {
+    "bool": DatumKind("datum_bool", _bool),
+    "bytea": DatumKind("datum_bytes", _bytea),
+    "int8": DatumKind("datum_int64", str),
+    "int2": DatumKind("datum_int32", _between(-(1 << 15), (1 << 15) - 1)),
+    "int4": DatumKind("datum_int32", str),
+    "oid": DatumKind("datum_int64", _between(0, (1 << 32) - 1)),
+    "point": DatumKind("datum_point", _point),
+    "float4": DatumKind("datum_float", float4_text),
+    "float8": DatumKind("datum_double", float8_text),
+    "money": DatumKind("datum_int64", _money),
+    "date": DatumKind("datum_int32", date_text),
+    "time": DatumKind("datum_int64", time_text),
+    "timestamp": DatumKind("datum_int64", timestamp_text),
+    "timestamptz": DatumKind("datum_int64", _timestamptz),
+    "timetz": DatumKind("datum_double", timetz_text),
+    **dict.fromkeys(("char", "text", "json", "xml", "bpchar", "varchar", "interval"), _STRING),
+    **dict.fromkeys(("bit", "varbit", "numeric", "uuid", "jsonb"), _STRING),
+}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Never
 
 from msgspec import UNSET
 
+from waltap.changes.decode.builtin_types import builtin_type
 from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame
 from waltap.changes.decode.message import (
     Begin,
@@ -66,9 +67,8 @@ _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullmatch
 _HEX = re.compile(r"(?:[0-9a-f]{2})*").fullmatch
 _SPECIAL = frozenset(("NaN", "Infinity", "-Infinity"))
 
-_BOOL, _BYTEA, _OID = 16, 17, 26
-_INTEGERS = {21: 15, 23: 31, 20: 63}
-_NUMBERS = frozenset((700, 701, 1700))
+# Bits of an integer type's positive values.
+_INTEGERS = {"int2": 15, "int4": 31, "int8": 63}
 
 
 class WrongValue(ValueError):
@@ -83,18 +83,21 @@ def to_text(type_oid: int, *, numbers_as_strings: bool) -> ToText:
 
     OID 0 means that the type is unknown.
     """
-    if type_oid == _BOOL:
-        return _boolean
-    if type_oid == _BYTEA:
-        return _bytea
-    if type_oid in _INTEGERS:
-        limit = 1 << _INTEGERS[type_oid]
-        return _integer(-limit, limit - 1, as_string=numbers_as_strings)
-    if type_oid == _OID:
-        return _integer(0, (1 << 32) - 1, as_string=numbers_as_strings)
-    if type_oid in _NUMBERS:
-        return _number_or_string if numbers_as_strings else _number
-    return _text if type_oid else _anything
+    known = builtin_type(type_oid)
+    match known.name if known else "":
+        case "bool":
+            return _boolean
+        case "bytea":
+            return _bytea
+        case "int2" | "int4" | "int8" as name:
+            limit = 1 << _INTEGERS[name]
+            return _integer(-limit, limit - 1, as_string=numbers_as_strings)
+        case "oid":
+            return _integer(0, (1 << 32) - 1, as_string=numbers_as_strings)
+        case "float4" | "float8" | "numeric":
+            return _number_or_string if numbers_as_strings else _number
+        case _:
+            return _text if type_oid else _anything
 
 
 def _integer(low: int, high: int, *, as_string: bool) -> ToText:

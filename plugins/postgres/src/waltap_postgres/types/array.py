@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from waltap.changes.arrow.column import lists, strings
+from waltap.changes.decode.builtin_types import ARRAY_ELEMENTS, BUILTIN_TYPES
 from waltap.changes.decode.relation import Column, DataType, TypeKind
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.json_schema import quote
@@ -30,7 +31,7 @@ from waltap.changes.mapping.value_form import (
     placeholder_text,
 )
 from waltap.ports.specs import TypeSpec
-from waltap_postgres.types.builtin import ARRAY_ELEMENTS, BUILTIN_OIDS, builtin_name
+from waltap_postgres.types.builtin import builtin_name
 from waltap_postgres.types.enum import written_labels
 from waltap_postgres.types.number import INTEGER_LISTS
 
@@ -203,7 +204,7 @@ def _element_type(data_type: DataType) -> DataType | None:
     name = ARRAY_ELEMENTS.get(data_type.oid)
     if name is None:
         return None
-    return DataType(oid=BUILTIN_OIDS.get(name, 0), schema="pg_catalog", name=name)
+    return DataType(oid=BUILTIN_TYPES[name].oid, schema="pg_catalog", name=name)
 
 
 def _claims(data_type: DataType) -> bool:
