@@ -1,4 +1,4 @@
-"""Write text for people: amounts, times, tables of pages, near names, and foreign text without escapes."""
+"""Write amounts, times, tables and near names for people."""
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence

@@ -365,7 +365,7 @@ S = TypeVar("S", bound=Spec | TypeSpec)
 
 
 class SpecRegistry(Protocol):
-    """Read registered specs, as the resolution of a profile does; `Host` implements it."""
+    """Read registered specs, as resolving a profile does; `Host` implements it."""
 
     @property
     def connectors(self) -> Mapping[str, ConnectorSpec]: ...
