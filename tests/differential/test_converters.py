@@ -15,8 +15,7 @@ from tests.harness.typed_records import typed_records, with_schema
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.converter import ConverterContext
-from waltap.encoders.format.schema_mismatch import SchemaMismatch
+from waltap.encoders.format.converter import ConverterContext, SchemaMismatch
 from waltap.errors import ConfigurationError
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema

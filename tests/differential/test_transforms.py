@@ -11,7 +11,7 @@ from tests.differential.transforms import Question, ask, written
 from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
 
 from waltap.changes.mapping.connect_schema import ConnectKind
-from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import ConnectRecord
 from waltap_transforms.debezium.event_router import EventRouter, EventRouterProperties
 from waltap_transforms.debezium.logical_table_router import (
     ByLogicalTableRouter,

@@ -10,8 +10,8 @@ from typing import Any
 from tests.differential.engines import PEER
 
 from waltap.changes.mapping.connect_schema import Schema
-from waltap.encoders.format.connect_record import ConnectRecord
 from waltap.encoders.format.converter import ConverterContext
+from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
 __all__ = ["Answer", "Question", "ask", "asked", "record_text", "written"]

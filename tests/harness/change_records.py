@@ -10,8 +10,11 @@ from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, 
 from waltap.changes.capture.capture import CaptureProperties, CaptureRules
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.encoders.format.record_transform import RecordTransformContext
+from waltap.encoders.format.record_transform import (
+    ConnectHeader,
+    ConnectRecord,
+    RecordTransformContext,
+)
 from waltap_transforms.debezium import DEBEZIUM
 
 __all__ = ["PIPELINE", "change_records", "outbox_records", "structures", "transform"]

@@ -13,10 +13,10 @@ from waltap.changes.decode.message import Delete, Insert, OldTuple
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
-from waltap.encoders.format.connect_record import ConnectRecord
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.converter import ConverterContext
 from waltap.encoders.format.format import FormatContext
+from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.avro.properties import AvroProperties

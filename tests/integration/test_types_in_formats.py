@@ -21,8 +21,7 @@ from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 from waltap.changes.events.record import Record
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
-from waltap.encoders.format.converter import ConverterContext, ValueUnfit
-from waltap.encoders.format.schema_mismatch import SchemaMismatch
+from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema, is_map
 from waltap_formats.json_schema.converter import JsonSchemaConverter

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.changes.arrow.array import FEW, LONG, string_array
+from waltap.changes.arrow.column import FEW, LONG, string_array
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 

@@ -10,7 +10,7 @@ from tests.differential.connect_transforms.form import written_record
 from tests.differential.connect_transforms.judge import Question
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import ConnectRecord
 
 __all__ = ["CLASSES", "questions"]
 

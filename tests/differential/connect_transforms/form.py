@@ -7,7 +7,7 @@ from typing import Any
 from tests.differential.transforms import record_text
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import ConnectRecord
 
 __all__ = ["read_record", "written_record"]
 

@@ -10,8 +10,7 @@ from tests.harness.schemas import TEXT
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import ProfileValidation, resolve, survey
-from waltap.encoders.format.converter import ConverterContext, ValueUnfit
-from waltap.encoders.format.schema_mismatch import SchemaMismatch
+from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
 from waltap.pipeline.stages import build
 from waltap.plugins.host import Host
 from waltap.ports.specs import FormatSpec

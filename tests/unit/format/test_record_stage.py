@@ -7,9 +7,8 @@ from tests.harness.json_events import NOW, Server, format_context, split_propert
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.transaction import Heartbeat
-from waltap.encoders.format.connect_record import ConnectRecord
 from waltap.encoders.format.record_stage import RecordStage, RecordStep, RecordTransformFailed
-from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap.encoders.json.record_format import json_record_format
 from waltap.errors import SinkError, StopRequested
 from waltap.ports.transforms.predicates import PREDICATES

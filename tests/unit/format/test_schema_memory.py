@@ -1,7 +1,7 @@
 """What is made of schemas is made once for each object, and bounded."""
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import SchemaMemory
 
 
 def test_each_schema_is_asked_for_once_and_equal_ones_apart() -> None:

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.encoders.format import text_rows
-from waltap.encoders.format.record_block import RecordBlock
-from waltap.encoders.format.text_rows import TextRows
+from waltap.encoders.format import record_block
+from waltap.encoders.format.record_block import RecordBlock, TextRows
 
 pa = pytest.importorskip("pyarrow")
 
@@ -24,9 +23,9 @@ def test_rows_are_their_pieces_one_after_the_other(
         "".join(p if isinstance(p, str) else p[before + n] for p in drawn) for n in range(count)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_rows, "STEP_BYTES", step)
-        patch.setattr(text_rows, "MOST_ROWS", 16)
-        text_rows._row_numbers.cache_clear()
+        patch.setattr(record_block, "STEP_BYTES", step)
+        patch.setattr(record_block, "MOST_ROWS", 16)
+        record_block._row_numbers.cache_clear()
         rows = TextRows(pieces, count)
         found = rows.array()
         found.validate(full=True)
@@ -38,4 +37,4 @@ def test_rows_are_their_pieces_one_after_the_other(
             [f"[null|{e}]\n" for e in expected] + [f"[{e}|<{e}>]\n" for e in expected]
         )
         assert [record.value for record in block][count:] == [f"<{e}>".encode() for e in expected]
-    text_rows._row_numbers.cache_clear()
+    record_block._row_numbers.cache_clear()

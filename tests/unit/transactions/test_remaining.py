@@ -6,8 +6,7 @@ from tests.harness.changelog import relation
 
 from waltap.changes.decode.message import Insert
 from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.remaining import remaining
-from waltap.changes.transactions.transaction import Heartbeat, TransactionPart
+from waltap.changes.transactions.transaction import Heartbeat, TransactionPart, remaining
 
 T = relation("public.t", [("id", "int4")])
 

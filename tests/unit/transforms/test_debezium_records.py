@@ -15,8 +15,7 @@ from tests.harness.change_records import PIPELINE, change_records, outbox_record
 from tests.harness.schemas import MAYBE_TEXT, TEXT, struct
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from waltap_transforms.debezium.wkb import swapped, with_srid, without_srid
 from waltap_transforms.debezium.zone import NamedZone, moved_time, moved_timestamp

@@ -7,12 +7,11 @@ import pytest
 from tests.unit.types.columns import MOOD, column, data_type, mapping
 
 from waltap.changes.decode.relation import Column, DataType, TypeKind
-from waltap.changes.mapping.column_default import default_text
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.json_schema import schema_json, schema_object
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
-from waltap.changes.mapping.value_form import ValueForm, column_mapping
+from waltap.changes.mapping.value_form import ValueForm, column_mapping, default_text
 from waltap.ports.specs import TypeSpec
 from waltap_testing.installed import installed_types
 

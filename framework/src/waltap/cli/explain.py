@@ -116,7 +116,7 @@ def _print(found: "ProfileValidation", rows: "list[ExplainedProperty]") -> None:
 def _print_code(profile: "Profile", table: str) -> None:
     """Print what decoder and format generate for a table, as Python that can be read by itself."""
     from waltap.base.generated import sources
-    from waltap.changes.decode.relation_name import name_parts
+    from waltap.changes.decode.relation import name_parts
     from waltap.cli.connection import connected
     from waltap.errors import ConfigurationError, PropertyProblem
     from waltap.plugins.host import Host

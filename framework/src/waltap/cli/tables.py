@@ -83,7 +83,7 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
 
 
 def _parsed(names: list[str]) -> list[Place]:
-    from waltap.changes.decode.relation_name import schema_and_table
+    from waltap.changes.decode.relation import schema_and_table
 
     places = {name: schema_and_table(name) for name in names}
     problems = [

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from waltap.base.property import Properties
-from waltap.changes.events.form import EventForm
+from waltap.changes.events.cell import EventForm
 from waltap.ports.specs import (
     ColumnConverterSpec,
     ConnectorSpec,

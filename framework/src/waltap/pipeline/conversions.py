@@ -20,8 +20,7 @@ from waltap.changes.decode.message import (
     Truncate,
     Update,
 )
-from waltap.changes.decode.per_relation import PerRelation
-from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.relation import Column, PerRelation, Relation
 from waltap.changes.decode.tuple_image import MissingValue, Tuple, Value
 from waltap.changes.mapping.conversion import ColumnConversion, ColumnConverter, carried
 from waltap.changes.transactions.position import lsn_text

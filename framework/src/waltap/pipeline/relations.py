@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 DESCRIPTIONS_KEPT = 8
 """Versions of one relation whose description is kept: more than encoders keep plans of
-(`waltap.changes.events.plans`), so that compiling a version again asks nobody about it again."""
+(`waltap.changes.events.plan`), so that compiling a version again asks nobody about it again."""
 
 LAST_SEEN_KEPT = 10_000
 """Names whose last shape is kept: a table of more of them counts as new when its shape changes."""

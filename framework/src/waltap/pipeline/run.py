@@ -11,8 +11,7 @@ from typing import Final
 
 from waltap.base.files.private_file import private, private_folder
 from waltap.base.text import duration
-from waltap.changes.decode.difference import difference
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import Relation, difference
 from waltap.changes.transactions.position import Position
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile

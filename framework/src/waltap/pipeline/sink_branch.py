@@ -12,8 +12,7 @@ from waltap.changes.events import EventTransform
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
-from waltap.changes.transactions.remaining import remaining
-from waltap.changes.transactions.transaction import Batch, events_in
+from waltap.changes.transactions.transaction import Batch, events_in, remaining
 from waltap.clock import Clock
 from waltap.config.profile import Component
 from waltap.config.sink_branch_properties import OutletProperties

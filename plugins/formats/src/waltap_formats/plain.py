@@ -10,8 +10,7 @@ from typing import Any, Literal
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.java_number import double_text, float_text
-from waltap.encoders.format.converter import Converter, ConverterContext, Encode
-from waltap.encoders.format.schema_mismatch import SchemaMismatch
+from waltap.encoders.format.converter import Converter, ConverterContext, Encode, SchemaMismatch
 from waltap.encoders.format.simple_header import simple_text
 
 __all__ = ["BytesConverter", "NumberConverter", "StringConverter", "StringProperties"]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.changes.decode.message import Change, Truncate
-from waltap.changes.decode.per_relation import PerRelation
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import PerRelation, Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import SinkError, WaltapError

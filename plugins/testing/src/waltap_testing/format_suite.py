@@ -21,9 +21,9 @@ from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events import ChangeEvent
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
-from waltap.encoders.format.connect_record import ConnectRecord
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep
+from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.ports.specs import FormatSpec
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.notification_channel_suite import NOTIFICATIONS

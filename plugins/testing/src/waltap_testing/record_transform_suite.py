@@ -17,11 +17,11 @@ import pytest
 from waltap.changes.capture.capture import CaptureProperties, CaptureRules
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
-from waltap.encoders.format.connect_record import ConnectRecord
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.converter import ConverterContext
 from waltap.encoders.format.format import FormatContext
 from waltap.encoders.format.record_transform import (
+    ConnectRecord,
     RecordTransform,
     RecordTransformContext,
     RecordUnfit,

@@ -7,7 +7,7 @@ from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.specs import ConnectorSpec
 
 if TYPE_CHECKING:
-    from waltap.changes.events.form import EventForm
+    from waltap.changes.events.cell import EventForm
     from waltap.ports.source.connector import Connector
     from waltap.ports.specs import ReplicaIdentitySpec, SnapshotterSpec, TransformSpec
 

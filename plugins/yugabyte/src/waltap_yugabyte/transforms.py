@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import ConnectRecord, SchemaMemory
 from waltap.ports.specs import RecordTransformSpec
 from waltap_transforms.debezium.new_record_state import (
     ExtractNewRecordState,

@@ -12,7 +12,7 @@ from pydantic import field_validator, model_validator
 from waltap.base.property import CommaList, Properties, declare, declare_family
 from waltap.changes.capture.column_family import check_family
 from waltap.changes.capture.java_regex import NameMatcher, java_pattern
-from waltap.changes.decode.relation_name import name_parts
+from waltap.changes.decode.relation import name_parts
 
 __all__ = ["KEY_ENTRY", "CaptureProperties"]
 

@@ -5,10 +5,58 @@ are immutable; a schema change makes a new object.
 """
 
 import enum
+import re
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Column", "DataType", "Relation", "TypeKind", "may_change_values", "type_name"]
+__all__ = [
+    "Column",
+    "DataType",
+    "PerRelation",
+    "Relation",
+    "TypeKind",
+    "difference",
+    "may_change_values",
+    "name_parts",
+    "schema_and_table",
+    "type_name",
+]
+
+
+# Names of relations as users write them.
+#
+# A name is ``schema.table``; parts are quoted as in SQL where they need it.
+
+PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
+
+
+def name_parts(text: str) -> list[str]:
+    """Return the unquoted parts between the dots outside quotes.
+
+    The list is empty where ``text`` is not a well-formed name.
+    """
+    parts, at = [], 0
+    while match := PART.match(text, at):
+        parts.append((match[1] or match[2]).replace('""', '"'))
+        at = match.end()
+        if at == len(text):
+            return parts
+        if text[at] != ".":
+            break
+        at += 1
+    return []
+
+
+def schema_and_table(text: str) -> tuple[str, str] | None:
+    """Return (schema, table), or None when ``text`` lacks one of them."""
+    parts = name_parts(text) if '"' in text else []
+    if len(parts) == 2:
+        return parts[0], parts[1]
+    # Without quotes the first dot separates: a table may have dots in its name.
+    schema, _, table = text.partition(".")
+    return (schema, table) if schema and table else None
 
 
 class TypeKind(enum.Enum):
@@ -166,3 +214,123 @@ def _digits(typmod: int) -> tuple[int, int]:
     # The server's packing: VARHDRSZ (4) + precision << 16 | scale, an 11-bit field.
     precision, scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
     return precision - scale, scale
+
+
+# A stage's cache of one result per relation version.
+
+# Per relation: endless schema changes of one table must not grow the cache.
+VERSIONS_KEPT = 8
+
+T = TypeVar("T")
+
+
+class PerRelation(Generic[T]):
+    """Cache the result of ``make`` for each relation version.
+
+    ``make`` runs again for a version that was dropped as one of too many.
+    """
+
+    __slots__ = ("_known", "_make", "_versions")
+
+    def __init__(self, make: Callable[[Relation], T]) -> None:
+        self._make = make
+        self._known: dict[Relation, T] = {}
+        self._versions: dict[int, list[Relation]] = {}
+
+    def of(self, relation: Relation) -> T:
+        """Return the result for ``relation``; make it where it is missing."""
+        try:
+            return self._known[relation]
+        except KeyError:
+            made = self._make(relation)
+            self.put(relation, made)
+            return made
+
+    def get(self, relation: Relation) -> T | None:
+        """Return the cached result for ``relation``, or None."""
+        return self._known.get(relation)
+
+    def put(self, relation: Relation, made: T) -> None:
+        """Cache ``made`` for ``relation`` in place of an earlier result."""
+        if relation not in self._known:
+            versions = self._versions.setdefault(relation.oid, [])
+            versions.append(relation)
+            if len(versions) > VERSIONS_KEPT:
+                # The oldest version is the least likely to have further rows.
+                del self._known[versions.pop(0)]
+        self._known[relation] = made
+
+    def forget(self, oid: int) -> None:
+        """Drop all versions of a relation that no longer exists."""
+        for relation in self._versions.pop(oid, ()):
+            del self._known[relation]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._known.clear()
+        self._versions.clear()
+
+
+# Describe the difference between two versions of a relation. Sans-IO.
+
+
+def difference(old: Relation, new: Relation) -> list[str]:
+    """Return one line for each difference that a user notices.
+
+    The list has at least one line.
+    """
+    found = []
+    if old.oid != new.oid:
+        found.append("is another table")
+    if old.name != new.name:
+        found.append(f"was {old.name}")
+    # A column's number survives a rename; its name identifies it only where the catalogue gave no
+    # number.
+    before = {_place(column): column for column in old.columns}
+    after = {_place(column): column for column in new.columns}
+    found += [f"{c.name}: added ({_type(c)})" for p, c in after.items() if p not in before]
+    found += [f"{c.name}: dropped" for p, c in before.items() if p not in after]
+    for place, column in after.items():
+        if place in before:
+            found += _of_column(before[place], column)
+    before_key, key = old.primary_key, new.primary_key
+    # None means that the catalogue was not asked: that is no change of the key.
+    if before_key is not None and key is not None and before_key != key:
+        found.append(f"key: {_names(before_key)} → {_names(key)}")
+    if old.identity != new.identity:
+        found.append(f"replica identity: {old.identity} → {new.identity}")
+    # The server also announces a relation again after a change that no user notices.
+    return found or ["described anew"]
+
+
+def _of_column(old: Column, new: Column) -> list[str]:
+    found = []
+    if old.name != new.name:
+        found.append(f"{old.name}: renamed to {new.name}")
+    if (old.type_oid, old.typmod) != (new.type_oid, new.typmod):
+        before, after = _type(old), _type(new)
+        text = (
+            # Two modifiers can print alike, so the text names the difference itself.
+            f"{before} → {after}" if before != after else f"{after} of another length or precision"
+        )
+        found.append(f"{new.name}: {text}")
+    # None is not known, so it cannot differ.
+    if old.nullable != new.nullable and None not in (old.nullable, new.nullable):
+        found.append(f"{new.name}: {'NULL allowed' if new.nullable else 'NOT NULL'}")
+    if old.default != new.default:
+        found.append(f"{new.name}: default {old.default or 'none'} → {new.default or 'none'}")
+    return found
+
+
+def _place(column: Column) -> object:
+    return column.name if column.number is None else column.number
+
+
+def _type(column: Column) -> str:
+    if column.type_text:
+        return column.type_text
+    return column.data_type.name if column.data_type else f"type {column.type_oid}"
+
+
+def _names(key: tuple[str, ...]) -> str:
+    return ", ".join(key) or "none"

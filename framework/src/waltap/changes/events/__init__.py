@@ -3,8 +3,14 @@
 from waltap.changes.events.cell import PLAIN, VALUE_AND_SET, CellShape
 from waltap.changes.events.event import ChangeEvent, EventRow, EventTransform, GivenValue
 from waltap.changes.events.identities import IdentityUnknown, ReplicaIdentities
-from waltap.changes.events.plan import NEW_KEY, OLD_KEY, EventColumn, EventContext, EventPlan
-from waltap.changes.events.plans import EventPlans
+from waltap.changes.events.plan import (
+    NEW_KEY,
+    OLD_KEY,
+    EventColumn,
+    EventContext,
+    EventPlan,
+    EventPlans,
+)
 from waltap.changes.events.run import (
     CHANGED,
     DELETES,

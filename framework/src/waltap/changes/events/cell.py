@@ -9,8 +9,14 @@ from dataclasses import dataclass
 import msgspec
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.envelope import NEWEST, EnvelopeForm
 
-__all__ = ["PLAIN", "VALUE_AND_SET", "CellShape"]
+__all__ = [
+    "PLAIN",
+    "VALUE_AND_SET",
+    "CellShape",
+    "EventForm",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +49,15 @@ class CellShape:
 
 PLAIN = CellShape(name="plain")
 VALUE_AND_SET = CellShape(name="value and set", members=("value", "set"))
+
+
+# The form of a pipeline's events, which its connector may choose.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventForm:
+    """Define the form of rows and of their envelope."""
+
+    # The shape of values in rows and keys.
+    cell: CellShape = PLAIN
+    envelope: EnvelopeForm = NEWEST

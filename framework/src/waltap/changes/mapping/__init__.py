@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         strings,
     )
     from waltap.changes.decode.relation import Column, DataType, TypeKind
-    from waltap.changes.mapping.column_default import default_text, default_value
     from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
     from waltap.changes.mapping.conversion import ColumnConversion, ColumnConverter
     from waltap.changes.mapping.java_number import double_text, float_text, single
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
         OutOfRange,
         ValueForm,
         column_mapping,
+        default_text,
+        default_value,
         placeholder_text,
     )
 

@@ -3,16 +3,19 @@
 Source: Debezium 3.6's events; field order and optionality are part of the contract.
 """
 
+import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 
 __all__ = [
+    "CONTENT_FORMS",
     "DEBEZIUM_2_5",
     "HEADER",
     "HEARTBEAT_KEY",
     "HEARTBEAT_VALUE",
+    "MESSAGE_COLLECTION",
     "NEWEST",
     "NOTIFICATION_KEY",
     "NOTIFICATION_VALUE",
@@ -28,6 +31,20 @@ __all__ = [
     "row_schema",
     "source_schema",
 ]
+
+
+# The content of logical messages under ``binary.handling.mode``.
+
+# Transaction metadata counts logical messages under this name.
+MESSAGE_COLLECTION = "LOGICAL_DECODING_MESSAGE"
+
+# Value of `binary.handling.mode` → bytes to Connect value.
+CONTENT_FORMS: dict[str, Callable[[bytes], object]] = {
+    "bytes": bytes,
+    "base64": lambda content: base64.b64encode(content).decode(),
+    "base64-url-safe": lambda content: base64.urlsafe_b64encode(content).decode(),
+    "hex": bytes.hex,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 
 from waltap.changes.arrow.column import converted
 from waltap.changes.decode.relation import Column, DataType
-from waltap.changes.mapping.column_default import default_value
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.json_schema import value_json
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample, TypeSpec
-from waltap.changes.mapping.value_form import ValueForm, column_mapping
+from waltap.changes.mapping.value_form import ValueForm, column_mapping, default_value
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,5 +1,6 @@
 """Transaction parts, snapshot rows and batches that stages exchange."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,14 @@ from waltap.changes.transactions.snapshot_progress import TableChunks
 if TYPE_CHECKING:
     from waltap.changes.events.record import Record
 
-__all__ = ["Batch", "Heartbeat", "SnapshotRows", "TransactionPart", "events_in"]
+__all__ = [
+    "Batch",
+    "Heartbeat",
+    "SnapshotRows",
+    "TransactionPart",
+    "events_in",
+    "remaining",
+]
 
 
 class TransactionPart(msgspec.Struct, kw_only=True):
@@ -239,3 +247,43 @@ def events_in(parts: Iterable[object]) -> int:
         for part in parts
         if isinstance(part, TransactionPart | SnapshotRows)
     )
+
+
+# Select a batch's remaining parts for one destination. Sans-IO.
+
+Part = TransactionPart | SnapshotRows | Heartbeat
+
+
+def remaining(parts: Iterable[Part], reached: Position) -> list[Part]:
+    """Return the parts that a destination at position ``reached`` lacks.
+
+    They are the transactions after the position, and the rest of the transaction that the
+    position is within.
+    """
+    left: list[Part] = []
+    for part in parts:
+        # Rows of snapshots stay: an incremental snapshot is read again after a restart, and its
+        # rows then come after everything that any destination has.
+        if not isinstance(part, TransactionPart):
+            left.append(part)
+        elif reached.index and part.commit_lsn == reached.commit_lsn:
+            rest = _behind(part, reached.index)
+            if rest is not None:
+                left.append(rest)
+        elif (
+            part.end_lsn > reached.end_lsn if part.complete else part.commit_lsn >= reached.end_lsn
+        ):
+            left.append(part)
+    return left
+
+
+def _behind(part: TransactionPart, index: int) -> TransactionPart | None:
+    """Return ``part`` without the changes numbered below ``index``.
+
+    None means that no change remains.
+    """
+    if index <= part.first_index:
+        return part
+    if index >= part.first_index + part.wire_count and not part.complete:
+        return None
+    return part.split(bisect_left(part.numbers(), index))[1]

@@ -6,11 +6,14 @@ from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
     from waltap.changes.events.record import Record
-    from waltap.encoders.format.connect_record import ConnectRecord
     from waltap.encoders.format.format import Format, FormatContext
     from waltap.encoders.format.record_block import RecordBlock
-    from waltap.encoders.format.record_transform import RecordTransformContext, RecordUnfit
-    from waltap.encoders.format.schema_memory import SchemaMemory
+    from waltap.encoders.format.record_transform import (
+        ConnectRecord,
+        RecordTransformContext,
+        RecordUnfit,
+        SchemaMemory,
+    )
 
 __all__ = [
     "ConnectRecord",

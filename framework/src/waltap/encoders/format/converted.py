@@ -24,13 +24,13 @@ from waltap.changes.events import (
 from waltap.changes.events.record import Header, Record
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
-from waltap.changes.mapping.message_content import CONTENT_FORMS, MESSAGE_COLLECTION
+from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
-from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
 from waltap.encoders.format.converter import (
     Converter,
     Encode,
+    EventFrame,
     Side,
     WriteCreates,
     WriteKeys,
@@ -38,8 +38,8 @@ from waltap.encoders.format.converter import (
 )
 from waltap.encoders.format.event_stage import EventStage, PlannedRecord
 from waltap.encoders.format.format import Format, FormatContext
-from waltap.encoders.format.frame import EventFrame
 from waltap.encoders.format.record_stage import RecordStage
+from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord
 from waltap.encoders.format.tables import ConnectTable, ConnectTables, alike
 from waltap.encoders.json.codec import MISFITS
 from waltap.errors import DecodeError

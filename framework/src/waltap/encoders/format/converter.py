@@ -14,21 +14,88 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events.record import Header
 from waltap.changes.events.shape import TableShape
 from waltap.changes.mapping.connect_schema import Schema
-from waltap.encoders.format.frame import EventFrame
-from waltap.encoders.format.schema_mismatch import SchemaMismatch
+from waltap.changes.transactions.order import TransactionOrder
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import RecordError, RetryVerdict
 
 __all__ = [
     "Converter",
     "ConverterContext",
     "Encode",
+    "EventFrame",
+    "SchemaMismatch",
     "Side",
     "ValueUnfit",
     "WriteCreates",
     "WriteKeys",
     "Written",
+    "required",
     "value_unfit",
 ]
+
+
+# The error for values that do not fit.
+
+
+class SchemaMismatch(ValueError):
+    """A value does not fit its schema.
+
+    The text names fields and types, never a value. ``way`` says what helps, where the usual does not.
+    """
+
+    def __init__(self, text: str, *, way: str = "") -> None:
+        super().__init__(text)
+        self.way = way
+
+
+def required(what: str, schema: Schema) -> SchemaMismatch:
+    """Return the error for null in a required place."""
+    return SchemaMismatch(f"{what} is required ({schema.kind.value}) and null")
+
+
+# The data that the events of one part share.
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EventFrame:
+    """Hold the data that the events of one part share."""
+
+    part: TransactionPart | SnapshotRows
+    # The source block without the members of a single event.
+    source: dict[str, Any]
+    # The creation time in ms, µs and ns.
+    stamps: dict[str, int]
+    # None where no transaction metadata is written.
+    order: TransactionOrder | None
+    # The list that gets the records.
+    out: list[Any]
+
+    @property
+    def ts(self) -> int:
+        """Return the commit or read time in µs since 1970 UTC."""
+        part = self.part
+        return part.ts if isinstance(part, SnapshotRows) else part.commit_ts
+
+    def source_of(self, schema: str, table: str, lsn: int | None) -> dict[str, Any]:
+        """Return the source block of an event."""
+        source = {**self.source, "schema": schema, "table": table, "lsn": lsn}
+        # A streamed event adds its own LSN; snapshot rows have a complete sequence.
+        if source["sequence"][-1] == ",":
+            source["sequence"] += f'"{lsn}"]'
+        return source
+
+    def block(self, lsn: int | None, collection: str) -> dict[str, Any] | None:
+        """Count an event and return its transaction block."""
+        if self.order is None:
+            return None
+        total, place = self.order.next(collection)
+        assert isinstance(self.part, TransactionPart)
+        return {
+            "id": f"{self.part.xid}:{lsn}",
+            "total_order": total,
+            "data_collection_order": place,
+        }
+
 
 Side = Literal["key", "value", "header"]
 Encode = Callable[[Any], bytes | None]

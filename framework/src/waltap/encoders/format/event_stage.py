@@ -8,8 +8,8 @@ import msgspec
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events import ChangeEvent, EventRow, EventTransform, GivenValue
 from waltap.changes.mapping.connect_schema import Field, Schema
-from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.encoders.format.frame import EventFrame
+from waltap.encoders.format.converter import EventFrame
+from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord
 from waltap.encoders.format.tables import ConnectTable, ConnectTables, ImageLayout
 from waltap.encoders.json.codec import MISFITS
 from waltap.encoders.json.event_format import EventTransformFailed

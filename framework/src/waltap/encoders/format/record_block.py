@@ -1,15 +1,132 @@
 """Records of many rows of one table, stored as columns."""
 
+import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from waltap.changes.events.record import Header, Record
-from waltap.encoders.format.text_rows import TextRows
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
-__all__ = ["RecordBlock"]
+__all__ = [
+    "RecordBlock",
+    "TextRows",
+]
+
+
+# Join rows of text from columns and constant texts, on demand.
+
+# About this much text is joined at a time. Text that stays in the processor's cache is faster to
+# make and to write, and its memory is reused.
+STEP_BYTES: Final = 2 << 20
+MOST_ROWS: Final = 8192
+
+
+class TextRows:
+    """Hold the ``pieces`` of ``count`` rows.
+
+    A piece is an Arrow array of strings with one value for each row, or a text that all rows contain.
+    No value is null. Immutable.
+    """
+
+    __slots__ = ("_count", "pieces")
+
+    def __init__(self, pieces: "Sequence[pa.StringArray | str]", count: int) -> None:
+        self.pieces, self._count = _merged(pieces) or ("",), count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def within(self, before: "Sequence[pa.StringArray | str]", after: str) -> "TextRows":
+        """Return these rows between other pieces."""
+        return TextRows([*before, *self.pieces, after], self._count)
+
+    def array(self) -> "pa.StringArray":
+        """Return the rows as one array."""
+        import pyarrow as pa
+
+        parts = [part for part, _ in self._steps()]
+        if len(parts) == 1:
+            return parts[0]
+        return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+
+    def texts(self) -> Iterator[memoryview]:
+        """Yield the joined text of some rows at a time."""
+        for _, text in self._steps():
+            yield memoryview(text)
+
+    def _steps(self) -> "Iterator[tuple[pa.StringArray, pa.Buffer]]":
+        """Yield arrays of some rows, each with its joined text."""
+        rows = self._rows_together()
+        for start in range(0, self._count, rows):
+            yield _joined(self.pieces, start, min(rows, self._count - start))
+
+    def _rows_together(self) -> int:
+        size = 0
+        for piece in self.pieces:
+            if isinstance(piece, str):
+                size += len(piece) * self._count
+            else:
+                size += piece.nbytes
+        steps = max(1, round(size / STEP_BYTES))
+        return max(1, min(MOST_ROWS, -(-self._count // steps)))
+
+
+def _merged(pieces: "Sequence[pa.StringArray | str]") -> "tuple[pa.StringArray | str, ...]":
+    """Return ``pieces`` with neighbouring texts joined."""
+    merged: list[pa.StringArray | str] = []
+    for piece in pieces:
+        if isinstance(piece, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += piece
+        elif not isinstance(piece, str) or piece:
+            merged.append(piece)
+    return tuple(merged)
+
+
+def _joined(
+    pieces: "tuple[pa.StringArray | str, ...]", start: int, count: int
+) -> "tuple[pa.StringArray, pa.Buffer]":
+    """Return ``count`` rows as an array and as joined text."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # One array has the values of all columns, then the constant texts; `take` reads it in the order
+    # of rows. That costs half of `binary_join_element_wise`, which looks at every argument twice for
+    # each row.
+    columns = [piece.slice(start, count) for piece in pieces if not isinstance(piece, str)]
+    constants = [piece for piece in pieces if isinstance(piece, str)]
+    flat = pa.concat_arrays([*columns, pa.array(constants, pa.string())])
+    width, begins, at = len(pieces), np.empty(len(pieces), "i4"), len(columns) * count
+    column = 0
+    for place, piece in enumerate(pieces):
+        if isinstance(piece, str):
+            begins[place], at = at, at + 1
+        else:
+            begins[place], column = column, column + count
+    varies = tuple(not isinstance(piece, str) for piece in pieces)
+    places = np.add(_row_numbers(varies)[:count], begins).reshape(-1)
+    taken = pc.take(flat, pa.array(places), boundscheck=False)
+    _, ends, text = taken.buffers()
+    text = text or pa.py_buffer(b"")
+    # A row ends where its last piece ends.
+    bounds = np.frombuffer(ends, "<i4", count * width + 1)[::width].copy()
+    array = pa.StringArray.from_buffers(count, pa.py_buffer(bounds), text)
+    return array, text.slice(0, int(bounds[-1]))
+
+
+@functools.lru_cache(maxsize=4)
+def _row_numbers(varies: tuple[bool, ...]) -> "np.ndarray[Any, Any]":
+    """Return the row number for each row and varying piece.
+
+    It is 0 for a constant piece.
+    """
+    import numpy as np
+
+    rows = np.arange(MOST_ROWS, dtype="i4")[:, None]
+    return np.where(np.array(varies, bool), rows, np.int32(0))
 
 
 class RecordBlock(Sequence[Record]):

@@ -6,8 +6,12 @@ from itertools import groupby
 from typing import Any
 
 from waltap.changes.transactions.position import lsn_text
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordPredicate, RecordTransform, RecordUnfit
+from waltap.encoders.format.record_transform import (
+    ConnectRecord,
+    RecordPredicate,
+    RecordTransform,
+    RecordUnfit,
+)
 from waltap.encoders.json.converter import plain_json
 from waltap.errors import RecordError, RetryVerdict, WaltapError
 

@@ -7,7 +7,7 @@ step: the same, changed ones, fewer or more.
 
 * Records and their contents are shared. A transform makes new ones and does not change its input.
 * A schema is one object per relation version, and encoders are found by the object. So a transform keeps
-  the schema that it made of each schema (`waltap.encoders.format.schema_memory`).
+  the schema that it made of each schema (`waltap.encoders.format.record_transform`).
 * The result for a record does not depend on the limits of batches.
 * A transform raises `RecordUnfit` for a record that it cannot handle. The error's text names fields and
   types. The pipeline stops there (WT-3204), and delivers no record of the batch.
@@ -15,14 +15,86 @@ step: the same, changed ones, fewer or more.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from waltap.encoders.format.connect_record import ConnectRecord
+import msgspec
+
+from waltap.changes.mapping.connect_schema import Schema
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
 
-__all__ = ["RecordPredicate", "RecordTransform", "RecordTransformContext", "RecordUnfit"]
+__all__ = [
+    "ConnectHeader",
+    "ConnectRecord",
+    "RecordPredicate",
+    "RecordTransform",
+    "RecordTransformContext",
+    "RecordUnfit",
+    "SchemaMemory",
+]
+
+
+# Records as schemas and values, before a converter makes bytes.
+#
+# They have the form that Kafka Connect's converters read.
+
+# (name, schema, value).
+ConnectHeader = tuple[str, Schema | None, Any]
+
+
+class ConnectRecord(msgspec.Struct, eq=False):
+    """A record for a topic, with a Connect key and value.
+
+    Values are int, float, bool, str, bytes, list, and dict for structs and maps. A field that is
+    missing in a struct's dict is null. A value without schema is a dict, a list or a scalar. A
+    tombstone's value, and the key of a record without key, have neither schema nor value.
+    """
+
+    topic: str
+    # One object per relation version: encoders are found by it, so a transform must keep the schema
+    # that it made of each schema.
+    key_schema: Schema | None
+    key: Any
+    value_schema: Schema | None
+    value: Any
+    headers: tuple[ConnectHeader, ...] = ()
+    partition: int | None = None
+    # In ms since 1970 UTC. None: the writer of the record gives it one.
+    timestamp: int | None = None
+
+
+# Cache the schemas that transforms make of other schemas.
+#
+# There is one schema object per relation version.
+
+V = TypeVar("V")
+
+KEPT = 1000
+
+
+class SchemaMemory(Generic[V]):
+    """Call ``make`` once for each schema object.
+
+    A full cache is cleared.
+    """
+
+    __slots__ = ("_known", "_make", "_most")
+
+    def __init__(self, make: Callable[[Schema], V], *, most: int = KEPT) -> None:
+        self._make, self._most = make, most
+        self._known: dict[int, tuple[Schema, V]] = {}
+
+    def of(self, schema: Schema) -> V:
+        """Return the result of ``make`` for ``schema``."""
+        entry = self._known.get(id(schema))
+        if entry is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            # The entry keeps the schema alive, so that no other object gets its id.
+            entry = self._known[id(schema)] = schema, self._make(schema)
+        return entry[1]
+
 
 RecordTransform = Callable[[list[ConnectRecord]], list[ConnectRecord]]
 

@@ -12,8 +12,7 @@ from waltap.base.generated import define
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.json_schema import number_json, quote, schema_json
-from waltap.encoders.format.converter import Converter, ConverterContext, Encode
-from waltap.encoders.format.schema_mismatch import required
+from waltap.encoders.format.converter import Converter, ConverterContext, Encode, required
 from waltap.encoders.json.codec import json_text
 
 __all__ = ["JsonConverter", "JsonConverterProperties", "json_writer"]

@@ -28,8 +28,7 @@ from waltap.changes.mapping.json_schema import quote, value_json
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.format import FormatContext
 from waltap.encoders.json.codec import MISFITS, ColumnCodec, RowCodec
-from waltap.encoders.json.envelope_template import unsent
-from waltap.encoders.json.format import JsonFormat, PartTemplate, key_header, wrong_tuple
+from waltap.encoders.json.format import JsonFormat, PartTemplate, key_header, unsent, wrong_tuple
 from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import header_writer
 from waltap.errors import RecordError, RetryVerdict

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import orjson
 
-from waltap.changes.decode.relation_name import schema_and_table
+from waltap.changes.decode.relation import schema_and_table
 from waltap.ports.signals.errors import SignalUnusable
 from waltap.ports.signals.name_patterns import NamePatterns
 

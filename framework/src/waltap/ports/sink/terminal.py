@@ -25,8 +25,7 @@ from waltap.changes.decode.message import (
     Truncate,
     Update,
 )
-from waltap.changes.decode.per_relation import PerRelation
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import PerRelation, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.changes.events import (
     CHANGED,

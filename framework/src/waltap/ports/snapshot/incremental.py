@@ -32,8 +32,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from waltap.changes.decode.message import Change, Delete, Insert
-from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.relation_name import schema_and_table
+from waltap.changes.decode.relation import Relation, schema_and_table
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import DecodeError, RetryVerdict, SourceError

@@ -4,8 +4,7 @@ from pydantic import field_validator
 
 from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordPredicate
+from waltap.encoders.format.record_transform import ConnectRecord, RecordPredicate
 from waltap.ports.specs import PredicateSpec
 
 __all__ = ["PREDICATES"]

@@ -16,8 +16,7 @@ from pydantic import model_validator
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.decode.message import Change, Insert, Update
-from waltap.changes.decode.per_relation import PerRelation
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import PerRelation, Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError, WaltapError

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from waltap.changes.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
-from waltap.changes.decode.per_relation import PerRelation
-from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.relation import Column, PerRelation, Relation
 from waltap.changes.decode.tuple_image import Tuple, Value
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
-from waltap.changes.decode.relation_name import schema_and_table
+from waltap.changes.decode.relation import schema_and_table
 from waltap.changes.transactions.position import lsn_text
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.signals.signal import SnapshotRequest

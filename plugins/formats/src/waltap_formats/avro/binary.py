@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.schema_mismatch import SchemaMismatch, required
+from waltap.encoders.format.converter import SchemaMismatch, required
 from waltap_formats.avro.schema import is_map
 from waltap_formats.varint import unsigned
 

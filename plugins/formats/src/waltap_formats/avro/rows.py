@@ -19,8 +19,7 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events.shape import ShapeColumn, TableShape, column_value
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import ColumnMapping
-from waltap.encoders.format.converter import WriteCreates, WriteKeys, Written
-from waltap.encoders.format.frame import EventFrame
+from waltap.encoders.format.converter import EventFrame, WriteCreates, WriteKeys, Written
 from waltap.encoders.json.codec import MISFITS
 from waltap_formats.avro.binary import RANGES, avro_writer, integer_writer, long_bytes
 from waltap_formats.varint import LAST, MORE, unsigned

@@ -14,8 +14,7 @@ from waltap.changes.capture.name_adjustment import schema_namer
 from waltap.changes.events.record import Header
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.json_schema import quote, schema_json
-from waltap.encoders.format.converter import Converter, ConverterContext, Encode
-from waltap.encoders.format.schema_mismatch import SchemaMismatch
+from waltap.encoders.format.converter import Converter, ConverterContext, Encode, SchemaMismatch
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties, json_writer
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.cloudevents.properties import CloudEventsProperties

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.schema_mismatch import SchemaMismatch, required
+from waltap.encoders.format.converter import SchemaMismatch, required
 from waltap_formats.avro.binary import RANGES
 from waltap_formats.protobuf.schema import LOGICAL
 from waltap_formats.varint import unsigned

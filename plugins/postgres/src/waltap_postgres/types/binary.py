@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 from waltap.changes.arrow.column import byte_strings, converted, strings
 from waltap.changes.decode.relation import Column, DataType
-from waltap.changes.mapping.column_default import default_value
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
-from waltap.changes.mapping.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.changes.mapping.value_form import (
+    ValueForm,
+    column_mapping,
+    default_value,
+    placeholder_text,
+)
 from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin, builtin_name
 

@@ -5,11 +5,15 @@ from itertools import count
 
 from waltap.changes.arrow.column import strings
 from waltap.changes.decode.relation import Column, DataType, TypeKind
-from waltap.changes.mapping.column_default import default_value
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.mapping.type_mapping import ColumnMapping, JsonExpression, TypeMapper
-from waltap.changes.mapping.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.changes.mapping.value_form import (
+    ValueForm,
+    column_mapping,
+    default_value,
+    placeholder_text,
+)
 from waltap.ports.specs import TypeSpec
 
 __all__ = ["ENUM_SPECS", "written_labels"]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from waltap.changes.arrow.column import converted
 from waltap.changes.decode.relation import Column
-from waltap.changes.mapping.column_default import default_value
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.changes.mapping.value_form import (
     OutOfRange,
     ValueForm,
     column_mapping,
+    default_value,
     placeholder_text,
 )
 from waltap.ports.specs import TypeSpec

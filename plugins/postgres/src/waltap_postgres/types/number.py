@@ -10,7 +10,6 @@ import msgspec
 
 from waltap.changes.arrow import column as arrow_column
 from waltap.changes.decode.relation import Column
-from waltap.changes.mapping.column_default import default_value
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.java_number import float_text, single
 from waltap.changes.mapping.type_mapping import (
@@ -19,7 +18,7 @@ from waltap.changes.mapping.type_mapping import (
     JsonExpression,
     TypeMapper,
 )
-from waltap.changes.mapping.value_form import ValueForm, column_mapping
+from waltap.changes.mapping.value_form import ValueForm, column_mapping, default_value
 from waltap.encoders.json import columns
 from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin, builtin_name

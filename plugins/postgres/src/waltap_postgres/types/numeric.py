@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from waltap.changes.arrow.column import AS_TEXT, converted, decimals, strings
 from waltap.changes.decode.relation import Column
-from waltap.changes.mapping.column_default import default_value
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.json_schema import number_json, quote
 from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
@@ -19,6 +18,7 @@ from waltap.changes.mapping.value_form import (
     OutOfRange,
     ValueForm,
     column_mapping,
+    default_value,
     placeholder_text,
 )
 from waltap.encoders.json import columns

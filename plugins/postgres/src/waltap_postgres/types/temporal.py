@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from waltap.changes.arrow import column as arrow_column
 from waltap.changes.decode.relation import Column
-from waltap.changes.mapping.column_default import default_value
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import (
     ColumnMapping,
@@ -23,6 +22,7 @@ from waltap.changes.mapping.value_form import (
     OutOfRange,
     ValueForm,
     column_mapping,
+    default_value,
     placeholder_text,
 )
 from waltap.encoders.json import columns

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from waltap.changes.arrow import column as arrow_column
 from waltap.changes.decode.relation import Column, DataType
-from waltap.changes.mapping.column_default import default_value
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.mapping.type_mapping import (
@@ -14,7 +13,12 @@ from waltap.changes.mapping.type_mapping import (
     TypeMapper,
     types_named,
 )
-from waltap.changes.mapping.value_form import ValueForm, column_mapping, placeholder_text
+from waltap.changes.mapping.value_form import (
+    ValueForm,
+    column_mapping,
+    default_value,
+    placeholder_text,
+)
 from waltap.encoders.json import columns
 from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin

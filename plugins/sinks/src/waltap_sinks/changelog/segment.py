@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from waltap.base.files.store import FileStore
-from waltap.changes.arrow.array import integer_array
+from waltap.changes.arrow.column import integer_array
 from waltap.changes.decode.message import Change, Truncate
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple

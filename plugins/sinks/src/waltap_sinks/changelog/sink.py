@@ -15,8 +15,7 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.private_file import private, private_folder
 from waltap.base.files.store import FileStore
 from waltap.changes.decode.message import Change
-from waltap.changes.decode.per_relation import PerRelation
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import PerRelation, Relation
 from waltap.changes.transactions.position import SOLE, Position, Positions, lsn_text
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.sink.fail_stop import FailStop

@@ -4,8 +4,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from waltap.changes.decode.message import Change, Truncate
-from waltap.changes.decode.per_relation import PerRelation
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import PerRelation, Relation
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.changelog.segment import TableBuffer, estimated_bytes

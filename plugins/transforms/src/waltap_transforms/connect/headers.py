@@ -10,13 +10,14 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import Schema
-from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
 from waltap.encoders.format.record_transform import (
+    ConnectHeader,
+    ConnectRecord,
     RecordTransform,
     RecordTransformContext,
     RecordUnfit,
+    SchemaMemory,
 )
-from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.connect.literal import parse_literal
 from waltap_transforms.connect.sides import NullToDefault, Row, map_of, of_fields, struct_of
 from waltap_transforms.connect.spec import connect_spec, each

@@ -7,9 +7,7 @@ from pydantic import field_validator
 
 from waltap.base.property import CommaList, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap_transforms.connect.java_number import (
     DECIMAL,
     big_decimal,

@@ -7,9 +7,7 @@ from pydantic import model_validator
 
 from waltap.base.property import declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap_transforms.connect.sides import Change, NullToDefault, copied, sides
 
 __all__ = ["SCHEMA_METADATA"]

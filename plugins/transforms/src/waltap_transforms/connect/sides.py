@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordTransform, RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordTransform, RecordUnfit
 from waltap.ports.specs import RecordTransformSpec
 from waltap_transforms.connect.spec import connect_spec
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from waltap.base.property import Properties
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordTransform
+from waltap.encoders.format.record_transform import ConnectRecord, RecordTransform
 from waltap.ports.specs import RecordTransformSpec
 
 __all__ = ["connect_spec", "each"]

@@ -7,8 +7,8 @@ from pydantic import model_validator
 
 from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
-from waltap.encoders.format.connect_record import ConnectRecord
 from waltap.encoders.format.record_transform import (
+    ConnectRecord,
     RecordTransform,
     RecordTransformContext,
     RecordUnfit,

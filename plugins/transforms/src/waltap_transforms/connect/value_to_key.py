@@ -4,13 +4,13 @@ from typing import Any
 
 from waltap.base.property import CommaList, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
 from waltap.encoders.format.record_transform import (
+    ConnectRecord,
     RecordTransform,
     RecordTransformContext,
     RecordUnfit,
+    SchemaMemory,
 )
-from waltap.encoders.format.schema_memory import SchemaMemory
 from waltap_transforms.connect.sides import NullToDefault, map_of, struct_of
 from waltap_transforms.connect.spec import connect_spec
 

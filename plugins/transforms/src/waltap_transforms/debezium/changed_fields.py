@@ -8,8 +8,7 @@ import msgspec
 
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import ConnectRecord, SchemaMemory
 from waltap_transforms.debezium.structure import is_envelope, member
 
 __all__ = ["ExtractChangedRecordState", "ExtractChangedRecordStateProperties"]

@@ -14,9 +14,13 @@ from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap.changes.capture.name_adjustment import field_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.encoders.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import (
+    ConnectHeader,
+    ConnectRecord,
+    RecordTransformContext,
+    RecordUnfit,
+    SchemaMemory,
+)
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from waltap_transforms.debezium.structure import StructMember, field_of, is_envelope, member
 from waltap_transforms.debezium.tracing import EventTracing

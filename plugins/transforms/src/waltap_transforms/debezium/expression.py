@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 
 __all__ = ["ENTRY_POINTS", "Expression", "cel_expression", "compiled", "members", "python_function"]
 

@@ -6,8 +6,7 @@ from pydantic import field_validator
 
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
 from waltap_transforms.debezium.wkb import is_extended, swapped, with_srid, without_srid
 

@@ -8,8 +8,7 @@ from pydantic import model_validator
 
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.structure import field_of, required_struct
 
 __all__ = ["HeaderToValue", "HeaderToValueProperties"]

@@ -13,8 +13,7 @@ from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap.changes.capture.name_adjustment import schema_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.structure import defaults_of, filled, is_envelope, without_repeats
 
 __all__ = ["ByLogicalTableRouter", "ByLogicalTableRouterProperties"]

@@ -8,9 +8,12 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import (
+    ConnectHeader,
+    ConnectRecord,
+    RecordUnfit,
+    SchemaMemory,
+)
 from waltap_transforms.debezium.structure import (
     defaults_of,
     field_of,

@@ -8,9 +8,7 @@ from pydantic import field_validator
 
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap_transforms.debezium.java_hash import java_hash, murmur_hash
 from waltap_transforms.debezium.structure import field_of, is_envelope
 

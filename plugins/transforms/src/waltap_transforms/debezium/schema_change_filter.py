@@ -3,7 +3,7 @@
 from pydantic import field_validator
 
 from waltap.base.property import CommaList, Properties, declare
-from waltap.encoders.format.connect_record import ConnectRecord
+from waltap.encoders.format.record_transform import ConnectRecord
 
 __all__ = ["SchemaChangeFilter", "SchemaChangeFilterProperties"]
 

@@ -7,8 +7,7 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.expression import Expression, cel_expression, python_function
 
 __all__ = [

@@ -7,9 +7,7 @@ import msgspec
 from waltap.base.property import Properties, declare
 from waltap.changes.capture.name_adjustment import schema_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap_transforms.debezium.structure import is_envelope, member, without_repeats
 
 __all__ = ["ExtractSchema", "ExtractSchemaProperties"]

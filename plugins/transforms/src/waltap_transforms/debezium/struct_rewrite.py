@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import ConnectRecord, SchemaMemory
 
 __all__ = ["Change", "StructRewrite"]
 

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 
 __all__ = [
     "StructMember",

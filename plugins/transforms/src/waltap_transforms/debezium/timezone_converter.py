@@ -10,8 +10,7 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordTransformContext
+from waltap.encoders.format.record_transform import ConnectRecord, RecordTransformContext
 from waltap_transforms.debezium.structure import field_of, is_envelope
 from waltap_transforms.debezium.zone import NamedZone, moved_time, moved_timestamp
 

@@ -13,9 +13,13 @@ import msgspec
 from waltap.base.java_properties import parse_properties
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.connect_record import ConnectHeader, ConnectRecord
-from waltap.encoders.format.record_transform import RecordTransformContext, RecordUnfit
-from waltap.encoders.format.schema_memory import SchemaMemory
+from waltap.encoders.format.record_transform import (
+    ConnectHeader,
+    ConnectRecord,
+    RecordTransformContext,
+    RecordUnfit,
+    SchemaMemory,
+)
 from waltap_transforms.debezium.structure import StructMember, field_of, is_envelope, member
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from typing import Any
 
 from waltap.changes.mapping import double_text, float_text
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.connect_record import ConnectRecord
-from waltap.encoders.format.record_transform import RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
 
 __all__ = ["VectorToJson"]

@@ -42,7 +42,7 @@ Texts = "Sequence[str | None] | pa.StringArray"
 def _strings(values: "Sequence[str | None] | pa.StringArray") -> "pa.StringArray":
     import pyarrow as pa
 
-    from waltap.changes.arrow.array import string_array
+    from waltap.changes.arrow.column import string_array
 
     return values if isinstance(values, pa.Array) else string_array(values)
 
