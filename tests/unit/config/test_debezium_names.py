@@ -13,11 +13,9 @@ from waltap.base.property import Properties, declarations, declare
 from waltap.cli.reference.debezium import debezium_page
 from waltap.cli.reference.properties import components, properties_page
 from waltap.config.debezium_names import (
-    KNOWN_NAMES,
-    MAPPED,
     OLD_NAMES,
     OLD_VALUES,
-    PropertyTreatment,
+    debezium_names,
     known,
 )
 from waltap.config.layers import load, read_debezium
@@ -49,6 +47,7 @@ OURS = {
 """Defaults that differ on purpose: batches are not what Debezium polls; the converter of CloudEvents has a
 property of its own by a name that the connector has; an offset is stored soon; secrets are known by what they are."""
 
+KNOWN_NAMES = debezium_names().known
 HOST = Host()
 DECLARED = [
     (heading, declaration)
@@ -58,7 +57,9 @@ DECLARED = [
 SINGLE = {name for _, declaration in DECLARED for name in declaration.names}
 FAMILIES = [declaration.family for _, declaration in DECLARED if declaration.family]
 MAPPED_NAMES = {
-    re.split(r"[.=](?:NAME|required|enabled)", n)[0] for k in MAPPED for n in k.split(", ")
+    re.split(r"[.=](?:NAME|required|enabled)", n)[0]
+    for k in debezium_names().mapped
+    for n in k.split(", ")
 }
 POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 
@@ -145,7 +146,7 @@ OF_FAMILIES = (
 
 
 def test_what_has_no_effect_is_accepted_at_any_value_and_noted() -> None:
-    ignored = [n for n, e in KNOWN_NAMES.items() if e.treatment is PropertyTreatment.IGNORED]
+    ignored = [n for n, e in KNOWN_NAMES.items() if e.ignored]
     for name in (*ignored, *OF_FAMILIES):
         for value in ("1", "some.Thing"):
             resolution = examined({name: value})
@@ -154,9 +155,7 @@ def test_what_has_no_effect_is_accepted_at_any_value_and_noted() -> None:
     assert {KNOWN_NAMES[name].default for name in ignored} == {""}, "nothing is compared with it"
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, e in KNOWN_NAMES.items() if e.treatment is PropertyTreatment.DEFAULT_ONLY]
-)
+@pytest.mark.parametrize("name", [n for n, e in KNOWN_NAMES.items() if not e.ignored])
 def test_a_value_that_would_change_what_users_get_is_refused_with_a_reason(name: str) -> None:
     entry = KNOWN_NAMES[name]
     value = {"exactly.once.support": "required", "exactly.once.source.support": "enabled"}

@@ -17,7 +17,7 @@ from waltap.base.placeholder import SecretMissing, SecretRefresh, fill, holds_pl
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.redaction import HIDDEN, hide, looks_secret, redacted, without
 from waltap.base.text import nearest, printable
-from waltap.config.debezium_names import KNOWN_NAMES, KnownProperty, PropertyTreatment, known
+from waltap.config.debezium_names import KnownProperty, debezium_names, known
 from waltap.config.layers import SINK_PREFIX, GivenProperty
 from waltap.errors import ConfigurationError, PropertyProblem
 
@@ -295,7 +295,7 @@ class Namespace:
                 continue
             entry = None if self._prefix else known(name) or elsewhere(name)
             if entry is None:
-                names = {*self._declared, *(() if self._prefix else KNOWN_NAMES)}
+                names = {*self._declared, *(() if self._prefix else debezium_names().known)}
                 guess = (beside.written(name) if beside else None) or nearest(name, names)
                 if likely and guess is None:
                     continue
@@ -311,8 +311,7 @@ class Namespace:
                 accepted = (
                     f"it has its default: {entry.default}" if entry.default else "it is empty"
                 )
-                ignored = entry.treatment is PropertyTreatment.IGNORED
-                self._findings.ignored[name] = entry.why if ignored else accepted
+                self._findings.ignored[name] = entry.why if entry.ignored else accepted
             else:
                 what = "is a property of Debezium's that waltap does not support"
                 what += f": {entry.why}" if entry.why else " yet"

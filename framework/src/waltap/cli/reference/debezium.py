@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 from waltap.base.property import declarations
 from waltap.base.text import GENERATED, table
 from waltap.cli.reference.properties import components
-from waltap.config.debezium_names import (
-    KNOWN_FAMILIES,
-    KNOWN_NAMES,
-    MAPPED,
-    OLD_NAMES,
-    KnownProperty,
-    PropertyTreatment,
-)
+from waltap.config.debezium_names import OLD_NAMES, debezium_names
 
 if TYPE_CHECKING:
     from waltap.plugins.host import Host
@@ -41,27 +34,31 @@ def debezium_page(host: "Host") -> str:
     """Return the page."""
     # A declared property is honoured, so an entry of the known names does not count for it.
     declared = {d.name for _, _, model in components(host) for d in declarations(model)}
-    others = {name: entry for name, entry in KNOWN_NAMES.items() if name not in declared}
+    names = debezium_names()
+    others = {name: entry for name, entry in names.known.items() if name not in declared}
     lines = ["# Debezium's properties", "", GENERATED, "", INTRODUCTION]
     lines += ["## Honoured", ""]
     lines += ["All of [Properties](properties.md) whose names do not begin with `waltap.`.", ""]
     lines += ["## Mapped", ""]
     lines += table(
         ("given", "becomes"),
-        ((", ".join(f"`{n}`" for n in names.split(", ")), to) for names, to in MAPPED.items()),
+        (
+            (", ".join(f"`{n}`" for n in given.split(", ")), to)
+            for given, to in names.mapped.items()
+        ),
     )
     lines += ["", "## Refused", ""]
     lines += [ACCEPTED, ""]
-    wanting = {n: e for n, e in others.items() if e.treatment is PropertyTreatment.DEFAULT_ONLY}
+    wanting = {n: e for n, e in others.items() if not e.ignored}
     lines += table(
         ("property", "accepted values", "why no other"),
-        ((f"`{name}`", _accepted(entry), entry.why) for name, entry in sorted(wanting.items())),
+        ((f"`{name}`", _accepted(e.harmless_values), e.why) for name, e in sorted(wanting.items())),
     )
     lines += ["", "## Without effect", ""]
     lines += [IGNORED, ""]
-    ignored = {n: e.why for n, e in others.items() if e.treatment is PropertyTreatment.IGNORED}
-    for pattern, entry in KNOWN_FAMILIES:
-        if entry.treatment is PropertyTreatment.IGNORED:
+    ignored = {n: e.why for n, e in others.items() if e.ignored}
+    for pattern, entry in names.families:
+        if entry.ignored:
             ignored.update(dict.fromkeys(_readable(pattern.pattern), entry.why))
     lines += table(("properties", "why"), _by_reason(ignored))
     lines += ["", "## Old names", ""]
@@ -72,9 +69,7 @@ def debezium_page(host: "Host") -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _accepted(entry: KnownProperty) -> str:
-    """Return the accepted values of a property: they change nothing."""
-    values = (entry.default, *entry.harmless) if entry.default else entry.harmless
+def _accepted(values: tuple[str, ...]) -> str:
     return ", ".join(f"`{value}`" for value in values) or "none"
 
 
