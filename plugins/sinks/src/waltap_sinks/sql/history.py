@@ -21,8 +21,7 @@ from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
 from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
-from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
-from waltap_sinks.sql.targets.versions import shape_of, versions_of
+from waltap_sinks.sql.targets.target import BoundTable, SqlTarget, shape_of
 
 __all__ = ["HistoryWriter"]
 
@@ -50,7 +49,7 @@ class HistoryWriter:
         self._target, self._tables, self._shapes = target, tables, shapes
         self._types, self._properties, self._on_table = types, properties, on_table
         self._rows = RowWriter(target)
-        self._versions = versions_of(target)
+        self._versions = target.versions()
         self._matches = NameMatcher(properties.history_tables)
         self._logs: dict[TargetName, HistoryChanges] = {}
         self._loading: dict[TargetName, tuple[HistoryShape, int]] = {}

@@ -23,7 +23,6 @@ from waltap_sinks.sql.targets.target import (
     SqlTarget,
     TargetDescription,
 )
-from waltap_sinks.sql.targets.versions import versions_of
 
 __all__ = ["TargetTables", "inexact"]
 
@@ -99,7 +98,7 @@ class TargetTables:
         if described is None:
             described = self._create(shape)
         elif isinstance(shape, HistoryShape) and evolves and not target.transactional_ddl:
-            versions_of(target).index(shape)
+            target.versions().index(shape)
         if not described.is_table:
             raise SqlTableUnfit(
                 f"{name} is no table", statement=f"DROP VIEW {name}, or another name"
@@ -232,7 +231,7 @@ class TargetTables:
             raise SqlColumnMissing(f"the target has no table {name}", statement=statement)
         target.create(name, columns, key)
         if isinstance(shape, HistoryShape):
-            versions_of(target).index(shape)
+            target.versions().index(shape)
         log.info("created %s in the target", name)
         described = self._described(shape)
         assert described is not None

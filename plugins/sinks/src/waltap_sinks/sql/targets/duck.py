@@ -1,11 +1,10 @@
-"""DuckDB as target: a file of columns, written by one process."""
+"""Write to a DuckDB file."""
 
 import contextlib
-import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 
@@ -18,52 +17,54 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.shape import TargetColumn, TargetName
-from waltap_sinks.sql.targets.generic import READ_AT_ONCE, GenericTarget
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
+from waltap_sinks.sql.targets.generic import READ_AT_ONCE, GenericTarget, GenericVersions
 from waltap_sinks.sql.targets.target import (
     BoundColumn,
     BoundTable,
     ExistingColumn,
     TargetDescription,
+    VersionStatements,
+    shape_of,
 )
-from waltap_sinks.sql.targets.typed import arrow_type
+from waltap_sinks.sql.targets.typed import arrow_type, instant, is_wider
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["DuckTarget"]
 
-COLUMNS = """
+COLUMNS: Final = """
     SELECT column_name, data_type FROM duckdb_columns()
     WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
       AND database_name = current_database() ORDER BY column_index
 """
-KEYS = """
+KEYS: Final = """
     SELECT constraint_column_names FROM duckdb_constraints()
     WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
       AND database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')
 """
-VIEWS = """
+VIEWS: Final = """
     SELECT count(*) FROM duckdb_views()
     WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(view_name) = lower(%s)
       AND database_name = current_database()
 """
-MADE = """
+MADE: Final = """
     SELECT sql FROM duckdb_tables()
     WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
       AND database_name = current_database()
 """
 
+WIDER: Final = (("SMALLINT", "INTEGER", "BIGINT"), ("FLOAT", "DOUBLE"))
+
 
 class DuckTarget(GenericTarget):
-    """A connection to a DuckDB file, which no other process may have open.
+    """Connect to a DuckDB file, which no other process may open.
 
-    Rows go in as Arrow columns, with their types. There are no savepoints: what fails in the middle of a
-    large transaction undoes all of it.
+    Rows go in as Arrow columns. There are no savepoints, so a failure undoes the whole transaction.
     """
 
     savepoints = False
-    versions = ("generic_versions", "DuckVersions")
     backend = "duckdb"
     errors = duckdb.Error
     schemas = True
@@ -105,7 +106,7 @@ class DuckTarget(GenericTarget):
         return self._overwritten or super().replaced()
 
     def _mark(self) -> tuple[int, int] | None:
-        """Return what changes with each write to the file. DuckDB writes within transactions only."""
+        """Return size and time of the file; DuckDB writes it in transactions only."""
         found = self._status()
         return None if found is None else (found.st_size, found.st_mtime_ns)
 
@@ -131,9 +132,6 @@ class DuckTarget(GenericTarget):
 
     # --- tables ---
 
-    def quoted(self, name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
-
     def describe(self, name: TargetName) -> TargetDescription | None:
         place = [name.schema, name.name]
         info = self.run(COLUMNS, place)
@@ -152,14 +150,7 @@ class DuckTarget(GenericTarget):
         return _type_of(arrow_type(column))
 
     def widened(self, existing: str, wanted: str) -> bool:
-        families = (("SMALLINT", "INTEGER", "BIGINT"), ("FLOAT", "DOUBLE"))
-        for family in families:
-            if existing in family and wanted in family:
-                return family.index(wanted) > family.index(existing)
-        if existing.startswith("DECIMAL") and wanted.startswith("DECIMAL"):
-            (p, s), (q, r) = _digits(existing), _digits(wanted)
-            return q - r > p - s or r > s
-        return wanted == "VARCHAR" != existing
+        return is_wider(existing, wanted, WIDER, text="VARCHAR")
 
     def adapter(self, kind: Any) -> Any:
         return None
@@ -168,48 +159,37 @@ class DuckTarget(GenericTarget):
         return f"from_hex('{value.hex()}')"
 
     def moment(self, ts: int) -> object:
-        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts)
+        return instant(ts)
 
     # --- rows ---
 
+    def versions(self) -> VersionStatements:
+        return DuckVersions(self)
+
     @contextlib.contextmanager
-    def given(self, name: str, columns: dict[str, Sequence[Any]]) -> Iterator[None]:
-        """Have a table of these columns under ``name`` for as long as the block takes."""
+    def given(self, columns: Any) -> Iterator[None]:
+        """Provide ``columns`` as the table ``waltap_rows`` within the block."""
         import pyarrow as pa
 
-        self._raw.register(name, pa.table(columns))
+        table = pa.table(columns) if isinstance(columns, dict) else columns
+        self._raw.register("waltap_rows", table)
         try:
             yield
         finally:
-            with contextlib.suppress(duckdb.Error):  # a transaction that failed takes nothing more
-                self._raw.unregister(name)
+            with contextlib.suppress(duckdb.Error):  # a failed transaction refuses statements
+                self._raw.unregister("waltap_rows")
 
     def _put(
-        self,
-        verb: str,
-        ending: str,
-        table: BoundTable,
-        columns: Sequence[BoundColumn],
-        rows: Sequence[Tuple],
+        self, ending: str, table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
     ) -> int:
-        batch = self.rows.batch(table.shape, rows)
         names = ", ".join(column.quoted for column in columns)
         sent = ", ".join(self.quoted(column.source.column.name) for column in columns)
-        self._raw.register("waltap_rows", batch)
-        try:
-            return self.change(
-                f"{verb} {table.quoted} ({names}) SELECT {sent} FROM waltap_rows{_plain(ending)}",
-                (),
-            )
-        finally:
-            with contextlib.suppress(duckdb.Error):  # a transaction that failed takes nothing more
-                self._raw.unregister("waltap_rows")
+        select = f"SELECT {sent} FROM waltap_rows{ending.replace('%%', '%')}"
+        with self.given(self.rows.batch(table.shape, rows)):
+            return self.change(f"INSERT INTO {table.quoted} ({names}) {select}", ())
 
     def same(self, name: str) -> str:
         return f"{name} IS NOT DISTINCT FROM %s"
-
-    def one_row(self, table: str, tests: str) -> str:
-        return f" WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
 
     # --- failures ---
 
@@ -227,13 +207,13 @@ class DuckTarget(GenericTarget):
         return None
 
     def said(self, error: BaseException) -> str:
-        """Return what DuckDB says, without the key that a constraint names."""
+        # The message of a constraint names the key.
         text = super().said(error)
         return text.partition(" key ")[0] if "Duplicate key" in text else text
 
 
 class _DuckCursor:
-    """What DuckDB answers, as a cursor has it."""
+    """Give DuckDB's result the attributes of a cursor."""
 
     def __init__(self, found: Any) -> None:
         self.description = found.description
@@ -246,35 +226,30 @@ class _DuckCursor:
         return list(self._rows)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Do nothing: the result is complete."""
 
 
 def _made(path: Path) -> None:
-    """Make a file, whole or not at all: DuckDB opens none that it was killed in the making of."""
+    """Create a file atomically.
+
+    DuckDB refuses a file whose creation was killed.
+    """
     begun = path.with_name(f"{path.name}.new")
     begun.unlink(missing_ok=True)
     duckdb.connect(begun).close()
     begun.replace(path)
 
 
-def _plain(text: str) -> str:
-    """Return SQL that has no values in it, of one that had doubled its %."""
-    return text.replace("%%", "%")
-
-
 def _collation(made: str, column: str) -> str:
-    """Return the collation that the statement of a table gives a column, "" where it gives none. DuckDB
-    shows it nowhere else."""
+    """Return a column's collation in the table's statement, or "".
+
+    DuckDB shows it nowhere else.
+    """
     name = re.escape('"' + column.replace('"', '""') + '"') + "|" + re.escape(column)
     found = re.search(
         rf"[(,]\s*(?:{name})\s+\w+(?:\([^)]*\))?\s+COLLATE\s+([\w.]+)", made, re.IGNORECASE
     )
     return found[1] if found and found[1].upper() not in {"C", "BINARY", "POSIX"} else ""
-
-
-def _digits(kind: str) -> tuple[int, int]:
-    precision, scale = kind.removeprefix("DECIMAL(").removesuffix(")").split(",")
-    return int(precision), int(scale)
 
 
 def _type_of(kind: "pa.DataType") -> str:
@@ -292,3 +267,41 @@ def _type_of(kind: "pa.DataType") -> str:
     if pat.is_decimal(kind) and kind.precision <= 38:
         return f"DECIMAL({kind.precision},{kind.scale})"
     return f"{_type_of(kind.value_type)}[]" if pat.is_list(kind) else "VARCHAR"
+
+
+class DuckVersions(GenericVersions):
+    """Send keys as a table, since DuckDB scans the history for each statement."""
+
+    _target: DuckTarget
+
+    def index(self, shape: HistoryShape) -> None:
+        # With an index DuckDB would make a DELETE and an INSERT of each UPDATE.
+        pass
+
+    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
+        quoted, shape = self._target.quoted, shape_of(table)
+        sets = f"{quoted(shape.valid_to)} = k.ended, {quoted(shape.current)} = FALSE"
+        moments = {"ended": list(map(self.time, times))}
+        return self._update(table, keys, moments, sets, f"t.{quoted(shape.current)}")
+
+    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
+        quoted, shape = self._target.quoted, shape_of(table)
+        where = f"NOT t.{quoted(shape.current)} AND t.{quoted(shape.valid_to)} IS NULL"
+        return self._update(table, keys, {}, f"{quoted(shape.current)} = TRUE", where)
+
+    def _update(
+        self,
+        table: BoundTable,
+        keys: Sequence[Any],
+        more: dict[str, list[object]],
+        sets: str,
+        where: str,
+    ) -> int:
+        columns = self._target.rows.keys(table.shape, keys)
+        same = " AND ".join(f"t.{key.quoted} = k.c{n}" for n, key in enumerate(table.key))
+        with self._target.given({f"c{n}": column for n, column in enumerate(columns)} | more):
+            return self._target.change(
+                f"UPDATE {table.quoted} AS t SET {sets} FROM waltap_rows AS k"
+                f" WHERE {same} AND {where}",
+                (),
+            )

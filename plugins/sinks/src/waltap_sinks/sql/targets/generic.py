@@ -1,4 +1,4 @@
-"""Targets that take values one statement for many rows: what their dialects share."""
+"""Write to databases by statements for one row each, run for many."""
 
 import abc
 import contextlib
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy
 
@@ -19,38 +19,43 @@ from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlConflict,
-    SqlConstraintViolated,
     SqlFailed,
-    SqlRefused,
     SqlUnreachable,
     SqlValueUnfit,
 )
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TargetColumn
-from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, SqlTarget, chunks
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetShape, with_suffix
+from waltap_sinks.sql.targets.target import (
+    BoundColumn,
+    BoundTable,
+    SqlTarget,
+    VersionStatements,
+    assignments,
+    chunks,
+    escaped,
+    on_conflict,
+)
 from waltap_sinks.sql.targets.typed import TypedRows
 
-__all__ = ["GenericTarget", "escaped"]
+__all__ = ["READ_AT_ONCE", "GenericTarget", "GenericVersions", "indexed"]
 
-AT_ONCE = 5_000
-"""Rows of one call of the driver."""
-
-READ_AT_ONCE = 2_000
-
-LOOKED_UP = 200
-"""Keys of one query."""
+# Rows of one call of the driver.
+AT_ONCE: Final = 5_000
+READ_AT_ONCE: Final = 2_000
+# Keys of one query.
+KEYS_AT_ONCE: Final = 200
 
 
 class GenericTarget(SqlTarget):
-    """A connection by SQLAlchemy's driver of a dialect. Statements have %s for values, in all dialects."""
+    """Connect by the driver of a SQLAlchemy dialect."""
 
     schemas = False
+    # SQLAlchemy's name of dialect and driver.
     backend: str
-    """What SQLAlchemy calls dialect and driver."""
+    # The driver's exceptions.
     errors: type[Exception]
-    """The driver's own exceptions."""
+    # The driver takes ? for values; otherwise %s.
     qmark = True
-    """The driver takes ? for values; otherwise %s."""
 
     def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
         self._properties, self._context = properties, context
@@ -71,11 +76,11 @@ class GenericTarget(SqlTarget):
         self.prepare()
 
     def options(self) -> dict[str, Any]:
-        """Return what the driver's connect is given besides."""
+        """Return further arguments of the driver's connect."""
         return {}
 
     def prepare(self) -> None:
-        """Set the session up."""
+        """Configure the session."""
 
     def close(self) -> None:
         raw, self._raw = self._raw, None
@@ -106,10 +111,10 @@ class GenericTarget(SqlTarget):
             raise
         self.run(f"RELEASE SAVEPOINT {name}")
 
-    # --- the file, of targets that are one ---
+    # --- the file of a target that is one ---
 
     def keep_file(self, place: str | None) -> None:
-        """Take note of the file that was opened; None: there is none."""
+        """Record the opened file, if there is one."""
         self._file = Path(place).absolute() if place and Path(place).is_file() else None
         self._opened = self._inode()
 
@@ -130,7 +135,7 @@ class GenericTarget(SqlTarget):
 
     @property
     def rows(self) -> TypedRows:
-        """Return what makes values of tuples."""
+        """Return the conversion of tuples to values."""
         if self._rows is None:
             assert self._context.types is not None
             self._rows = TypedRows(self._context.types, self.adapter)
@@ -138,7 +143,10 @@ class GenericTarget(SqlTarget):
 
     @abc.abstractmethod
     def adapter(self, kind: Any) -> Any:
-        """Return what makes of a value of an Arrow type what the driver takes; None: it stays."""
+        """Return the driver's conversion for an Arrow type.
+
+        None leaves the values as they are.
+        """
 
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
         cursor = self._executed(statement, parameters)
@@ -158,7 +166,10 @@ class GenericTarget(SqlTarget):
         return cursor
 
     def many(self, statement: str, columns: Sequence[Sequence[Any]]) -> int:
-        """Run one statement for each row of ``columns``; return how many rows it changed."""
+        """Run one statement for each row of ``columns``.
+
+        Return the number of changed rows.
+        """
         cursor, count = self._raw.cursor(), 0
         text = self._placed(statement)
         for some in chunks(list(zip(*columns, strict=True)), AT_ONCE):
@@ -168,7 +179,7 @@ class GenericTarget(SqlTarget):
         return count
 
     def read(self, statement: str) -> Iterator[Sequence[Any]]:
-        """Give the rows of a query as they come, for who writes nothing."""
+        """Yield the rows of a query for a caller that writes nothing."""
         cursor = self.streaming_cursor()
         try:
             cursor.execute(statement)
@@ -179,17 +190,17 @@ class GenericTarget(SqlTarget):
             self._raw.rollback()
 
     def streaming_cursor(self) -> Any:
-        """Return a cursor that does not take all rows at once."""
+        """Return a cursor that does not fetch all rows at once."""
         return self._raw.cursor()
 
     def literal(self, value: object) -> str:
-        """Return a value that the driver gave as a literal that compares as equal to it."""
+        """Return a value of the driver as a literal that equals it."""
         if isinstance(value, bool):
             return str(value).upper()
         if isinstance(value, int):
             return str(value)
         if isinstance(value, float) and math.isfinite(value):
-            return f"{value:.17e}"  # with an exponent it is no decimal
+            return f"{value:.17e}"  # without an exponent it would be a decimal
         if isinstance(value, Decimal) and value.is_finite():
             return f"{value:f}"
         if isinstance(value, bytes):
@@ -197,11 +208,11 @@ class GenericTarget(SqlTarget):
         return self.text_literal(str(value))
 
     def bytes_literal(self, value: bytes) -> str:
-        """Return bytes as a literal of its SQL."""
+        """Return bytes as a literal of SQL."""
         return f"x'{value.hex()}'"
 
     def read_as(self, quoted: str, type_: str) -> str:
-        """Return SQL that reads a column of ``type_`` as exactly as it is kept."""
+        """Return SQL that reads a column of ``type_`` without loss."""
         return quoted
 
     def _placed(self, statement: str) -> str:
@@ -209,68 +220,42 @@ class GenericTarget(SqlTarget):
 
     # --- rows ---
 
+    def versions(self) -> VersionStatements:
+        return GenericVersions(self)
+
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
-        columns = [c for c in table.columns if c.existing.written]
-        return self._put("INSERT INTO", "", table, columns, rows)
+        return self._put("", table, table.written, rows)
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
-        columns = [c for c in table.columns if c.existing.written]
-        return self._put("INSERT INTO", self.on_conflict(table, keep=keep), table, columns, rows)
+        return self._put(self.on_conflict(table, keep=keep), table, table.written, rows)
 
     def _put(
-        self,
-        verb: str,
-        ending: str,
-        table: BoundTable,
-        columns: Sequence[BoundColumn],
-        rows: Sequence[Tuple],
+        self, ending: str, table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
     ) -> int:
         names = ", ".join(escaped(column.quoted) for column in columns)
         places = ", ".join(["%s"] * len(columns))
-        statement = f"{verb} {escaped(table.quoted)} ({names}) VALUES ({places}){ending}"
+        statement = f"INSERT INTO {escaped(table.quoted)} ({names}) VALUES ({places}){ending}"
         values = self.rows.columns(table.shape, [column.source for column in columns], rows)
         return self.many(statement, values)
 
     def on_conflict(self, table: BoundTable, *, keep: bool) -> str:
-        """Return what an INSERT ends with where rows of the same key may be there."""
-        keys = {key.quoted for key in table.key}
-        names = ", ".join(escaped(key.quoted) for key in table.key)
-        sets = [
-            f"{escaped(column.quoted)} = excluded.{escaped(column.quoted)}"
-            for column in table.columns
-            if column.quoted not in keys and column.existing.settable
-        ]
-        if table.soft is not None:
-            sets.append(f"{escaped(table.soft)} = NULL")
-        if keep or not sets:
-            return f" ON CONFLICT ({names}) DO NOTHING"
-        return f" ON CONFLICT ({names}) DO UPDATE SET {', '.join(sets)}"
+        """Return the end of an INSERT whose keys may exist."""
+        return on_conflict(table, keep=keep)
 
     def update(
         self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> int:
         sent = {column.index for column in columns}
-        keys = {key.quoted for key in table.key}
-        chosen = [c for c in table.columns if c.source.index in sent and c.existing.written]
-        settable = [c for c in chosen if c.quoted not in keys and c.existing.settable] or [
-            *table.key
-        ]
-        statement = (
-            f"UPDATE {escaped(table.quoted)} SET {self._sets(table, settable)}{_keyed(table)}"
-        )
+        chosen = [column for column in table.written if column.source.index in sent]
+        settable = [
+            c for c in table.set_by_upsert() if c.existing.written and c.source.index in sent
+        ] or [*table.key]
+        statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, settable)}{_of_key(table)}"
         values = self.rows.columns(table.shape, [c.source for c in (*settable, *table.key)], rows)
         count = self.many(statement, values)
         if count < len(rows):
-            count += self._put(
-                "INSERT INTO", self.on_conflict(table, keep=True), table, chosen, rows
-            )
+            count += self._put(self.on_conflict(table, keep=True), table, chosen, rows)
         return count
-
-    def _sets(self, table: BoundTable, columns: Sequence[BoundColumn]) -> str:
-        sets = [f"{escaped(column.quoted)} = %s" for column in columns]
-        if table.soft is not None:
-            sets.append(f"{escaped(table.soft)} = NULL")
-        return ", ".join(sets)
 
     def move(self, table: BoundTable, old: Sequence[Any], row: Tuple) -> int:
         sent = [
@@ -278,17 +263,17 @@ class GenericTarget(SqlTarget):
         ]
         values = self.rows.columns(table.shape, [c.source for c in sent], [row])
         keys = self.rows.keys(table.shape, [old[0] if len(old) == 1 else tuple(old)])
-        statement = f"UPDATE {escaped(table.quoted)} SET {self._sets(table, sent)}{_keyed(table)}"
+        statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, sent)}{_of_key(table)}"
         return self.many(statement, [*values, *keys])
 
     def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
-        statement = f"DELETE FROM {escaped(table.quoted)}{_keyed(table)}"
+        statement = f"DELETE FROM {escaped(table.quoted)}{_of_key(table)}"
         return self.many(statement, self.rows.keys(table.shape, keys))
 
     def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         one = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
         rows, count = list(zip(*self.rows.keys(table.shape, keys), strict=True)), 0
-        for some in chunks(rows, LOOKED_UP):
+        for some in chunks(rows, KEYS_AT_ONCE):
             tests = f"({' OR '.join([f'({one})'] * len(some))})"
             if where:
                 tests += f" AND {escaped(where)}"
@@ -301,33 +286,27 @@ class GenericTarget(SqlTarget):
 
     def mark_deleted(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
         assert table.soft is not None
-        statement = f"UPDATE {escaped(table.quoted)} SET {escaped(table.soft)} = %s{_keyed(table)}"
+        statement = f"UPDATE {escaped(table.quoted)} SET {escaped(table.soft)} = %s{_of_key(table)}"
         moments = [self.moment(ts) for ts in times]
         return self.many(statement, [moments, *self.rows.keys(table.shape, keys)])
 
     @abc.abstractmethod
     def moment(self, ts: int) -> object:
-        """Return an instant, µs since 1970 UTC, as the driver takes it."""
+        """Return the driver's value of an instant (µs since 1970 UTC)."""
 
-    def delete_row(self, table: BoundTable, row: Tuple) -> bool:
-        columns = [c for c in table.columns if c.existing.written]
-        values = self.rows.columns(table.shape, [c.source for c in columns], [row])
-        tests = " AND ".join(self.same(escaped(column.quoted)) for column in columns) or "1 = 1"
-        place = escaped(table.quoted)
-        if self.many(f"DELETE FROM {place}{self.one_row(place, tests)}", values):
-            return True
-        return not self.run(f"SELECT 1 FROM {place} WHERE {tests} LIMIT 1", [v[0] for v in values])
+    def equal_tests(
+        self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
+    ) -> tuple[list[str], list[Any]]:
+        values = self.rows.columns(shape, [column.source for column in columns], [row])
+        tests = [self.same(escaped(column.quoted)) for column in columns]
+        return tests, [value for (value,) in values]
 
     @abc.abstractmethod
     def same(self, name: str) -> str:
-        """Return SQL that compares a column with %s, NULL with NULL too."""
+        """Return SQL that compares a column with %s; NULL equals NULL."""
 
-    @abc.abstractmethod
     def one_row(self, table: str, tests: str) -> str:
-        """Return what a DELETE or UPDATE ends with that is of one row of those that pass ``tests``."""
-
-    def delete_all(self, table: BoundTable) -> None:
-        self.run(f"DELETE FROM {table.quoted}")
+        return f" WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
 
     def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
         for table in reversed(self.ordered(tables)):
@@ -340,7 +319,7 @@ class GenericTarget(SqlTarget):
 
     @abc.abstractmethod
     def meaning(self, error: BaseException) -> type[SinkError] | None:
-        """Return the class of what to tell of an exception, None for one that has none of its own."""
+        """Return the class of an exception, None if it has no class of its own."""
 
     def lost(self, error: BaseException) -> bool:
         return isinstance(error, OSError) or self.meaning(error) is SqlUnreachable
@@ -351,36 +330,86 @@ class GenericTarget(SqlTarget):
     def failure(
         self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
     ) -> SinkError:
-        kind = self.meaning(error) or SqlFailed
-        if isinstance(error, OSError):
-            kind = SqlUnreachable
+        kind = SqlUnreachable if isinstance(error, OSError) else self.meaning(error) or SqlFailed
         name = "the table" if table is None else str(table.shape.name)
         where = "the target" if table is None else name
-        text = f"{where}: {self.said(error)}"
         fields = {"url": self.url, "table": name, "position": position, "positions": positions}
         if kind is SqlColumnMissing:
             fields["statement"] = f"ALTER TABLE {name} ADD COLUMN …"
-        return kind(text, **fields)
+        return kind(f"{where}: {self.said(error)}", **fields)
 
     def said(self, error: BaseException) -> str:
-        """Return what the driver says, without values of rows."""
-        if self.meaning(error) in {
-            SqlConstraintViolated,
-            SqlRefused,
-            SqlColumnMissing,
-            SqlUnreachable,
-        }:
-            return redacted(str(error).partition("\n")[0])
+        """Return the driver's message without values of rows."""
         if self.meaning(error) is SqlValueUnfit:
             return "a value does not fit its column"
         return redacted(str(error).partition("\n")[0])
 
 
-def escaped(text: str) -> str:
-    """Return SQL that stands in a statement with %s for values."""
-    return text.replace("%", "%%")
+def _of_key(table: BoundTable) -> str:
+    """Return the condition for one key."""
+    return " WHERE " + " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
 
 
-def _keyed(table: BoundTable) -> str:
-    tests = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
-    return f" WHERE {tests}"
+def _sets(table: BoundTable, columns: Sequence[BoundColumn]) -> str:
+    return assignments(table, columns, lambda _column: "%s")
+
+
+class GenericVersions(VersionStatements):
+    """Run one statement for each row by the driver's ``executemany``."""
+
+    _target: GenericTarget
+
+    def time(self, ts: int) -> object:
+        return self._target.moment(ts)
+
+    def index(self, shape: HistoryShape) -> None:
+        if shape.key:
+            # An index keeps its name when its table is renamed, so the name has the relation's OID.
+            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}")
+
+    def _index(self, shape: HistoryShape, name: str) -> None:
+        quoted = self._target.quoted
+        columns = ", ".join(map(quoted, indexed(shape)))
+        table = self._target.quoted_table(shape.name)
+        self._target.run(
+            f"CREATE INDEX {quoted(with_suffix(name, '_open'))} ON {table} ({columns})"
+        )
+
+    def insert_filled(
+        self,
+        table: BoundTable,
+        rows: Sequence[Tuple],
+        lacking: Sequence[TargetColumn],
+        keys: Sequence[Any],
+    ) -> int:
+        target, place = self._target, escaped(table.quoted)
+        sent, absent = self._split(table, lacking)
+        names = ", ".join(escaped(column.quoted) for column in (*sent, *absent))
+        chosen = ["%s"] * len(sent) + [f"o.{escaped(column.quoted)}" for column in absent]
+        tests = " AND ".join(f"o.{escaped(key.quoted)} = %s" for key in table.key)
+        statement = (
+            f"INSERT INTO {place} ({names}) SELECT {', '.join(chosen)} FROM (SELECT 1 AS one) AS s"
+            f" LEFT JOIN {place} AS o ON {tests} AND o.{self._current(table)}"
+        )
+        values = target.rows.columns(table.shape, [column.source for column in sent], rows)
+        return target.many(statement, [*values, *target.rows.keys(table.shape, keys)])
+
+    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
+        return self._target.many(
+            f"UPDATE {escaped(table.quoted)} SET {self._ended(table)}{_of_key(table)}"
+            f" AND {self._current(table)}",
+            [list(map(self.time, times)), *self._target.rows.keys(table.shape, keys)],
+        )
+
+    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
+        current = self._current(table)
+        return self._target.many(
+            f"UPDATE {escaped(table.quoted)} SET {current} = TRUE{_of_key(table)}"
+            f" AND NOT {current} AND {self._valid_to(table)} IS NULL",
+            self._target.rows.keys(table.shape, keys),
+        )
+
+
+def indexed(shape: HistoryShape) -> list[str]:
+    """Return the columns that find the open version of a key."""
+    return [*(column.name for column in shape.key), shape.current]

@@ -1,6 +1,7 @@
-"""MariaDB and MySQL as targets."""
+"""Write to MariaDB or MySQL."""
 
 import datetime as dt
+import itertools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -20,34 +21,43 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.shape import TargetColumn, TargetName
-from waltap_sinks.sql.targets.generic import GenericTarget, escaped
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
+from waltap_sinks.sql.targets.generic import GenericTarget, GenericVersions, indexed
 from waltap_sinks.sql.targets.target import (
     BoundTable,
     ExistingColumn,
     TargetDescription,
+    VersionStatements,
     WriteObstacle,
+    assignments,
     chunks,
+    escaped,
 )
-from waltap_sinks.sql.targets.typed import arrow_type, finite, json_text
+from waltap_sinks.sql.targets.typed import arrow_type, finite, instant, is_wider, json_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MysqlTarget"]
+__all__ = ["INDEX_BYTES", "MysqlTarget"]
 
+# Bytes of an index entry of InnoDB, which the columns of a key share.
 INDEX_BYTES: Final = 3072
-"""Bytes of an index entry of InnoDB: each column of a key gets its share."""
+KEYS_AT_ONCE: Final = 1_000
+# Collations of MariaDB and MySQL that compare texts bytewise, with the spaces at their ends.
 COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
-"""Of MariaDB and MySQL: they compare texts as they are, the spaces at their ends too."""
 EXACT: Final = re.compile(r".*_nopad_bin|utf8mb4_0900_bin|binary")
 
-CONFLICTS: Final = frozenset({1205, 1213, 1020})
-LOST: Final = frozenset({2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1203, 1021, 0})
-REFUSED: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151})
-READ_ONLY: Final = frozenset({1290, 1792, 1836})
-MISSING: Final = frozenset({1054, 1146, 1109})
-UNFIT: Final = frozenset({1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 3140})
+# The server's numbers of errors, by their meaning.
+NUMBERS: Final = {
+    SqlConstraintViolated: (1062, 1452, 1451, 1048, 3819, 4025),
+    SqlConflict: (1205, 1213, 1020),
+    SqlReadOnly: (1290, 1792, 1836),
+    SqlRefused: (1044, 1045, 1049, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151),
+    SqlColumnMissing: (1054, 1146, 1109),
+    SqlUnreachable: (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1203, 1021, 0),
+    SqlValueUnfit: (1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 3140),
+}
+MEANINGS: Final = {number: kind for kind, numbers in NUMBERS.items() for number in numbers}
 COLUMNS: Final = """
     SELECT column_name, column_type, extra, collation_name FROM information_schema.columns
     WHERE table_schema = database() AND table_name = %s ORDER BY ordinal_position
@@ -55,6 +65,10 @@ COLUMNS: Final = """
 INDEXES: Final = """
     SELECT index_name, column_name FROM information_schema.statistics
     WHERE table_schema = database() AND table_name = %s AND non_unique = 0 AND sub_part IS NULL
+"""
+ALL_INDEXES: Final = """
+    SELECT index_name, column_name FROM information_schema.statistics
+    WHERE table_schema = database() AND table_name = %s ORDER BY index_name, seq_in_index
 """
 ENGINE: Final = """
     SELECT e.engine FROM information_schema.tables t JOIN information_schema.engines e
@@ -70,11 +84,11 @@ WIDER: Final = (
 
 
 class MysqlTarget(GenericTarget):
-    """A connection to a MariaDB or MySQL server. Here a schema is a database, so tables have none.
+    """Connect to a MariaDB or MySQL server.
 
-    Texts are longtext (in keys varchar), of utf8mb4 and compared as they are, numerics decimal up to 38
-    digits, instants datetime(6) in UTC, arrays JSON text. DDL commits by itself there: it is done before
-    the transaction of the data.
+    A schema is a database there, so tables have none. Texts are longtext in utf8mb4 (varchar in keys) and
+    compare bytewise. Numerics are decimal up to 38 digits, instants datetime(6) in UTC, and arrays JSON
+    text. DDL commits by itself, so it precedes the transaction of the data.
     """
 
     backend = "mysql+pymysql"
@@ -82,7 +96,6 @@ class MysqlTarget(GenericTarget):
     qmark = False
     transactional_ddl = False
     folds_columns = True
-    versions = ("generic_versions", "MysqlVersions")
     word_type, text_type, time_type = "varchar(191)", "longtext", "datetime(6)"
 
     def options(self) -> dict[str, Any]:
@@ -103,10 +116,10 @@ class MysqlTarget(GenericTarget):
             "SELECT collation_name FROM information_schema.collations WHERE collation_name IN (%s, %s)",
             list(COLLATIONS),
         )
-        # servers before both pad texts with spaces when they compare
+        # Older servers have neither collation and ignore spaces at the end of texts.
         self._collation = found[0][0] if found else "utf8mb4_bin"
+        # The end of a type for texts.
         self.collated = f"CHARACTER SET utf8mb4 COLLATE {self._collation}"
-        """What a type of texts ends with."""
         self.word_type = f"varchar(191) {self.collated}"
         self.text_type = f"longtext {self.collated}"
         ((folding,),) = self.run("SELECT @@lower_case_table_names")
@@ -117,7 +130,7 @@ class MysqlTarget(GenericTarget):
     def close(self) -> None:
         raw, self._raw = self._raw, None
         if raw is not None and raw.open:
-            raw._force_close()  # noqa: SLF001 - a polite goodbye waits for a server that may be gone
+            raw._force_close()  # noqa: SLF001 - close() would wait for a server that may be away
 
     def begin(self) -> None:
         self.run("START TRANSACTION")
@@ -177,16 +190,8 @@ class MysqlTarget(GenericTarget):
         )
 
     def widened(self, existing: str, wanted: str) -> bool:
-        old, new = _parsed(existing), _parsed(wanted)
-        for family in WIDER:
-            if old[0] in family and new[0] in family and old[0] != new[0]:
-                return family.index(new[0]) > family.index(old[0])
-        if old[0] != new[0]:
-            return False
-        if old[0] == "decimal":
-            (precision, scale), (wide, fine) = old[1], new[1]
-            return wide - fine > precision - scale or fine > scale
-        return new[1] > old[1]
+        old, new = (text.partition(" ")[0] for text in (existing, wanted))
+        return is_wider(old, new, WIDER, unlimited=False)
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
@@ -202,7 +207,7 @@ class MysqlTarget(GenericTarget):
         return json_text(kind)
 
     def moment(self, ts: int) -> object:
-        return _naive(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts))
+        return _naive(instant(ts))
 
     # --- rows ---
 
@@ -210,25 +215,22 @@ class MysqlTarget(GenericTarget):
         return self._raw.cursor(pymysql.cursors.SSCursor)
 
     def read_as(self, quoted: str, type_: str) -> str:
-        # a float is written with six digits
+        # The server prints a float with six digits.
         return f"CAST({quoted} AS DOUBLE)" if type_ == "float" else quoted
 
+    def versions(self) -> VersionStatements:
+        return MysqlVersions(self)
+
     def on_conflict(self, table: BoundTable, *, keep: bool) -> str:
-        keys = {key.quoted for key in table.key}
-        sets = [
-            f"{escaped(column.quoted)} = VALUES({escaped(column.quoted)})"
-            for column in table.columns
-            if column.quoted not in keys and column.existing.settable
-        ]
-        if table.soft is not None:
-            sets.append(f"{escaped(table.soft)} = NULL")
-        if keep or not sets:
+        columns = [] if keep else table.set_by_upsert()
+        sets = assignments(table, columns, lambda c: f"VALUES({escaped(c.quoted)})")
+        if keep or not sets:  # the statement needs an assignment
             key = escaped(table.key[0].quoted)
-            sets = [f"{key} = {key}"]
-        return f" ON DUPLICATE KEY UPDATE {', '.join(sets)}"
+            sets = f"{key} = {key}"
+        return f" ON DUPLICATE KEY UPDATE {sets}"
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
-        """Here any unique index counts as the key: where there are more, old rows go first."""
+        # The server treats any unique index as the key. With several, delete the old rows first.
         if table.only_key:
             return super().upsert(table, rows, keep=keep)
         key_of = table.shape.key_of
@@ -236,7 +238,7 @@ class MysqlTarget(GenericTarget):
         keys = [key_of(row) for row in rows]
         if keep:
             super().upsert(table, rows, keep=True)
-            return self.holding(table, keys)  # one that is there may be of another key
+            return self.holding(table, keys)  # an existing row may have another key
         self.delete(table, keys)
         return self.insert(table, rows)
 
@@ -245,7 +247,7 @@ class MysqlTarget(GenericTarget):
         one = f"({', '.join(['%s'] * len(table.key))})"
         rows = list(zip(*self.rows.keys(table.shape, keys), strict=True))
         count = 0
-        for some in chunks(rows, 1000):
+        for some in chunks(rows, KEYS_AT_ONCE):
             places = ", ".join([one] * len(some))
             statement = f"DELETE FROM {escaped(table.quoted)} WHERE ({names}) IN ({places})"
             count += self.change(statement, [value for row in some for value in row])
@@ -264,32 +266,15 @@ class MysqlTarget(GenericTarget):
             return None
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         if isinstance(error, pymysql.ProgrammingError) and not number:
-            return SqlValueUnfit  # the driver's own refusal, before it asked the server
-        if isinstance(error, pymysql.IntegrityError) or number in {
-            1062,
-            1452,
-            1451,
-            1048,
-            3819,
-            4025,
-        }:
+            return SqlValueUnfit  # the driver refused it before it asked the server
+        if isinstance(error, pymysql.IntegrityError):
             return SqlConstraintViolated
-        if number in CONFLICTS:
-            return SqlConflict
-        if number in READ_ONLY:
-            return SqlReadOnly
-        if number in REFUSED:
-            return SqlRefused
-        if number in MISSING:
-            return SqlColumnMissing
-        if number in LOST:
-            return SqlUnreachable
-        if number in UNFIT or isinstance(error, pymysql.DataError):
-            return SqlValueUnfit
-        return None
+        if isinstance(error, pymysql.DataError):
+            return MEANINGS.get(number, SqlValueUnfit)
+        return MEANINGS.get(number)
 
     def said(self, error: BaseException) -> str:
-        """Return what the server says; ``entry 'VALUE'`` and ``value: 'VALUE'`` without the value."""
+        # The server quotes values: entry 'VALUE', value: 'VALUE'.
         return re.sub(r"(entry|value:?) '(?:[^']|'')*'", r"\1", super().said(error))
 
 
@@ -298,14 +283,8 @@ def _naive(value: dt.datetime) -> dt.datetime:
 
 
 def _plain(kind: str) -> str:
-    """Return a type as `_type_of` writes it: without the width that integers are shown with."""
+    """Return a type as `_type_of` writes it, without the display width of integers."""
     return re.sub(r"^(smallint|int|bigint)\(\d+\)", r"\1", kind)
-
-
-def _parsed(kind: str) -> tuple[str, tuple[int, ...]]:
-    match = re.match(r"(\w+)(?:\(([\d,]+)\))?", kind)
-    assert match is not None
-    return match[1], tuple(map(int, match[2].split(","))) if match[2] else ()
 
 
 def _type_of(kind: "pa.DataType", column: TargetColumn) -> str:
@@ -329,3 +308,39 @@ def _type_of(kind: "pa.DataType", column: TargetColumn) -> str:
     if limited and 4 < column.column.typmod <= most + 4:
         return f"varchar({column.column.typmod - 4})"
     return f"varchar({most})" if column.key else "longtext"
+
+
+class MysqlVersions(GenericVersions):
+    """Close many versions by one statement.
+
+    The driver for MariaDB and MySQL would send one UPDATE for each row.
+    """
+
+    def index(self, shape: HistoryShape) -> None:
+        if not shape.key:
+            return
+        # DDL commits by itself, so a crash may have left the table without its index.
+        found: dict[str, list[str]] = {}
+        for name, column in self._target.run(ALL_INDEXES, [shape.name.name]):
+            found.setdefault(name, []).append(column.casefold())
+        wanted = [name.casefold() for name in indexed(shape)]
+        if wanted not in (columns[: len(wanted)] for columns in found.values()):
+            # The index of an earlier key may have the name.
+            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}_{len(found)}")
+
+    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
+        names = ", ".join(escaped(key.quoted) for key in table.key)
+        one = f"({', '.join(['%s'] * len(table.key))})"
+        rows = zip(*self._target.rows.keys(table.shape, keys), strict=True)
+        count = 0
+        for time, some in itertools.groupby(
+            zip(times, rows, strict=True), key=lambda each: each[0]
+        ):
+            for piece in chunks([row for _, row in some], KEYS_AT_ONCE):
+                count += self._target.change(
+                    f"UPDATE {escaped(table.quoted)} SET {self._ended(table)}"
+                    f" WHERE ({names}) IN ({', '.join([one] * len(piece))})"
+                    f" AND {self._current(table)}",
+                    [self.time(time), *(value for row in piece for value in row)],
+                )
+        return count

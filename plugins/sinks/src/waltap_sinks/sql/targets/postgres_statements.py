@@ -1,17 +1,16 @@
-"""Statements of the PostgreSQL target: rows come as an array of texts for each column. Sans-IO."""
+"""Build statements for PostgreSQL whose rows are arrays of text. Sans-IO."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.row_block import RowBlock
-from waltap_sinks.sql.targets.target import BoundColumn, BoundTable
+from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments, escaped
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "alive",
     "array_literal",
     "cast_to",
     "copy_lines",
@@ -20,23 +19,22 @@ __all__ = [
     "insert_statement",
     "key_literals",
     "keys_relation",
-    "on_conflict",
-    "percent",
     "sql_name",
     "texts",
-    "unnested",
     "update_statement",
     "values_of",
 ]
 
 
-# Columns of PostgreSQL's text as its server reads them: lines of COPY, literals of arrays.
-# Sans-IO.
-
+# Up to this number of values Python joins them faster than pyarrow.
 FEW: Final = 48
-"""So many values are joined by Python; more are quicker in pyarrow."""
 
-Texts = "Sequence[str | None] | pa.StringArray"
+# Types without an equality operator for values; their texts are compared.
+WITHOUT_EQUALITY: Final = frozenset(
+    {"json", "xml", "point", "box", "line", "lseg", "path", "polygon", "circle", "txid_snapshot"}
+)
+
+# --- texts as the server reads them ---------------------------------------------------------------
 
 
 def _strings(values: "Sequence[str | None] | pa.StringArray") -> "pa.StringArray":
@@ -50,7 +48,7 @@ def _strings(values: "Sequence[str | None] | pa.StringArray") -> "pa.StringArray
 def _escaped(values: Any, escapes: Sequence[tuple[str, str]]) -> Any:
     import pyarrow.compute as pc
 
-    data = values.buffers()[2]  # the texts one after the other; of a slice, more than its own
+    data = values.buffers()[2]  # all texts; for a slice also those outside of it
     whole = b"" if data is None else data.to_pybytes()
     for letter, written in escapes:
         if letter.encode() in whole:
@@ -59,7 +57,7 @@ def _escaped(values: Any, escapes: Sequence[tuple[str, str]]) -> Any:
 
 
 def copy_lines(columns: "Sequence[Sequence[str | None] | pa.StringArray]") -> memoryview:
-    """Return rows, given as one sequence of texts for each column, in COPY's text format."""
+    """Return columns of texts in COPY's text format."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -68,7 +66,7 @@ def copy_lines(columns: "Sequence[Sequence[str | None] | pa.StringArray]") -> me
     lines = pc.binary_join_element_wise(
         *arrays, "\t", null_handling="replace", null_replacement="\\N"
     )
-    # the last line ends as the others do: an empty text behind it
+    # The join puts no newline behind the last line, so add an empty text.
     lines = pa.concat_arrays([lines, pa.array([""], pa.string())])
     whole = pc.binary_join(
         pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), "\n"
@@ -77,7 +75,7 @@ def copy_lines(columns: "Sequence[Sequence[str | None] | pa.StringArray]") -> me
 
 
 def array_literal(values: "Sequence[str | None] | pa.StringArray") -> str:
-    """Return texts as the literal of a ``text[]``."""
+    """Return texts as a literal of ``text[]``."""
     if len(values) <= FEW:
         listed = values if isinstance(values, Sequence) else values.to_pylist()
         parts = [
@@ -96,89 +94,60 @@ def array_literal(values: "Sequence[str | None] | pa.StringArray") -> str:
     return "{" + str(whole[0].as_py()) + "}"
 
 
-WITHOUT_EQUALITY: Final = frozenset(
-    {"json", "xml", "point", "box", "line", "lseg", "path", "polygon", "circle", "txid_snapshot"}
-)
-"""Types whose values are compared by their text, as are those of an extension and of users."""
-
-
-def percent(text: str) -> str:
-    """Return SQL that stands in a statement with placeholders."""
-    return text.replace("%", "%%")
+# --- statements -----------------------------------------------------------------------------------
 
 
 def sql_name(column: BoundColumn) -> str:
-    """Return the name of a column as it stands in a statement with placeholders."""
-    return percent(column.quoted)
+    """Return a column's name for a statement with placeholders."""
+    return escaped(column.quoted)
 
 
 def cast_to(column: BoundColumn) -> str:
-    """Return the type that texts of a column are cast to."""
-    return percent(column.existing.bare)
+    """Return the type to which a column's texts are cast."""
+    return escaped(column.existing.bare)
 
 
 def equals(column: BoundColumn) -> str:
-    """Return the operator that values of a key are found by."""
+    """Return the equality operator of a key's column."""
     operators = column.existing.operators
-    return f"OPERATOR({percent(operators)}.=)" if operators else "="
+    return f"OPERATOR({escaped(operators)}.=)" if operators else "="
 
 
 def insert_statement(table: BoundTable, ending: str, columns: Sequence[BoundColumn]) -> str:
-    """Return an INSERT of rows that come as an array of texts for each of ``columns``."""
+    """Return an INSERT with an array of texts for each column."""
     names = ", ".join(map(sql_name, columns))
     casts = ", ".join(f"c{n}::{cast_to(column)}" for n, column in enumerate(columns))
     return (
-        f"INSERT INTO {percent(table.quoted)} AS t ({names}) OVERRIDING SYSTEM VALUE"
+        f"INSERT INTO {escaped(table.quoted)} AS t ({names}) OVERRIDING SYSTEM VALUE"
         f" SELECT {casts} FROM {unnested(len(columns))}{ending}"
     )
 
 
 def unnested(count: int) -> str:
-    """Return SQL of a relation ``s`` of ``count`` columns of text, given as arrays."""
+    """Return the SQL of a relation ``s`` of text arrays."""
     arrays = ", ".join(["%s::text[]"] * count)
     names = ", ".join(f"c{n}" for n in range(count))
     return f"unnest({arrays}) AS s({names})"
 
 
-def on_conflict(table: BoundTable, *, keep: bool) -> str:
-    """Return what an INSERT ends with where rows of the same key may be there."""
-    names = ", ".join(map(sql_name, table.key))
-    keys = {key.quoted for key in table.key}
-    sets = [
-        f"{sql_name(column)} = EXCLUDED.{sql_name(column)}"
-        for column in table.columns
-        if column.quoted not in keys and column.existing.settable
-    ]
-    if table.soft is not None:
-        sets.append(f"{percent(table.soft)} = NULL")
-    if keep or not sets:
-        return f" ON CONFLICT ({names}) DO NOTHING"
-    return f" ON CONFLICT ({names}) DO UPDATE SET {', '.join(sets)}"
-
-
-def alive(table: BoundTable) -> str:
-    """Return what an UPDATE sets besides, where a row that was marked deleted is there again."""
-    return "" if table.soft is None else f", {percent(table.soft)} = NULL"
-
-
 def update_statement(table: BoundTable, columns: Sequence[BoundColumn]) -> str:
-    """Return an UPDATE of rows that come as an array of texts for each of ``columns``."""
+    """Return an UPDATE with an array of texts for each column."""
     keys = {key.quoted for key in table.key}
     settable = [c for c in columns if c.quoted not in keys and c.existing.settable]
     casts = ", ".join(
         f"c{n}::{cast_to(column)} AS {sql_name(column)}" for n, column in enumerate(columns)
     )
-    # an update that sends the key alone sets it to itself, so that missing rows are counted
-    sets = ", ".join(f"{sql_name(c)} = s.{sql_name(c)}" for c in settable or table.key)
+    # Without other columns the key is set to itself, so that missing rows are counted.
+    sets = assignments(table, settable or table.key, lambda c: f"s.{sql_name(c)}")
     where = " AND ".join(f"t.{sql_name(key)} {equals(key)} s.{sql_name(key)}" for key in table.key)
     return (
-        f"UPDATE {percent(table.quoted)} AS t SET {sets}{alive(table)}"
+        f"UPDATE {escaped(table.quoted)} AS t SET {sets}"
         f" FROM (SELECT {casts} FROM {unnested(len(columns))}) AS s WHERE {where}"
     )
 
 
 def keys_relation(table: BoundTable, *more: tuple[str, str]) -> tuple[str, str]:
-    """Return SQL of a relation ``k`` of keys, and the condition that joins it to ``t``."""
+    """Return the SQL of a relation ``k`` of keys, and its join with ``t``."""
     casts = [f"c{n}::{cast_to(key)} AS {sql_name(key)}" for n, key in enumerate(table.key)]
     casts += [f"c{n}::{type_} AS {name}" for n, (name, type_) in enumerate(more, len(casts))]
     source = f"(SELECT {', '.join(casts)} FROM {unnested(len(casts))}) AS k"
@@ -191,7 +160,10 @@ def keys_relation(table: BoundTable, *more: tuple[str, str]) -> tuple[str, str]:
 
 
 def key_literals(table: BoundTable, keys: Sequence[Any]) -> list[str]:
-    """Return the values of keys, as `TableShape.key_of` gives them: an array for each column."""
+    """Return an array for each column of the key.
+
+    ``keys`` are results of `TargetShape.key_of`.
+    """
     return [
         array_literal(table.shape.values(key.source, values))
         for key, values in zip(table.key, table.shape.keys(keys), strict=True)
@@ -201,7 +173,10 @@ def key_literals(table: BoundTable, keys: Sequence[Any]) -> list[str]:
 def texts(
     table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
 ) -> "list[Sequence[str | None] | pa.StringArray]":
-    """Return a sequence of texts for each of ``columns``; those of a `RowBlock` stay Arrow's."""
+    """Return a sequence of texts for each column.
+
+    The columns of a `RowBlock` stay Arrow arrays.
+    """
     if isinstance(rows, RowBlock):
         return [
             rows.columns[column.source.index]
@@ -214,14 +189,17 @@ def texts(
 
 
 def values_of(column: BoundColumn, rows: Sequence[Tuple]) -> Sequence[Any]:
-    """Return the texts of one column of ``rows``, masked."""
+    """Return the masked texts of one column."""
     source = column.source
     values: Sequence[Any] = [row[source.index] for row in rows]
     return values if source.mask is None else [source.mask(value) for value in values]
 
 
 def equal_tests(columns: Sequence[BoundColumn], row: Tuple) -> tuple[list[str], list[Any]]:
-    """Return conditions that ``columns`` are as in ``row``, NULL too, and their parameters."""
+    """Return conditions that ``columns`` equal those of ``row``, and their parameters.
+
+    NULL equals NULL. Types of extensions and users compare by their text.
+    """
     tests, values = [], []
     for column in columns:
         name, cast = sql_name(column), cast_to(column)

@@ -32,9 +32,8 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TargetColumn, TargetName
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape
 from waltap_sinks.sql.targets.postgres_statements import (
-    alive,
     array_literal,
     cast_to,
     copy_lines,
@@ -43,8 +42,6 @@ from waltap_sinks.sql.targets.postgres_statements import (
     insert_statement,
     key_literals,
     keys_relation,
-    on_conflict,
-    percent,
     sql_name,
     texts,
     update_statement,
@@ -56,69 +53,24 @@ from waltap_sinks.sql.targets.target import (
     ExistingColumn,
     SqlTarget,
     TargetDescription,
+    VersionStatements,
     WriteObstacle,
+    assignments,
     chunks,
+    escaped,
+    on_conflict,
 )
+from waltap_sinks.sql.targets.typed import is_wider
 
-__all__ = [
-    "PostgresTarget",
-    "is_wider",
-]
+__all__ = ["PostgresTarget"]
 
 
-# Which of two types, as PostgreSQL prints them, holds more. Sans-IO.
-
+# Each type holds the values of those before it.
 WIDER: Final = (
     ("smallint", "integer", "bigint", "numeric"),
     ("real", "double precision"),
     ("date", "timestamp without time zone"),
 )
-"""Types of which each holds the values of those before it."""
-
-
-def is_wider(existing: str, wanted: str) -> bool:
-    """Tell whether ``wanted`` holds values that ``existing`` does not; both as PostgreSQL prints types."""
-    if existing in {wanted, "text"}:
-        return False
-    if wanted == "text":
-        return True
-    old, new = _parsed(existing), _parsed(wanted)
-    for family in WIDER:
-        if old[0] in family and new[0] in family and old[0] != new[0]:
-            return family.index(new[0]) > family.index(old[0])
-    if old[0] in {"character", "character varying"} and new[0] in {
-        "character",
-        "character varying",
-    }:
-        return _longer(old[1][:1], new[1][:1])
-    if old[0] != new[0]:
-        return False
-    if old[0] == "numeric":
-        if not old[1]:
-            return False
-        if not new[1]:
-            return True
-        (precision, scale), (wide, fine) = _digits(old[1]), _digits(new[1])
-        return wide - fine > precision - scale or fine > scale
-    return _longer(old[1][:1], new[1][:1])
-
-
-def _longer(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
-    return bool(old) and (not new or new > old)
-
-
-def _digits(modifiers: tuple[int, ...]) -> tuple[int, int]:
-    return modifiers[0], modifiers[1] if len(modifiers) > 1 else 0
-
-
-def _parsed(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return a type's name and its modifiers: ``timestamp(3) without time zone`` → (…, (3,))."""
-    match = re.search(r"\(([\d,-]+)\)", text)
-    if match is None:
-        return text, ()
-    return text[: match.start()] + text[match.end() :], tuple(map(int, match[1].split(",")))
-
-
 COPY_ROWS: Final = 64
 """From so many new rows on COPY is worth its round trips."""
 
@@ -212,6 +164,10 @@ letters that pg_rewrite has of them."""
 VERBS: Final = {"2": "UPDATE", "3": "INSERT", "4": "DELETE"}
 
 
+# An instant of µs since 1970 UTC.
+MOMENT: Final = "timestamptz 'epoch' + {} * interval '1 microsecond'"
+
+
 class PostgresTarget(SqlTarget):
     """A connection to a PostgreSQL server.
 
@@ -220,7 +176,6 @@ class PostgresTarget(SqlTarget):
     """
 
     lazy_commits = True
-    versions = ("postgres_versions", "PostgresVersions")
 
     def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
         self._properties, self._pipeline = properties, context.pipeline
@@ -294,9 +249,6 @@ class PostgresTarget(SqlTarget):
             yield
 
     # --- tables ---
-
-    def quoted(self, name: str) -> str:
-        return sql.Identifier(name).as_string(self.raw)
 
     def quoted_table(self, name: TargetName) -> str:
         if name.schema is None and self._path:
@@ -377,7 +329,9 @@ class PostgresTarget(SqlTarget):
         return f'{super().exact_statement(name, column, type_)} COLLATE "C"'
 
     def widened(self, existing: str, wanted: str) -> bool:
-        return is_wider(existing, wanted)
+        # Both kinds of character have a limit in characters.
+        old, new = (text.replace("character varying", "character") for text in (existing, wanted))
+        return is_wider(old, new, WIDER, text="text")
 
     def add_column(self, name: TargetName, column: str, type_: str, missing: str | None) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
@@ -409,6 +363,9 @@ class PostgresTarget(SqlTarget):
         return sorted(tables, key=lambda table: order.index(oids[table]))
 
     # --- rows ---
+
+    def versions(self) -> VersionStatements:
+        return PostgresVersions(self)
 
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
         if len(rows) >= COPY_ROWS:
@@ -467,12 +424,13 @@ class PostgresTarget(SqlTarget):
 
     def move(self, table: BoundTable, old: Sequence[Any], row: Tuple) -> int:
         sent = [c for c in table.columns if not isinstance(row[c.source.index], MissingValue)]
-        sets = ", ".join(f"{sql_name(c)} = %s::{cast_to(c)}" for c in sent if c.existing.settable)
+        sent = [column for column in sent if column.existing.settable]
+        sets = assignments(table, sent, lambda c: f"%s::{cast_to(c)}")
         where = " AND ".join(
             f"{sql_name(key)} {equals(key)} %s::{cast_to(key)}" for key in table.key
         )
-        values = [next(iter(values_of(c, [row]))) for c in sent if c.existing.settable]
-        statement = f"UPDATE {percent(table.quoted)} SET {sets}{alive(table)} WHERE {where}"
+        values = [next(iter(values_of(c, [row]))) for c in sent]
+        statement = f"UPDATE {escaped(table.quoted)} SET {sets} WHERE {where}"
         keys = [
             table.shape.values(key.source, [value])[0]
             for key, value in zip(table.key, old, strict=True)
@@ -482,7 +440,7 @@ class PostgresTarget(SqlTarget):
     def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
         source, where = keys_relation(table)
         statement = (
-            f"DELETE FROM {percent(table.quoted)} AS t USING {source} WHERE {where}".encode()
+            f"DELETE FROM {escaped(table.quoted)} AS t USING {source} WHERE {where}".encode()
         )
         return sum(
             self.raw.execute(statement, key_literals(table, some)).rowcount
@@ -491,8 +449,8 @@ class PostgresTarget(SqlTarget):
 
     def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         source, join = keys_relation(table)
-        tests = f"{join} AND {percent(where)}" if where else join
-        statement = f"SELECT count(*) FROM {percent(table.quoted)} AS t, {source} WHERE {tests}"
+        tests = f"{join} AND {escaped(where)}" if where else join
+        statement = f"SELECT count(*) FROM {escaped(table.quoted)} AS t, {source} WHERE {tests}"
         return sum(
             self.run(statement, key_literals(table, some))[0][0] for some in chunks(keys, AT_ONCE)
         )
@@ -502,30 +460,21 @@ class PostgresTarget(SqlTarget):
         source, where = keys_relation(table, ("waltap_ts", "int8"))
         moment = "timestamptz 'epoch' + k.waltap_ts * interval '1 microsecond'"
         statement = (
-            f"UPDATE {percent(table.quoted)} AS t SET {percent(table.soft)} = {moment}"
+            f"UPDATE {escaped(table.quoted)} AS t SET {escaped(table.soft)} = {moment}"
             f" FROM {source} WHERE {where}"
         )
         literals = [*key_literals(table, keys), array_literal([str(ts) for ts in times])]
         return self.raw.execute(statement.encode(), literals).rowcount
 
-    def delete_row(self, table: BoundTable, row: Tuple) -> bool:
-        columns = [
-            column
-            for column in table.columns
-            if column.existing.written and not isinstance(row[column.source.index], MissingValue)
-        ]
-        tests, values = equal_tests(columns, row)
-        table_name = percent(table.quoted)
-        alike = f"FROM {table_name} WHERE {' AND '.join(tests) or 'true'} LIMIT 1"
-        statement = (
-            f"DELETE FROM {table_name} WHERE (tableoid, ctid) = (SELECT tableoid, ctid {alike})"
-        )
-        if self.raw.execute(statement.encode(), values).rowcount:
-            return True
-        return not self.run(f"SELECT 1 {alike}", values)
+    def equal_tests(
+        self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
+    ) -> tuple[list[str], list[Any]]:
+        sent = [c for c in columns if not isinstance(row[c.source.index], MissingValue)]
+        return equal_tests(sent, row)
 
-    def delete_all(self, table: BoundTable) -> None:
-        self.run(f"DELETE FROM {table.quoted}")
+    def one_row(self, table: str, tests: str) -> str:
+        alike = f"SELECT tableoid, ctid FROM {table} WHERE {tests} LIMIT 1"
+        return f" WHERE (tableoid, ctid) = ({alike})"
 
     def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
         names = ", ".join(table.quoted for table in tables)
@@ -629,3 +578,78 @@ REFUSALS: Final = (
 def _refused(error: BaseException) -> bool:
     text = str(error)
     return "FATAL:" in text and any(words in text for words in REFUSALS)
+
+
+class PostgresVersions(VersionStatements):
+    """Send rows and keys as arrays of text."""
+
+    moment = MOMENT.format("%s::int8")
+
+    def time(self, ts: int) -> object:
+        return ts
+
+    def index(self, shape: HistoryShape) -> None:
+        if shape.key:
+            quoted = self._target.quoted
+            names = ", ".join(quoted(column.name) for column in shape.key)
+            table, current = self._target.quoted_table(shape.name), quoted(shape.current)
+            self._target.run(f"CREATE INDEX ON {table} ({names}) WHERE {current}")
+            # `open` looks up rows of `insert_filled` in this index, which is otherwise empty.
+            waits = f"NOT {current} AND {quoted(shape.valid_to)} IS NULL"
+            self._target.run(f"CREATE INDEX ON {table} ({names}) WHERE {waits}")
+
+    def insert_filled(
+        self,
+        table: BoundTable,
+        rows: Sequence[Tuple],
+        lacking: Sequence[TargetColumn],
+        keys: Sequence[Any],
+    ) -> int:
+        sent, absent = self._split(table, lacking)
+        names = ", ".join(sql_name(column) for column in (*sent, *absent))
+        count = len(sent) + len(table.key)
+        casts = [f"s.c{n}::{cast_to(column)}" for n, column in enumerate(sent)]
+        casts += [f"o.{sql_name(column)}" for column in absent]
+        tests = " AND ".join(
+            f"o.{sql_name(key)} = s.c{n}::{cast_to(key)}"
+            for n, key in enumerate(table.key, len(sent))
+        )
+        arrays = ", ".join(["%s::text[]"] * count)
+        place = escaped(table.quoted)
+        statement = (
+            f"INSERT INTO {place} ({names}) OVERRIDING SYSTEM VALUE SELECT {', '.join(casts)}"
+            f" FROM unnest({arrays}) AS s({', '.join(f'c{n}' for n in range(count))})"
+            f" LEFT JOIN {place} AS o ON {tests} AND o.{self._current(table)}"
+        )
+        pairs, count = list(zip(rows, keys, strict=True)), 0
+        for some in chunks(pairs, AT_ONCE):
+            literals = [array_literal(v) for v in texts(table, sent, [row for row, _ in some])]
+            literals += key_literals(table, [key for _, key in some])
+            count += self._target.change(statement, literals)
+        return count
+
+    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
+        source, where = keys_relation(table, ("waltap_ts", "int8"))
+        statement = (
+            f"UPDATE {escaped(table.quoted)} AS t"
+            f" SET {self._ended(table, MOMENT.format('k.waltap_ts'))}"
+            f" FROM {source} WHERE {where} AND t.{self._current(table)}"
+        )
+        count = 0
+        for some in chunks(list(zip(keys, times, strict=True)), AT_ONCE):
+            literals = key_literals(table, [key for key, _ in some])
+            ends = array_literal([str(time) for _, time in some])
+            count += self._target.change(statement, [*literals, ends])
+        return count
+
+    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
+        current = self._current(table)
+        source, where = keys_relation(table)
+        statement = (
+            f"UPDATE {escaped(table.quoted)} AS t SET {current} = TRUE FROM {source}"
+            f" WHERE {where} AND NOT t.{current} AND t.{self._valid_to(table)} IS NULL"
+        )
+        return sum(
+            self._target.change(statement, key_literals(table, some))
+            for some in chunks(keys, AT_ONCE)
+        )

@@ -1,9 +1,9 @@
-"""SQLite as target: one file, one writer."""
+"""Write to a SQLite file."""
 
 import datetime as dt
 import math
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy
 
@@ -19,24 +19,37 @@ from waltap_sinks.sql.errors import (
 from waltap_sinks.sql.shape import TargetColumn, TargetName
 from waltap_sinks.sql.targets.generic import GenericTarget
 from waltap_sinks.sql.targets.target import ExistingColumn, TargetDescription, WriteObstacle
-from waltap_sinks.sql.targets.typed import arrow_type, json_text
+from waltap_sinks.sql.targets.typed import arrow_type, instant, json_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["SqliteTarget"]
 
-EXACT_DIGITS = 15
-"""Digits that a REAL holds; a number of more is kept as text."""
+# A REAL has so many exact digits; longer numbers are stored as text.
+EXACT_DIGITS: Final = 15
 
-BUSY = ("database is locked", "database table is locked", "database schema is locked")
+# SQLite's driver has one class for these failures, so their texts decide.
+MEANINGS: Final = (
+    ("database is locked", SqlConflict),
+    ("database table is locked", SqlConflict),
+    ("database schema is locked", SqlConflict),
+    ("no such column", SqlColumnMissing),
+    ("has no column", SqlColumnMissing),
+    ("no such table", SqlColumnMissing),
+    ("readonly", SqlReadOnly),
+    ("attempt to write", SqlReadOnly),
+    ("unable to open", SqlUnreachable),
+    ("disk", SqlUnreachable),
+)
 
 
 class SqliteTarget(GenericTarget):
-    """A connection to a SQLite file.
+    """Connect to a SQLite file.
 
-    Numbers are INTEGER, REAL or NUMERIC, numerics of more than 15 digits TEXT; dates and times are ISO
-    texts, in UTC where they have a zone, arrays JSON. Types are not widened: any column holds any value.
+    Numbers are INTEGER, REAL or NUMERIC, and numerics of more than 15 digits TEXT. Dates and times are
+    ISO texts, in UTC if they have a zone; arrays are JSON. Any column holds any value, so types are
+    never widened.
     """
 
     backend = "sqlite+pysqlite"
@@ -58,6 +71,7 @@ class SqliteTarget(GenericTarget):
             self.run("PRAGMA foreign_keys = ON")
 
     def begin(self) -> None:
+        # A transaction that begins as a reader can fail when it becomes a writer.
         self.run("BEGIN IMMEDIATE")
         if self._properties.foreign_keys == "check":
             self.run("PRAGMA defer_foreign_keys = ON")
@@ -71,9 +85,6 @@ class SqliteTarget(GenericTarget):
             super().rollback()
 
     # --- tables ---
-
-    def quoted(self, name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
 
     def describe(self, name: TargetName) -> TargetDescription | None:
         kinds = self.run(
@@ -137,36 +148,25 @@ class SqliteTarget(GenericTarget):
         return json_text(kind)
 
     def moment(self, ts: int) -> object:
-        return _moment(dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=ts))
+        return _moment(instant(ts))
 
     def same(self, name: str) -> str:
         return f"{name} IS %s"
 
-    def one_row(self, table: str, tests: str) -> str:
-        return f" WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
-
     # --- failures ---
 
     def meaning(self, error: BaseException) -> type[SinkError] | None:
-        text = str(error)
         if isinstance(error, sqlite3.IntegrityError):
             return SqlConstraintViolated
         if isinstance(error, sqlite3.OperationalError):
-            if any(words in text for words in BUSY):
-                return SqlConflict
-            if "no such column" in text or "has no column" in text or "no such table" in text:
-                return SqlColumnMissing
-            if "readonly" in text or "attempt to write" in text:
-                return SqlReadOnly
-            if any(w in text for w in ("unable to open", "disk")):
-                return SqlUnreachable
+            return next((kind for words, kind in MEANINGS if words in str(error)), None)
         if isinstance(error, (sqlite3.InterfaceError, OverflowError)):
             return SqlValueUnfit
         return None
 
 
 def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value  # as SQLite does
+    return None if math.isnan(value) else value  # SQLite itself stores NaN as NULL
 
 
 def _moment(value: dt.datetime) -> str:

@@ -1,7 +1,7 @@
-"""Which kind of target an address leads to."""
+"""Define what the sink asks of each kind of database."""
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,7 +12,7 @@ from waltap.errors import ConfigurationError, PropertyProblem, SinkError
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import SqlDriverMissing
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape
 
 __all__ = [
     "BoundColumn",
@@ -20,114 +20,127 @@ __all__ = [
     "ExistingColumn",
     "SqlTarget",
     "TargetDescription",
+    "VersionStatements",
     "WriteObstacle",
+    "assignments",
     "chunks",
+    "escaped",
+    "on_conflict",
+    "shape_of",
     "target_of",
 ]
 
 
-# The contract of a kind of target: what the sink asks of a database, in the words of the sink.
-
-
 @dataclass(frozen=True, slots=True)
 class ExistingColumn:
-    """A column that the target has. ``type`` is written as the target prints it, ``bare`` is what values
-    are cast to: the type without length or precision, so that what does not fit is refused, not cut.
-    ``written``: values can be put in; not in a generated one. ``settable``: an UPDATE may set it.
-    ``collation``: by which different texts may be equal here, "" where they are compared as they are.
-    ``operators``: the schema of the type's operators, quoted, "" where they are built in."""
+    """Describe a column of an existing table."""
 
     name: str
+    # The type as the target prints it.
     type: str
+    # Values are cast to the type without length or precision. A cast to the whole type would cut
+    # values that do not fit; an assignment refuses them.
     bare: str
+    # False for a generated column.
     written: bool = True
+    # An UPDATE may set it.
     settable: bool = True
+    # The collation by which different texts may be equal; empty if texts are compared bytewise.
     collation: str = ""
+    # The quoted schema of the type's operators; empty for built-in ones.
     operators: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetDescription:
-    """A table that the target has. ``unique``: the column sets of unique indexes that an upsert can go by.
-    ``is_table``: rows can be put in."""
+    """Describe an existing table."""
 
     columns: dict[str, ExistingColumn]
+    # The column sets of unique indexes that an upsert can use.
     unique: tuple[frozenset[str], ...]
+    # False for a view, which takes no rows.
     is_table: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class WriteObstacle:
-    """What keeps rows that are written from a table, or where not ``certain``, what may. ``verbs`` are
-    those of the statements, ``statement`` is the SQL that takes it away."""
+    """Describe what makes a table ignore written rows."""
 
     problem: str
+    # The SQL that removes the obstacle.
     statement: str
+    # False if the table may ignore rows, as with a trigger.
     certain: bool = True
     verbs: frozenset[str] = frozenset({"INSERT", "UPDATE", "DELETE"})
 
 
 @dataclass(frozen=True, slots=True)
 class BoundColumn:
-    """A column of the source and what it is in the target; ``quoted`` is its name in SQL."""
+    """Pair a column of the source with its column in the target."""
 
     source: TargetColumn
+    # The name in SQL.
     quoted: str
     existing: ExistingColumn
 
 
 @dataclass(eq=False, slots=True)
 class BoundTable:
-    """A shape and the target's table that its rows go to. ``quoted`` is the table's name in SQL, ``soft``
-    that of the column for soft deletes, None without. ``only_key``: no other columns must be unique."""
+    """Pair a shape with the table that gets its rows."""
 
     shape: TargetShape
+    # The name in SQL.
     quoted: str
     columns: tuple[BoundColumn, ...]
     key: tuple[BoundColumn, ...]
+    # The quoted column for soft deletes.
     soft: str | None
+    # No other columns must be unique.
     only_key: bool = True
 
     @property
+    def written(self) -> list[BoundColumn]:
+        """Return the columns that an INSERT may set."""
+        return [column for column in self.columns if column.existing.written]
+
+    @property
     def settable(self) -> bool:
-        """Tell whether a row has anything besides its key that an upsert sets."""
+        """Return whether an upsert sets anything besides the key."""
+        return self.soft is not None or bool(self.set_by_upsert())
+
+    def set_by_upsert(self) -> list[BoundColumn]:
+        """Return the columns that an upsert sets."""
         keys = {key.quoted for key in self.key}
-        return self.soft is not None or any(
-            column.existing.settable and column.quoted not in keys for column in self.columns
-        )
+        return [c for c in self.columns if c.existing.settable and c.quoted not in keys]
 
 
 class SqlTarget(abc.ABC):
-    """One connection to a target. Single-threaded; `begin` … `commit` or `rollback`.
+    """Hold one connection to a target.
 
-    Rows are tuples of the source, values PostgreSQL's text. What goes wrong comes out as the driver's own
-    exceptions; `failure` tells what they mean.
+    Rows are tuples of the source with PostgreSQL's text. Exceptions of the driver come out unchanged;
+    `failure` translates them. Single-threaded: `begin`, then `commit` or `rollback`.
     """
 
+    # Tables have schemas.
     schemas: bool = True
-    """Whether tables have schemas."""
+    # `attempt` undoes its block. Without savepoints a failure ends the transaction.
     savepoints: bool = True
-    """Whether `attempt` undoes anything: without savepoints a failure ends the transaction."""
+    # Tables are created and altered in the transaction of the data.
     transactional_ddl: bool = True
-    """Whether tables are created and altered in the transaction of the data."""
+    # A commit that need not be durable is faster.
     lazy_commits: bool = False
-    """Whether a commit that need not be durable is quicker."""
-    versions: tuple[str, str] = ("generic_versions", "GenericVersions")
-    """Module and class of the statements on tables of histories."""
+    # Names of tables that differ in case only are the same name.
     folds_tables: bool = False
-    """Whether names of tables that differ in case only are one."""
     folds_columns: bool = False
-    """The same, of columns."""
+    # The address without the password.
     url: str
-    """The address, without password."""
-
+    # The end of a SELECT that waits for the row's lock and takes it.
     for_update: str = " FOR UPDATE"
-    """What a SELECT ends with that waits for, and locks, the row."""
+    # Types of the sink's own columns.
     number_type: str = "bigint"
     word_type: str = "varchar(255)"
     text_type: str = "text"
     time_type: str = "timestamp with time zone"
-    """Types of columns of the sink's own."""
 
     # --- life ---
 
@@ -137,7 +150,7 @@ class SqlTarget(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let go; what is not committed is undone. May be called twice."""
+        """Disconnect, which undoes an open transaction. May be called twice."""
 
     @abc.abstractmethod
     def begin(self) -> None:
@@ -145,47 +158,44 @@ class SqlTarget(abc.ABC):
 
     @abc.abstractmethod
     def commit(self, *, durable: bool = True) -> None:
-        """Commit. Without ``durable`` the server need not wait for its disk: others see it at once, and a
-        crash of the server may undo it, together with all that was committed after it."""
+        """Commit the open transaction.
+
+        Without ``durable`` the server need not wait for its disk. Others see the commit at once, but
+        a crash of the server may undo it and all later ones.
+        """
 
     @abc.abstractmethod
     def rollback(self) -> None:
-        """Undo the transaction, if one is open. Never raises."""
+        """Undo an open transaction. Never raises."""
 
     @abc.abstractmethod
     def attempt(self) -> AbstractContextManager[None]:
-        """Return a block that is undone by itself where it raises: a savepoint."""
+        """Return a block in a savepoint, undone if it raises."""
 
     # --- tables ---
 
     @abc.abstractmethod
     def describe(self, name: TargetName) -> TargetDescription | None:
-        """Return what the target has of this name; None: nothing."""
+        """Return the description of a table, None if it is missing."""
 
     def obstacles(self, name: TargetName) -> "list[WriteObstacle]":
-        """Return what keeps rows from the table ``name`` in silence."""
+        """Return the obstacles that make the table ignore rows."""
         return []
 
     @abc.abstractmethod
     def type_for(self, column: TargetColumn) -> str:
-        """Return the type that the target is to give ``column``, as the target prints it."""
-
-    def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
-        """Return the statement that has a column compare texts as they are."""
-        return (
-            f"ALTER TABLE {self.quoted_table(name)} ALTER COLUMN {self.quoted(column)} TYPE {type_}"
-        )
+        """Return the type for ``column`` as the target prints it."""
 
     @abc.abstractmethod
     def widened(self, existing: str, wanted: str) -> bool:
-        """Tell whether a column of ``existing`` type must become ``wanted`` to hold its values."""
+        """Return whether type ``wanted`` holds values that ``existing`` does not."""
 
-    @abc.abstractmethod
     def quoted(self, name: str) -> str:
         """Return an identifier as SQL."""
+        return '"' + name.replace('"', '""') + '"'
 
     def text_literal(self, text: str) -> str:
-        """Return ``text`` as a literal of its SQL."""
+        """Return ``text`` as a literal of SQL."""
         return "'" + text.replace("'", "''") + "'"
 
     def quoted_table(self, name: TargetName) -> str:
@@ -195,21 +205,24 @@ class SqlTarget(abc.ABC):
 
     @abc.abstractmethod
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
-        """Run one statement, with %s for parameters; return its rows."""
+        """Run one statement and return its rows.
+
+        A parameter is %s in all dialects.
+        """
 
     @abc.abstractmethod
     def change(self, statement: str, parameters: Sequence[object]) -> int:
-        """Run one statement as `run` does; return how many rows it changed."""
+        """Run one statement and return the number of changed rows."""
 
     def create_schema(self, name: TargetName) -> None:
-        """Make the schema of ``name`` where it is not there."""
+        """Create the schema of ``name`` if it is missing."""
         if name.schema is not None:
             self.run(f"CREATE SCHEMA IF NOT EXISTS {self.quoted(name.schema)}")
 
     def create(
         self, name: TargetName, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> None:
-        """Make a table of (column, type)."""
+        """Create a table with columns (name, type)."""
         self.create_schema(name)
         self.run(self.create_statement(name, columns, key))
 
@@ -223,74 +236,111 @@ class SqlTarget(abc.ABC):
         return f"CREATE TABLE IF NOT EXISTS {self.quoted_table(name)} ({', '.join(parts)})"
 
     def add_column(self, name: TargetName, column: str, type_: str, missing: str | None) -> None:
-        """Add a column; rows that are there get ``missing``, PostgreSQL's text of a value."""
+        """Add a column; existing rows get ``missing``, PostgreSQL's text of a value."""
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ADD COLUMN {quoted} {type_}")
         if missing is not None:
             self.run(f"UPDATE {table} SET {quoted} = %s", [missing])
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
-        """Give a column another type; its values stay."""
+        """Change the type of a column and keep its values."""
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
 
+    def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
+        """Return the SQL that makes a column compare texts bytewise."""
+        table = self.quoted_table(name)
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column)} TYPE {type_}"
+
     def rename_column(self, name: TargetName, old: str, new: str) -> None:
-        """Give a column another name."""
+        """Rename a column."""
         table = self.quoted_table(name)
         self.run(f"ALTER TABLE {table} RENAME COLUMN {self.quoted(old)} TO {self.quoted(new)}")
 
     def rename_table(self, old: TargetName, new: str) -> None:
-        """Give a table another name in its schema."""
+        """Rename a table within its schema."""
         self.run(f"ALTER TABLE {self.quoted_table(old)} RENAME TO {self.quoted(new)}")
 
     def ordered(self, tables: Sequence[BoundTable]) -> list[BoundTable]:
-        """Return ``tables`` with those before others that these refer to by foreign keys."""
+        """Return ``tables``, those that others reference first."""
         return list(tables)
 
-    # --- rows: `Rows` holds the counts that are returned against what was given ---
+    # --- rows: `RowWriter` compares the counts with the number of given rows ---
+
+    @abc.abstractmethod
+    def versions(self) -> "VersionStatements":
+        """Return the statements for tables of histories."""
 
     @abc.abstractmethod
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
-        """Add rows whose keys the target does not have, however many; return how many it took."""
+        """Insert rows with new keys and return their number."""
 
     @abc.abstractmethod
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
-        """Add rows, or put them in place of those of their keys; ``keep``: those that are there stay.
-        Return how many rows it added or set, at least."""
+        """Insert rows, or replace those with the same keys.
+
+        With ``keep`` existing rows stay as they are. Return at least the number of rows that were
+        inserted or set.
+        """
 
     @abc.abstractmethod
     def update(
         self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> int:
-        """Set ``columns`` of the rows of these keys; one that is not there is added with what is known.
-        Return how many rows were set or added."""
+        """Set ``columns`` of rows by their keys and return the count.
+
+        A missing row is inserted with the known values.
+        """
 
     @abc.abstractmethod
     def move(self, table: BoundTable, old: Sequence[Any], row: Tuple) -> int:
-        """Give the row whose key has the values ``old`` what ``row`` has values of, its key too;
-        return how many rows that were."""
+        """Give the row with key ``old`` the values of ``row``.
+
+        The key is among them. Return the number of rows.
+        """
 
     @abc.abstractmethod
     def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
-        """Delete the rows of ``keys``, as `TargetShape.key_of` gives them; return how many were there."""
+        """Delete rows by `TargetShape.key_of` and return their number."""
 
     @abc.abstractmethod
     def mark_deleted(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
-        """Set the column for soft deletes of the rows of ``keys``, to µs since 1970 UTC; return how many
-        were there."""
+        """Set the column for soft deletes and return the number of rows.
+
+        ``times`` are µs since 1970 UTC.
+        """
 
     @abc.abstractmethod
     def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
-        """Return how many rows there are of ``keys`` of which ``where``, SQL, holds."""
+        """Count the rows of ``keys`` that meet the SQL ``where``."""
 
     @abc.abstractmethod
+    def equal_tests(
+        self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
+    ) -> tuple[list[str], list[Any]]:
+        """Return conditions that ``columns`` equal those of ``row``, and their parameters.
+
+        NULL equals NULL.
+        """
+
+    @abc.abstractmethod
+    def one_row(self, table: str, tests: str) -> str:
+        """Return the end of a DELETE or UPDATE of one row that meets ``tests``."""
+
     def delete_row(self, table: BoundTable, row: Tuple) -> bool:
-        """Delete one row that is as ``row``, of a table without a key. False: there is one, and
-        it stays."""
+        """Delete one row that equals ``row``, in a table without a key.
 
-    @abc.abstractmethod
+        Return false if such a row exists and stays.
+        """
+        tests, values = self.equal_tests(table.shape, table.written, row)
+        place, where = escaped(table.quoted), " AND ".join(tests) or "1 = 1"
+        if self.change(f"DELETE FROM {place}{self.one_row(place, where)}", values):
+            return True
+        return not self.run(f"SELECT 1 FROM {place} WHERE {where} LIMIT 1", values)
+
     def delete_all(self, table: BoundTable) -> None:
-        """Delete every row, so that readers of before still see them."""
+        """Delete every row; older readers still see them."""
+        self.run(f"DELETE FROM {table.quoted}")
 
     @abc.abstractmethod
     def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
@@ -299,31 +349,145 @@ class SqlTarget(abc.ABC):
     # --- failures ---
 
     def replaced(self) -> bool:
-        """Tell, behind a commit, whether what was committed to is not what others open by the address: a
-        file was moved, deleted or written by somebody else."""
+        """Return whether another file has the address after a commit.
+
+        The committed file may have been moved, deleted, or written by another process.
+        """
         return False
 
     @abc.abstractmethod
     def speaks(self, error: BaseException) -> bool:
-        """Tell whether an exception is the driver's, or the system's: not a mistake of the code."""
+        """Return whether the driver or the system raised ``error``."""
 
     @abc.abstractmethod
     def lost(self, error: BaseException) -> bool:
-        """Tell whether the connection is gone."""
+        """Return whether the connection is lost."""
 
     @abc.abstractmethod
     def conflict(self, error: BaseException) -> bool:
-        """Tell whether another session was in the way, so that the same may succeed a moment later."""
+        """Return whether another session caused ``error``, so that a retry may succeed."""
 
     @abc.abstractmethod
     def failure(
         self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
     ) -> SinkError:
-        """Return what to tell of an exception of the driver: no value of a row is in it."""
+        """Translate an exception of the driver, without values of rows."""
+
+
+class VersionStatements(abc.ABC):
+    """Run statements on a history in the open transaction.
+
+    Keys are results of `TargetShape.key_of`; times are µs since 1970 UTC.
+    """
+
+    # The parameter for a time.
+    moment = "%s"
+
+    def __init__(self, target: SqlTarget) -> None:
+        self._target = target
+
+    @abc.abstractmethod
+    def time(self, ts: int) -> object:
+        """Return a time as a value of `moment`."""
+
+    @abc.abstractmethod
+    def index(self, shape: HistoryShape) -> None:
+        """Create the index that finds the open version of a key."""
+
+    @abc.abstractmethod
+    def insert_filled(
+        self,
+        table: BoundTable,
+        rows: Sequence[Tuple],
+        lacking: Sequence[TargetColumn],
+        keys: Sequence[Any],
+    ) -> int:
+        """Insert rows with the missing values of open versions.
+
+        ``keys`` has one key for each row; without an open version the values are null. Return the
+        number of inserted rows.
+        """
+
+    @abc.abstractmethod
+    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
+        """Close the open versions of ``keys`` and return their number."""
+
+    @abc.abstractmethod
+    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
+        """Open the versions of ``keys`` that have no end.
+
+        Return their number.
+        """
+
+    def close_row(self, table: BoundTable, row: Tuple, time: int) -> bool:
+        """Close one open version that equals ``row``, in a table without a key.
+
+        Return false if such a version exists and stays open.
+        """
+        base = shape_of(table).base
+        own = len(base.relation.columns)
+        columns = [column for column in table.written if column.source.index < own]
+        tests, values = self._target.equal_tests(base, columns, row)
+        place, where = escaped(table.quoted), " AND ".join([*tests, self._current(table)])
+        ends = self._target.one_row(place, where)
+        if self._target.change(
+            f"UPDATE {place} SET {self._ended(table)}{ends}", [self.time(time), *values]
+        ):
+            return True
+        return not self._target.run(f"SELECT 1 FROM {place} WHERE {where} LIMIT 1", values)
+
+    def close_all(self, table: BoundTable, time: int) -> None:
+        """Close every open version."""
+        self._target.change(
+            f"UPDATE {escaped(table.quoted)} SET {self._ended(table)} WHERE {self._current(table)}",
+            [self.time(time)],
+        )
+
+    def open_all(self, table: BoundTable) -> None:
+        """Open every version that has no end."""
+        shape, quoted = shape_of(table), self._target.quoted
+        self._target.run(
+            f"UPDATE {table.quoted} SET {quoted(shape.current)} = TRUE"
+            f" WHERE {quoted(shape.valid_to)} IS NULL"
+        )
+
+    def drop_unopened(self, table: BoundTable) -> None:
+        """Delete the versions of an aborted snapshot.
+
+        They have no end and were never opened.
+        """
+        shape, quoted = shape_of(table), self._target.quoted
+        self._target.run(
+            f"DELETE FROM {table.quoted} WHERE {quoted(shape.valid_to)} IS NULL"
+            f" AND NOT {quoted(shape.current)}"
+        )
+
+    def _current(self, table: BoundTable) -> str:
+        return escaped(self._target.quoted(shape_of(table).current))
+
+    def _valid_to(self, table: BoundTable) -> str:
+        return escaped(self._target.quoted(shape_of(table).valid_to))
+
+    def _ended(self, table: BoundTable, moment: str = "") -> str:
+        return f"{self._valid_to(table)} = {moment or self.moment}, {self._current(table)} = FALSE"
+
+    def _split(
+        self, table: BoundTable, lacking: Sequence[TargetColumn]
+    ) -> tuple[list[BoundColumn], list[BoundColumn]]:
+        """Return the columns that rows have, and those they lack."""
+        absent = {column.index for column in lacking}
+        sent = [c for c in table.written if c.source.index not in absent]
+        return sent, [c for c in table.written if c.source.index in absent]
+
+
+def shape_of(table: BoundTable) -> HistoryShape:
+    """Return the shape of a history's table."""
+    assert isinstance(table.shape, HistoryShape)
+    return table.shape
 
 
 def chunks(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """Give ``rows`` in pieces of ``size``."""
+    """Yield ``rows`` in pieces of ``size``."""
     if len(rows) <= size:
         yield rows
         return
@@ -331,6 +495,31 @@ def chunks(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
         yield rows[start : start + size]
 
 
+def assignments(
+    table: BoundTable, columns: Iterable[BoundColumn], value: Callable[[BoundColumn], str]
+) -> str:
+    """Return the SET list of ``columns``; the row is no longer soft-deleted."""
+    sets = [f"{escaped(column.quoted)} = {value(column)}" for column in columns]
+    if table.soft is not None:
+        sets.append(f"{escaped(table.soft)} = NULL")
+    return ", ".join(sets)
+
+
+def on_conflict(table: BoundTable, *, keep: bool) -> str:
+    """Return the end of an INSERT whose keys may exist."""
+    names = ", ".join(escaped(key.quoted) for key in table.key)
+    sets = assignments(table, table.set_by_upsert(), lambda c: f"excluded.{escaped(c.quoted)}")
+    if keep or not sets:
+        return f" ON CONFLICT ({names}) DO NOTHING"
+    return f" ON CONFLICT ({names}) DO UPDATE SET {sets}"
+
+
+def escaped(text: str) -> str:
+    """Return SQL for a statement with %s for values."""
+    return text.replace("%", "%%")
+
+
+# The scheme of an address, with module and class.
 KINDS: Final = {
     "postgresql": ("postgresql", "PostgresTarget"),
     "postgres": ("postgresql", "PostgresTarget"),
@@ -339,11 +528,13 @@ KINDS: Final = {
     "mariadb": ("mysql", "MysqlTarget"),
     "mysql": ("mysql", "MysqlTarget"),
 }
-"""What an address begins with → module and class."""
 
 
 def target_of(properties: SqlProperties, context: SinkContext) -> SqlTarget:
-    """Return the target that ``sink.url`` names. Raises: ConfigurationError, SqlDriverMissing."""
+    """Return the target for ``sink.url``.
+
+    Raises: ConfigurationError, SqlDriverMissing.
+    """
     scheme = properties.url.partition("://")[0]
     kind = scheme.partition("+")[0].lower()
     if kind not in KINDS or "://" not in properties.url:

@@ -1,4 +1,4 @@
-"""Rows of the source as values that drivers take, by the Arrow types of the registry."""
+"""Convert rows to typed values for drivers, by way of Arrow."""
 
 import datetime as dt
 import json
@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from waltap.changes.arrow.tuples import RelationCodec
@@ -20,33 +20,87 @@ from waltap_sinks.sql.shape import TargetColumn, TargetShape
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TypedRows", "arrow_type", "finite", "json_text"]
+__all__ = ["TypedRows", "arrow_type", "finite", "instant", "is_wider", "json_text"]
 
 log = logging.getLogger(__name__)
 
+EPOCH: Final = dt.datetime.fromtimestamp(0, dt.UTC)
+
+# --- types ----------------------------------------------------------------------------------------
+
 
 def arrow_type(column: TargetColumn) -> "pa.DataType":
-    """Return the Arrow type of a column; text for what has none."""
+    """Return a column's Arrow type; text if it has none."""
     import pyarrow as pa
 
     mapping = column.mapping
     return pa.string() if mapping is None or mapping.arrow is None else mapping.arrow.type()
 
 
+def is_wider(
+    existing: str,
+    wanted: str,
+    families: Sequence[Sequence[str]],
+    *,
+    text: str = "",
+    unlimited: bool = True,
+) -> bool:
+    """Return whether type ``wanted`` holds values that ``existing`` does not.
+
+    Each type of ``families`` holds the values of those before it, and ``text`` those of all types.
+    With ``unlimited`` a type without modifiers has no limit, else the smallest one.
+    """
+    if existing in {wanted, text}:
+        return False
+    if wanted == text:
+        return True
+    (old, had), (new, has) = _parsed(existing), _parsed(wanted)
+    for family in families:
+        if old in family and new in family and old != new:
+            return family.index(new) > family.index(old)
+    if old != new:
+        return False
+    if had and has and old.lower() in {"numeric", "decimal"}:
+        (precision, scale), (wide, fine) = (*had, 0)[:2], (*has, 0)[:2]
+        return wide - fine > precision - scale or fine > scale
+    none: tuple[float, ...] = (math.inf,) if unlimited else ()
+    return (has[:1] or none) > (had[:1] or none)
+
+
+def _parsed(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return a type's name and modifiers.
+
+    ``timestamp(3) without time zone`` has the modifiers (3,).
+    """
+    match = re.search(r"\(([\d,-]+)\)", text)
+    if match is None:
+        return text, ()
+    return text[: match.start()] + text[match.end() :], tuple(map(int, match[1].split(",")))
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
 class TypedRows:
-    """Makes values of tuples, for each shape. ``adapt`` says what becomes of the values of an Arrow type,
-    None: they stay. What does not fit its type is null (``waltap.arrow.out_of_range``); that is
-    told once. In a key it raises SqlKeyUnfit, from every method."""
+    """Convert tuples of each shape to columns of values.
+
+    A value that its type cannot hold becomes null (``waltap.arrow.out_of_range``) with one warning.
+    In a key every method raises SqlKeyUnfit for it.
+    """
 
     def __init__(
         self, types: TypeMapper, adapt: "Callable[[pa.DataType], Callable[[Any], Any] | None]"
     ) -> None:
+        # Returns the conversion for values of an Arrow type; None leaves them as they are.
         self._types, self._adapt = types, adapt
         self._codecs: WeakKeyDictionary[TargetShape, RelationCodec] = WeakKeyDictionary()
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     def batch(self, shape: TargetShape, rows: Sequence[Tuple]) -> "pa.RecordBatch":
-        """Return ``rows`` as Arrow columns of the source's names; of values that were not sent, null."""
+        """Return ``rows`` as Arrow columns with the source's names.
+
+        Unsent values are null.
+        """
         codec = self._codecs.get(shape)
         if codec is None:
             codec = self._codecs[shape] = RelationCodec(shape.relation, self._types)
@@ -64,8 +118,7 @@ class TypedRows:
             ]
         made = codec.batch(rows)
         for (column, reason), count in codec.misfits.items():
-            if (column, reason) not in self._told:
-                self._told.add((column, reason))
+            if self._first(column, reason):
                 log.warning(
                     "column %s of %s: %s; null is written for such values (%d so far)",
                     column, shape.source, reason, count,
@@ -80,7 +133,7 @@ class TypedRows:
     def columns(
         self, shape: TargetShape, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> list[list[Any]]:
-        """Return the values of ``columns``, a list for each."""
+        """Return a list of values for each of ``columns``."""
         batch = self.batch(shape, rows)
         found = []
         for column in columns:
@@ -92,7 +145,10 @@ class TypedRows:
         return found
 
     def keys(self, shape: TargetShape, keys: Sequence[Any]) -> list[list[Any]]:
-        """Return the values of the key's columns, of what `TargetShape.key_of` gave."""
+        """Return a list of values for each column of the key.
+
+        ``keys`` are results of `TargetShape.key_of`.
+        """
         found = []
         for column, values in zip(shape.key, shape.keys(keys), strict=True):
             texts: Any = shape.values(column, values)
@@ -109,25 +165,28 @@ class TypedRows:
         if adapt is None:
             return values
         made = [None if value is None else adapt(value) for value in values]
-        told = f"{shape.source}.{column.column.name}", "not held"
-        if told not in self._told and made.count(None) > values.count(None):
-            self._told.add(told)
+        lost = made.count(None) > values.count(None)
+        if lost and self._first(f"{shape.source}.{column.column.name}", "not held"):
             log.warning(
                 "column %s of %s: the target has no NaN or infinity; null is written for such values",
                 column.column.name, shape.source,
             )  # fmt: skip
         return made
 
-
-def finite(value: float) -> float | None:
-    """Return a number, None where it is none or infinite."""
-    return value if math.isfinite(value) else None
+    def _first(self, column: str, reason: str) -> bool:
+        """Return whether a warning is new."""
+        new = (column, reason) not in self._warned
+        self._warned.add((column, reason))
+        return new
 
 
 def _require_held(
     shape: TargetShape, column: TargetColumn, given: Sequence[object], made: Sequence[object]
 ) -> None:
-    """See that no value of a key has become null. Raises: SqlKeyUnfit."""
+    """Check that no value of a key became null.
+
+    Raises: SqlKeyUnfit.
+    """
     for before, now in zip(given, made, strict=True):
         if now is None and before is not None and not isinstance(before, MissingValue):
             raise SqlKeyUnfit(
@@ -137,20 +196,35 @@ def _require_held(
             )
 
 
+# --- values ---------------------------------------------------------------------------------------
+
+
+def instant(ts: int) -> dt.datetime:
+    """Return an instant from µs since 1970 UTC."""
+    return EPOCH + dt.timedelta(microseconds=ts)
+
+
+def finite(value: float) -> float | None:
+    """Return a number, None if it is NaN or infinite."""
+    return value if math.isfinite(value) else None
+
+
 def json_text(kind: "pa.DataType") -> Callable[[Any], str] | None:
-    """Return what makes JSON of the values of a type with parts: lists, structs, and maps, which are
-    objects where their keys are text. Numbers stay exact, times and bytes are text. None: there are no
-    parts."""
+    """Return the conversion of nested values to JSON.
+
+    Maps with text keys become objects. Numbers stay exact; times and bytes become text. The result
+    is None for a type without parts.
+    """
     import pyarrow.types as pat
 
     if not pat.is_nested(kind):
         return None
     parts = _parts(kind)
-    return lambda value: json.dumps(parts(value), default=_written, ensure_ascii=False)
+    return lambda value: json.dumps(parts(value), default=_json_scalar, ensure_ascii=False)
 
 
 def _parts(kind: "pa.DataType") -> Callable[[Any], Any]:
-    """Return what makes a value of lists, objects and scalars."""
+    """Return the conversion to lists, objects and scalars."""
     import pyarrow.types as pat
 
     if pat.is_map(kind):
@@ -170,7 +244,7 @@ def _unless_null(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else make(value)
 
 
-def _written(item: object) -> object:
+def _json_scalar(item: object) -> object:
     if isinstance(item, bytes):
         return item.hex()
     if isinstance(item, (dt.date, dt.time)):
