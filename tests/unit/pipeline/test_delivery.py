@@ -353,7 +353,7 @@ def confirmation_of(
         )
         for name, stream in names.items()
     ]
-    return SlotAdvancer(pipeline.engine()._run, lanes, rig.delivery)
+    return SlotAdvancer(pipeline.engine()._run.state, lanes, rig.delivery)
 
 
 def test_what_the_owner_held_back_is_told_to_each_partition_whichever_is_further(

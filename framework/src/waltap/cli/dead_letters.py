@@ -182,7 +182,7 @@ def _replayed(
     refused ("": delivered). Raises: SinkError, OffsetError, ReplayUndone."""
     from waltap.clock import SystemClock
     from waltap.pipeline.lock import PipelineLock, PipelineRunning
-    from waltap.pipeline.redelivery import replayed
+    from waltap.pipeline.redelivery import Redeliveries
 
     if not letters:
         return
@@ -191,7 +191,9 @@ def _replayed(
         with PipelineLock(stages.state_dir):
             known = {each.id: each for each in stages.desk.store.letters()}
             those = [known[each.id] for each in letters if each.id in known]
-            for found in replayed(stages, those, SystemClock(), again=again, anew=anew):
+            store = stages.desk.store
+            redelivery = Redeliveries(store, stages.branches, stages.store, SystemClock())
+            for found in redelivery.run(those, again=again, anew=anew):
                 yield found.letter.id, "" if found.error is None else found.error.problem
     except PipelineRunning:
         ids = tuple(each.id for each in letters)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError, StopRequested
-from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.channels import PipelineChannels
+from waltap.pipeline.run_state import RunState
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.snapshot_phase import SnapshotReport, cut
 from waltap.ports.signals.signal import SnapshotRequest
@@ -25,10 +26,16 @@ log = logging.getLogger(__name__)
 class BlockingSnapshot:
     """Delivers the rows of tables that a signal asks for, between two parts of the stream."""
 
-    def __init__(self, run: PipelineRun, connector: Connector, delivery: SinkWriter) -> None:
-        self._run, self._connector, self._delivery = run, connector, delivery
+    def __init__(
+        self,
+        state: RunState,
+        channels: PipelineChannels,
+        connector: Connector,
+        delivery: SinkWriter,
+    ) -> None:
+        self._state, self._connector, self._delivery = state, connector, delivery
         self._report = SnapshotReport(
-            "blocking", run.host, run.channels, delivery.counts, pipeline=run.profile.name
+            "blocking", state.host, channels, state.counts, pipeline=state.profile.name
         )
 
     def take(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
@@ -61,16 +68,16 @@ class BlockingSnapshot:
         return whole
 
     def _deliver(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
-        delivery, report, run = self._delivery, self._report, self._run
+        delivery, report, state = self._delivery, self._report, self._state
         for piece in self._rows(requests, point):
             if piece.relation.name != report.table:
                 report.reads(piece.relation.name, self._connector.estimate(piece.relation))
-            cut(piece, run.left())
+            cut(piece, state.left())
             delivery.write([piece])
             report.progressed(len(piece.rows))
-            if delivery.due(run.flush_s):
+            if delivery.due(state.flush_s):
                 delivery.flush()
-            if run.stop.is_set() or run.over():
+            if state.stop.is_set() or state.over():
                 return False
         delivery.flush()
         return True

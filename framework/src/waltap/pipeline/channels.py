@@ -43,11 +43,18 @@ class PipelineChannels:
     with each notification, too. ``pending`` has those that the sink is to get among its records.
     """
 
-    def __init__(self, profile: Profile, host: Host, clock: Clock, chance: RandomSource) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        host: Host,
+        clock: Clock,
+        chance: RandomSource,
+        listeners: list[Callable[[Notification], object]],
+    ) -> None:
         self._profile, self._host, self._clock, self._chance = profile, host, clock, chance
         self.pending: deque[Notification] = deque()
         self._in_sink = SINK in map(str.casefold, profile.engine.notification_channels)
-        self.listeners: list[Callable[[Notification], object]] = []
+        self.listeners = listeners
         self._signals: dict[str, SignalChannel] = {}
         self._notifications: dict[str, NotificationChannel] = {}
         self.inbox = SignalInbox()

@@ -1,7 +1,7 @@
 """One connection to the source, from the checks before it does anything to its end."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -36,67 +36,71 @@ class OnePartitionOnly(SourceError):
 class SourceConnection:
     """Starts, snapshots and streams over one connection of the connector's."""
 
-    def __init__(self, run: PipelineRun, stages: PipelineStages) -> None:
-        self._run, self._stages = run, stages
+    def __init__(
+        self, run: PipelineRun, stages: PipelineStages, may_write: Callable[[], None]
+    ) -> None:
+        """``may_write`` raises where this process may write no more, to sink or state."""
+        self._run, self._state, self._stages = run, run.state, stages
+        self._may_write = may_write
         self._handed = False
         """Whether the sink got chunks of a snapshot, whose rows are not counted before all are durable."""
 
     def go(self) -> None:
         """Capture until the run is to end. Raises: WaltapError, StopRequested, ReaderGone."""
-        run, stages = self._run, self._stages
+        run, state, stages = self._run, self._state, self._stages
         stored = stages.store.load()
         connector = stages.open_connector(
-            run.made,
-            reconnects=run.started,
-            repairs=run.repairs and not run.started,
-            confirmable=run.let_go,
+            state.made,
+            reconnects=state.started,
+            repairs=state.repairs and not state.started,
+            confirmable=state.release,
         )
-        run.linked = True
+        state.connected()
         try:
-            held = self._opened(connector, stored) if run.sink_stale else None
+            held = self._opened(connector, stored) if state.sink_stale else None
             with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):
                 start, delivery = self._start(connector, newest(stored, held))
                 if start.snapshot:
                     self._snapshot(connector, delivery, start)
-                    if start.stream and not run.stop.is_set():
-                        run.wait(run.profile.engine.streaming_delay_ms / 1000)
+                    if start.stream and not state.stop.is_set():
+                        state.wait(state.profile.engine.streaming_delay_ms / 1000)
                 streams: Mapping[str, ChangeStream] = {}
-                if start.stream and not run.stop.is_set():
+                if start.stream and not state.stop.is_set():
                     streams = connector.streams(delivery.written)
             if streams:
                 streaming = StreamLoop(run, connector, streams, stages, delivery)
                 try:
                     streaming.go(whole=start.snapshot)
                 except SinkError as error:
-                    run.gaps.missed(error, delivery.offset, connector, self._now_ms())
+                    run.gaps.missed(error, delivery.offset, connector, self._state.now_ms())
                     raise
-            elif not start.stream and not run.stop.is_set():
+            elif not start.stream and not state.stop.is_set():
                 delivery.write_told()
                 delivery.settle()
                 delivery.flush()  # the heartbeat; the snapshot's rows are durable
                 run.ready()
-            run.tenure.check()
+            state.tenure.check()
             if connector.finish():
                 stages.store.clear()
                 for gone in delivery.offset.partitions.values():
-                    run.slot_notice("dropped", gone, gone.position.end_lsn)
+                    state.slot_notice("dropped", gone, gone.position.end_lsn)
         finally:
             connector.close()
 
     def _opened(self, connector: Connector, stored: Offset | None) -> Position | Positions | None:
         """Open the sink, a new one in place of one that was open; return the position that it keeps.
         Raises: WaltapError."""
-        run, stages = self._run, self._stages
+        state, stages = self._state, self._stages
         with self._gaps_noted(connector, stored):
-            if run.sink_open:
+            if state.sink_open:
                 stages.renew_sink()
             else:
-                with run.counts.calls.call("its checks"):
+                with state.counts.calls.call("its checks"):
                     refuse(checks(stages, connector, locked=True))
-            run.sink_open = True
-            with run.counts.calls.call("its opening"):
+            state.sink_opens()
+            with state.counts.calls.call("its opening"):
                 held = stages.sink.open()
-            run.sink_stale = False
+            state.sink_opened()
             self._require_held(connector, stored, held)
         return held
 
@@ -106,7 +110,7 @@ class SourceConnection:
         try:
             yield
         except WaltapError as error:
-            self._run.gaps.missed(error, stored, connector, self._now_ms())
+            self._run.gaps.missed(error, stored, connector, self._state.now_ms())
             raise
 
     def _require_held(
@@ -114,14 +118,14 @@ class SourceConnection:
     ) -> None:
         """See that the destination has what the stored offset says. Raises: DestinationBehind."""
         known = stored is not None and stored.sink == self._stages.destination
-        if self._run.repairs:
+        if self._state.repairs:
             self._run.gaps.given_up()
             return
         if stored is None or not known or stored.snapshot is not None:
             return
         found = Positions.of(held, next(iter(stored.partitions)))
-        require_held(self._run.profile.sink.spec.name, stored.held, found, connector.slot)
-        self._run.gaps.brought_back(stored, self._now_ms())
+        require_held(self._state.profile.sink.spec.name, stored.held, found, connector.slot)
+        self._run.gaps.brought_back(stored, self._state.now_ms())
 
     def _not_streamed(
         self, connector: Connector, offset: Offset | None, error: WaltapError, names: Sequence[str]
@@ -130,10 +134,7 @@ class SourceConnection:
         delivery = self._run.delivery
         behind = offset if delivery is None else delivery.offset
         if behind is not None and behind.snapshot is None:
-            self._run.gaps.missed(error, behind, connector, self._now_ms(), tables=names)
-
-    def _now_ms(self) -> int:
-        return self._run.clock.time_ns() // 1_000_000
+            self._run.gaps.missed(error, behind, connector, self._state.now_ms(), tables=names)
 
     def _start(
         self, connector: Connector, offset: Offset | None
@@ -148,75 +149,78 @@ class SourceConnection:
         if several and not self._stages.sink.capabilities.partitions:
             raise OnePartitionOnly(
                 f"the source has {len(start.offset.partitions)} partitions; the sink "
-                f"{self._run.profile.sink.spec.name} takes one"
+                f"{self._state.profile.sink.spec.name} takes one"
             )
         known = offset is not None and offset.sink == self._stages.destination
         goes_on = known and start.coverage.goes_on  # else others were given what came meanwhile
-        with self._run.counts.calls.call("the beginning of a connection"):
+        with self._state.counts.calls.call("the beginning of a connection"):
             self._stages.sink.begins(replace(start.coverage, goes_on=goes_on))
         if start.lost is not None:
-            self._run.gaps.missed(start.lost, offset, connector, self._now_ms())
-        if not (start.snapshot or self._run.started):
+            self._run.gaps.missed(start.lost, offset, connector, self._state.now_ms())
+        if not (start.snapshot or self._state.started):
             self._run.channels.tell(INITIAL, "SKIPPED")
         if start.slot_created:
             for made in start.offset.partitions.values():
-                self._run.slot_notice("created", made, made.slot_created_lsn)
+                self._state.slot_notice("created", made, made.slot_created_lsn)
         if start.stream and (start.snapshot or start.slot_created):
             self._stages.new_tables.start_anew(connector, start.offset)
         return start, self._deliver(start, offset)
 
     def _deliver(self, start: StartPosition, offset: Offset | None) -> SinkWriter:
         """Make the delivery of this connection."""
-        run, stages = self._run, self._stages
+        run, state, stages = self._run, self._state, self._stages
         stored = start.offset
         if offset is not None:
             stored = _continued(stored, None if start.snapshot else offset)
         stored = msgspec.structs.replace(
             stored, sink=stages.destination, sink_identity=stages.sink.identity() or msgspec.UNSET
         )
-        stages.desk.counted, stages.desk.notify = run.counts, run.channels.tell
+        stages.desk.report_to(state.counts, run.channels.tell)
         delivery = SinkWriter(
-            pipeline=run.profile.name,
+            pipeline=state.profile.name,
             branch=stages.branch,
             store=stages.store,
-            host=run.host,
+            host=state.host,
             offset=stored,
-            retries=run.backoff(),
-            clock=run.clock,
-            counts=run.counts,
+            retries=state.backoff(),
+            clock=state.clock,
+            counts=state.counts,
             told=PendingNotifications(
-                run.channels.pending, run.profile.capture.notification_topic or ""
+                run.channels.pending, state.profile.capture.notification_topic or ""
             ),
-            may_write=run.may_write,
+            may_write=self._may_write,
             reached=stages.relations.written,
         )
-        run.delivery = delivery
+        run.deliver_by(delivery)
         delivery.store(stored)
         return delivery
 
     def _snapshot(self, connector: Connector, delivery: SinkWriter, start: StartPosition) -> None:
-        run = self._run
-        run.enter("snapshot", run.profile.name)
+        run, state = self._run, self._state
+        state.enter("snapshot", state.profile.name)
         phase = SnapshotPhase(
             delivery,
-            run.host,
+            state.host,
             run.channels,
-            pipeline=run.profile.name,
-            flush_s=lambda: run.flush_s,
-            left=run.left,
-            ends=lambda: run.stop.is_set() or run.over(),
+            pipeline=state.profile.name,
+            flush_s=lambda: state.flush_s,
+            left=state.left,
+            ends=lambda: state.stop.is_set() or state.over(),
         )
         try:
             if phase.run(connector, start):
-                run.reconnects.succeeded()
+                state.reconnects.succeeded()
                 if run.gaps.open:
-                    run.gaps.snapshot_taken(tuple(run.counts.tables.values()), self._now_ms())
-                HeartbeatTimer(run, connector, delivery).beat()
+                    run.gaps.snapshot_taken(
+                        tuple(state.counts.tables.values()), self._state.now_ms()
+                    )
+                HeartbeatTimer(state, connector, delivery).beat()
             else:
-                run.stop.set()
+                state.stop.set()
         finally:
             self._handed = phase.handed
-            run.started = run.started or phase.begun
+            if phase.begun:
+                state.capturing()
 
     # --- a start that comes to nothing --------------------------------------------------------
 
@@ -224,20 +228,19 @@ class SourceConnection:
     def _nothing_half_way(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
         """A start that fails, or is stopped, before the sink got anything leaves nothing behind: what
         it made on the server is removed, and the offset is what it was."""
-        run = self._run
-        before = run.counts.events
+        before = self._state.counts.events
         try:
             yield
         except BaseException:
             self._undo(connector, stored, before)
             raise
-        if run.stop.is_set() and _in_snapshot(run.delivery):
+        if self._state.stop.is_set() and _in_snapshot(self._run.delivery):
             self._undo(connector, stored, before)
 
     def _undo(self, connector: Connector, stored: Offset | None, before: int) -> None:
         store = self._stages.store
-        delivered = self._handed or self._run.counts.events > before
-        if delivered or not self._run.tenure.held:
+        delivered = self._handed or self._state.counts.events > before
+        if delivered or not self._state.tenure.held:
             return
         with suppress(WaltapError):
             connector.undo()

@@ -33,7 +33,7 @@ from waltap.errors import (
 from waltap.pipeline.connection import SourceConnection
 from waltap.pipeline.leadership import LOOK_S, LeaseLost
 from waltap.pipeline.lock import PipelineLock, PipelineRunning
-from waltap.pipeline.redelivery import ReplayAnswer, ReplayAsked
+from waltap.pipeline.redelivery import Redeliveries, ReplayAnswer, ReplayAsked
 from waltap.pipeline.run import PipelineRun
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.stages import PipelineStages, build
@@ -51,7 +51,6 @@ from waltap.services.control.protocol import (
     request_of,
 )
 from waltap.services.control.server import ControlSocket
-from waltap.services.monitor.counts import TableCounts
 from waltap.services.monitor.status import PipelineStatus
 from waltap.services.monitor.status_document import status_document
 
@@ -206,7 +205,7 @@ class Engine:
     @property
     def state(self) -> str:
         """Return what the run does now, as observers are told (`on_state`)."""
-        return self._run.entered[0]
+        return self._run.state.entered[0]
 
     def status(self) -> PipelineStatus:
         """Return what the run does and has done, as an object that does not change. Any thread may ask,
@@ -216,8 +215,7 @@ class Engine:
     def watch(self) -> None:
         """Count the events of each table from now on, and keep the last one: for who looks at the status
         (`PipelineStatus.tables`). It costs some time per batch."""
-        if self._run.counts.by_table is None:
-            self._run.counts.by_table = TableCounts()
+        self._run.state.counts.watch_tables()
 
     @property
     def delivery(self) -> SinkWriter | None:
@@ -226,12 +224,12 @@ class Engine:
 
     def stop(self) -> None:
         """Ask for a clean end: what was written is flushed and confirmed first."""
-        self._run.stop.set()
+        self._run.state.stop.set()
 
     def held_by_sink(self, since: float) -> tuple[str, float] | None:
         """Return the call that the sink has not returned from, and for how many seconds, counted from
         ``since`` of a monotonic clock at the earliest; None where there is none. Any thread may ask."""
-        return self._run.counts.calls.at_hand(since)
+        return self._run.state.counts.calls.at_hand(since)
 
     def reload(self, profile: Profile) -> ReloadResult:
         """Go by ``profile``, the same one read again, as far as its properties may change in a run; return
@@ -252,7 +250,7 @@ class Engine:
         (a sink, an observer) never ends.
         """
         text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
-        made = identifier or new_identifier(self._run.chance)
+        made = identifier or new_identifier(self._run.state.chance)
         return self._run.channels.inbox.put(Signal(made, kind, text))
 
     def on_notification(self, call: Callable[[Notification], object]) -> None:
@@ -261,111 +259,112 @@ class Engine:
         It is called in the engine's thread and must not wait; what it raises is told in the log, and stops
         nothing.
         """
-        self._run.channels.listeners.append(call)
+        self._run.listeners.append(call)
 
     def run(self) -> None:
         """Capture until done. Raises: WaltapError when it cannot go on, or runs elsewhere."""
-        run, name = self._run, self.profile.name
+        run, state, name = self._run, self._run.state, self.profile.name
         run.begin()
         try:
             with suppress(StopRequested):
                 while not self._tenure_ended():
-                    run.begin_anew()
-            run.enter("stopped", name)
+                    run.restart()
+            state.enter("stopped", name)
         except Exception as error:
-            told = state_unusable(error, run.state_dir) or self.host.blamed(error)
-            run.enter("failed", str(told))
-            run.failed(told, retried=False)
+            told = state_unusable(error, state.state_dir) or self.host.blamed(error)
+            state.enter("failed", str(told))
+            state.failed(told, retried=False)
             if told is error:
                 raise
             raise told from error
         except BaseException as error:
-            run.enter("failed", str(error))
+            state.enter("failed", str(error))
             raise
 
     def _tenure_ended(self) -> bool:
         """Run while this process may; True when the run is at its end, False when the lease was lost, and
         is to be had again. Raises: WaltapError, StopRequested while it waits."""
-        run = self._run
+        state = self._run.state
         try:
-            with run.tenure:
+            with state.tenure:
                 self._run_locked()
         except LeaseLost as lost:
-            run.failed(lost, retried=True)
-            run.stand_by(str(lost))
+            state.failed(lost, retried=True)
+            state.stand_by(str(lost))
         except PipelineRunning as running:
-            if not run.tenure.leased:
+            if not state.tenure.leased:
                 raise
-            run.stand_by(f"{running.problem}, without a lease")
-            if not run.wait(LOOK_S):
+            state.stand_by(f"{running.problem}, without a lease")
+            if not state.wait(LOOK_S):
                 raise StopRequested from running
         else:
             return True
-        return run.stop.is_set()
+        return state.stop.is_set()
 
     def _run_locked(self) -> None:
-        run = self._run
-        with PipelineLock(run.state_dir, run.tenure) as lock, self._control():
-            run.may_write = lock.check
-            if run.entered[0] == "standby":
-                run.enter("checking", "takes over")
+        run, state = self._run, self._run.state
+        with PipelineLock(state.state_dir, state.tenure) as lock, self._control():
+            if state.entered[0] == "standby":
+                state.enter("checking", "takes over")
             stages = self._stages()
             run.gaps.count()
             try:
                 run.channels.open()
                 run.guard.start()
-                self._run_until_done(stages)
+                self._run_until_done(stages, lock.check)
             finally:
                 run.guard.stop()
                 run.channels.close()
                 run.replays.close("the pipeline has stopped")
                 stages.desk.close()
-                if run.sink_open:
-                    with run.counts.calls.call("its end"):
+                if state.sink_open:
+                    with state.counts.calls.call("its end"):
                         stages.sink.close()
 
     def _stages(self) -> PipelineStages:
-        run = self._run
+        state = self._run.state
         return build(
             self.profile,
             self.host,
             run_id=self.run_id,
-            stopping=run.ends,
-            tenure=run.tenure,
-            clock=run.clock,
-            waits_for=run.counts.calls.wait_for,
-            repairs=run.repairs,
+            stopping=state.ends,
+            tenure=state.tenure,
+            clock=state.clock,
+            waits_for=state.counts.calls.wait_for,
+            repairs=state.repairs,
         )
 
     def _control(self) -> ControlSocket:
-        run = self._run
+        run, state = self._run, self._run.state
         control = ControlServer(
             run.channels.inbox.put,
             self.status,
-            identifier=lambda: new_identifier(run.chance),
+            identifier=lambda: new_identifier(state.chance),
             replay=run.replays.put,
         )
         longest = 2 * self.profile.engine.signal_max_bytes + ENVELOPE_BYTES
-        return ControlSocket(run.state_dir / CONTROL, control.answer, longest=longest)
+        return ControlSocket(state.state_dir / CONTROL, control.answer, longest=longest)
 
-    def _run_until_done(self, stages: PipelineStages) -> None:
+    def _run_until_done(self, stages: PipelineStages, may_write: Callable[[], None]) -> None:
         """Connect as often as it takes."""
-        run, name = self._run, self.profile.name
+        run, state, name = self._run, self._run.state, self.profile.name
         while True:
             try:
-                run.tenure.check()
-                SourceConnection(run, stages).go()
+                state.tenure.check()
+                SourceConnection(run, stages, may_write).go()
             except ReplayAsked:
-                with run.counts.calls.call("its end"):
+                with state.counts.calls.call("its end"):
                     stages.sink.close()
-                run.sink_stale = True
+                state.sink_failed()
                 own = self._stages()
                 try:
-                    run.replays.serve(own, run.clock)
+                    run.replays.serve(
+                        Redeliveries(own.desk.store, own.branches, own.store, state.clock)
+                    )
                 finally:
                     own.desk.close()
             except StopRequested:
-                run.tenure.check()  # waits end, too, when the lease is lost
+                state.tenure.check()  # waits end, too, when the lease is lost
                 return
             except ReaderGone as end:
                 log.warning("%s: stopped", end.problem, extra={"pipeline": name})
@@ -375,12 +374,12 @@ class Engine:
                 if not self._may_retry(error):
                     raise
                 if isinstance(error, SinkError) or self._delivery_failed:
-                    run.sink_stale = True
-                run.enter("reconnecting", str(error))
-                run.failed(error, retried=True)
-                run.counts.reconnects += 1
-                if not run.reconnects.wait():
-                    if not run.sink_stale:
+                    state.sink_failed()
+                state.enter("reconnecting", str(error))
+                state.failed(error, retried=True)
+                state.counts.reconnects += 1
+                if not state.reconnects.wait():
+                    if not state.sink_stale:
                         return  # a stop: what was written is flushed and stored
                     raise
             else:
@@ -389,12 +388,14 @@ class Engine:
     def _may_retry(self, error: WaltapError) -> bool:
         """A link that never stood is an error of set-up; one that broke comes back, also before
         anything was delivered, as does a slot that the next connection makes anew."""
-        run = self._run
-        run.tenure.check()  # whatever failed: another may run the pipeline by now
-        if error.retry is not RetryVerdict.RECONNECT or run.reconnects.spent:
+        state = self._run.state
+        state.tenure.check()  # whatever failed: another may run the pipeline by now
+        if error.retry is not RetryVerdict.RECONNECT or state.reconnects.spent:
             return False
-        comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(run.made.unreadable)
-        return run.started or (run.linked and comes_back)
+        comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(
+            state.made.unreadable
+        )
+        return state.started or (state.linked and comes_back)
 
     @property
     def _delivery_failed(self) -> bool:

@@ -1,7 +1,7 @@
 """Heartbeats: records, and statements on the server, at a period of the profile's."""
 
 from waltap.changes.transactions.transaction import Heartbeat
-from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.run_state import RunState
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.ports.source.connector import Connector
 
@@ -11,9 +11,9 @@ __all__ = ["HeartbeatTimer"]
 class HeartbeatTimer:
     """Beats every ``heartbeat.interval.ms``; never where that is 0."""
 
-    def __init__(self, run: PipelineRun, connector: Connector, delivery: SinkWriter) -> None:
-        self._run, self._connector, self._delivery = run, connector, delivery
-        self._last = run.clock.monotonic()
+    def __init__(self, state: RunState, connector: Connector, delivery: SinkWriter) -> None:
+        self._state, self._connector, self._delivery = state, connector, delivery
+        self._last = state.clock.monotonic()
 
     def beat_if_due(self, now: float) -> None:
         """Beat when the period is over."""
@@ -29,8 +29,8 @@ class HeartbeatTimer:
 
     @property
     def _period_s(self) -> float:
-        return self._run.profile.engine.heartbeat_interval_ms / 1000
+        return self._state.profile.engine.heartbeat_interval_ms / 1000
 
     def _beat(self) -> None:
         self._connector.heartbeat()
-        self._delivery.write([Heartbeat(ts=self._run.clock.time_ns() // 1_000_000)])
+        self._delivery.write([Heartbeat(ts=self._state.now_ms())])

@@ -1,13 +1,14 @@
 """One partition's way from its stream to the sink, beside those of others."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import SOLE
-from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.run_state import RunState
 from waltap.pipeline.sink_writer import SinkWriter
-from waltap.pipeline.stages import PipelineStages
 from waltap.ports.offsets.state_folder import SPILL
 from waltap.ports.source.connector import ChangeStream
 
@@ -31,21 +32,21 @@ class PartitionReader:
 
 
 def lane(
-    run: PipelineRun,
-    stages: PipelineStages,
+    state: RunState,
+    describe: Callable[[Relation], Relation],
     delivery: SinkWriter,
     partition: str,
     stream: ChangeStream,
 ) -> PartitionReader:
     """Return the lane that goes on with what was delivered of ``partition``."""
-    engine, folder = run.profile.engine, run.state_dir / SPILL
+    engine, folder = state.profile.engine, state.state_dir / SPILL
     assembler = TransactionAssembler(
         resume=delivery.written[partition],
         previous_end_lsn=delivery.previous_end_lsn[partition],
         spill_dir=folder if partition == SOLE else folder / partition,
         spill_memory_bytes=engine.spill_memory_bytes,
         two_phase=engine.two_phase_policy,
-        describe=stages.relations.complete,
+        describe=describe,
         warn=log.warning,
     )
     return PartitionReader(partition, stream, assembler)

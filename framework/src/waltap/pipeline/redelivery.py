@@ -14,12 +14,14 @@ import msgspec
 from waltap.changes.transactions.position import Positions
 from waltap.clock import Clock
 from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
-from waltap.pipeline.stages import PipelineStages
+from waltap.pipeline.sink_branch import SinkBranch
+from waltap.ports.offsets.offset import OffsetStore
 from waltap.services.control.protocol import ReplayRequest
 from waltap.services.dead_letters.dead_letter import DeadLetter
 from waltap.services.dead_letters.redelivery import Redelivery, RedeliveryResult
+from waltap.services.dead_letters.store import LetterStore
 
-__all__ = ["ReplayAnswer", "ReplayAsked", "ReplayDesk", "replayed"]
+__all__ = ["Redeliveries", "ReplayAnswer", "ReplayAsked", "ReplayDesk"]
 
 log = logging.getLogger(__name__)
 
@@ -59,13 +61,13 @@ class ReplayDesk:
         if any(not future.cancelled() for _, future in self._asked):
             raise ReplayAsked
 
-    def serve(self, stages: PipelineStages, clock: Clock) -> None:
+    def serve(self, redelivery: "Redeliveries") -> None:
         """Do what was asked for; whatever fails is the asker's to know."""
         with self._lock:
             asked, self._asked = self._asked, []
         for request, future in asked:
             if future.set_running_or_notify_cancel():
-                future.set_result(_answer(stages, clock, request))
+                future.set_result(_answer(redelivery, request))
 
     def close(self, why: str) -> None:
         """Answer all that was not done, and what comes from now on, with ``why``."""
@@ -77,12 +79,12 @@ class ReplayDesk:
                 future.set_result(ReplayAnswer({}, why))
 
 
-def _answer(stages: PipelineStages, clock: Clock, request: ReplayRequest) -> ReplayAnswer:
+def _answer(redelivery: "Redeliveries", request: ReplayRequest) -> ReplayAnswer:
     found: dict[str, str] = {}
     try:
-        every = stages.desk.store.letters()
+        every = redelivery.letters.letters()
         chosen = [each for each in every if not request.ids or each.id in request.ids]
-        for each in replayed(stages, chosen, clock, again=request.again, anew=request.anew):
+        for each in redelivery.run(chosen, again=request.again, anew=request.anew):
             found[each.letter.id] = "" if each.error is None else each.error.problem
     except Exception as error:  # noqa: BLE001 - the pipeline goes on, or fails of the same by itself
         told = str(error) if isinstance(error, WaltapError) else f"{type(error).__name__}: {error}"
@@ -95,38 +97,52 @@ def _answer(stages: PipelineStages, clock: Clock, request: ReplayRequest) -> Rep
     return ReplayAnswer(found)
 
 
-def replayed(
-    stages: PipelineStages, letters: Sequence[DeadLetter], clock: Clock, *, again: bool, anew: bool
-) -> Iterator[RedeliveryResult]:
-    """Deliver ``letters`` to the sinks that refused them, and tell of each.
+class Redeliveries:
+    """Delivers dead letters to the sinks of ``branches`` while nothing else does.
 
-    ``stages`` are made for it alone, and nothing else delivers. ``again``: those that were replayed
-    before, too; ``anew``: by the transforms and the format of now. Raises: SinkError of what is no single
-    letter's fault; ConfigurationError where a sink is gone.
+    The branches are made for it alone.
     """
-    waiting = [each for each in letters if again or each.replayed_ms is None]
-    for sink in dict.fromkeys(each.sink for each in waiting):
-        those = [_without_record(e) if anew else e for e in waiting if e.sink == sink]
-        yield from _replay(stages, sink, clock).run(those)
 
+    def __init__(
+        self,
+        letters: LetterStore,
+        branches: Sequence[SinkBranch],
+        offsets: OffsetStore,
+        clock: Clock,
+    ) -> None:
+        self.letters, self._branches, self._offsets = letters, branches, offsets
+        self._clock = clock
 
-def _replay(stages: PipelineStages, sink: str, clock: Clock) -> Redelivery:
-    """Return what replays the letters of a sink. Raises: ConfigurationError where it is gone."""
-    branch = next((each for each in stages.branches if each.name == sink), None)
-    if branch is None:
-        named = ", ".join(each.name for each in stages.branches) or "the profile's only one"
-        problem = PropertyProblem(
-            "sinks", f"letters are of the sink {sink!r}, which is not there", allowed=named
+    def run(
+        self, letters: Sequence[DeadLetter], *, again: bool, anew: bool
+    ) -> Iterator[RedeliveryResult]:
+        """Deliver ``letters`` to the sinks that refused them, and tell of each.
+
+        ``again``: those that were replayed before, too; ``anew``: by the transforms and the format of now.
+        Raises: SinkError of what is no single letter's fault; ConfigurationError where a sink is gone.
+        """
+        waiting = [each for each in letters if again or each.replayed_ms is None]
+        for sink in dict.fromkeys(each.sink for each in waiting):
+            those = [_without_record(e) if anew else e for e in waiting if e.sink == sink]
+            yield from self._of_sink(sink).run(those)
+
+    def _of_sink(self, sink: str) -> Redelivery:
+        """Return what replays the letters of a sink. Raises: ConfigurationError where it is gone."""
+        branch = next((each for each in self._branches if each.name == sink), None)
+        if branch is None:
+            named = ", ".join(each.name for each in self._branches) or "the profile's only one"
+            problem = PropertyProblem(
+                "sinks", f"letters are of the sink {sink!r}, which is not there", allowed=named
+            )
+            raise ConfigurationError([problem])
+        offset = self._offsets.load()
+        return Redelivery(
+            store=self.letters,
+            sink=branch.sink,
+            make=branch.render,
+            stored=Positions() if offset is None else offset.positions,
+            now_ms=lambda: self._clock.time_ns() // 1_000_000,
         )
-        raise ConfigurationError([problem])
-    offset = stages.store.load()
-    return Redelivery(
-        store=stages.desk.store,
-        sink=branch.sink,
-        make=branch.render,
-        stored=Positions() if offset is None else offset.positions,
-        now_ms=lambda: clock.time_ns() // 1_000_000,
-    )
 
 
 def _without_record(letter: DeadLetter) -> DeadLetter:

@@ -96,6 +96,10 @@ class DescribedRelations:
             lambda relation: host.choose("choose_replica_identity", relation=relation),
         )
 
+    def ask(self, connector: Connector) -> None:
+        """Have ``connector``, that of a new connection, describe relations from now on."""
+        self.connector = connector
+
     def describe(self, relation: Relation) -> Relation:
         """Complete a relation once per version. Raises: MaskLost, MaskUnfit."""
         known = self._version(relation)

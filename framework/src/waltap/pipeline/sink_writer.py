@@ -168,7 +168,7 @@ class SinkWriter:
         self.previous_end_lsn = {
             name: each.previous_end_lsn for name, each in offset.partitions.items()
         }
-        self.signals = offset.signals
+        self.signals: Mapping[str, object] = offset.signals
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
         self._committed_ms: dict[str, int] = {}
         first = offset.partitions[self.partition]
@@ -183,7 +183,7 @@ class SinkWriter:
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
 
     def write(
-        self, parts: list[Part], *, snapshot: bool = False, partition: str | None = None
+        self, parts: Sequence[Part], *, snapshot: bool = False, partition: str | None = None
     ) -> None:
         """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
         self.write_told()
@@ -193,7 +193,7 @@ class SinkWriter:
         self._untaken = True
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
-        given = self._batch(parts, partition or self.partition, snapshot=snapshot)
+        given = self._batch(list(parts), partition or self.partition, snapshot=snapshot)
         with calls.call("the rendering of a batch"):
             batch = self._branch.rendered(given)
         for index, left_out in enumerate(self._branch.left_out):
@@ -466,10 +466,23 @@ class SinkWriter:
         ]
         return found[-1] if found else msgspec.UNSET
 
+    @property
+    def position(self) -> Position:
+        """Return the position after the last batch, of the first or only partition."""
+        return self.written[self.partition]
+
+    def note_signals(self, signals: Mapping[str, object]) -> None:
+        """Set the state of signals that belongs to the next batches."""
+        self.signals = signals
+
+    def expect_overlap(self, until: int) -> None:
+        """Keep what a snapshot saw in the offset until the stream is past ``until``."""
+        self.overlap_until = until
+
     def keep_signals(self) -> None:
         """Store ``signals`` now where everything written is durable; else the next flush does."""
         if self.unflushed_since is None and self.signals != self.offset.signals:
-            self.store(msgspec.structs.replace(self.offset, signals=self.signals))
+            self.store(msgspec.structs.replace(self.offset, signals=dict(self.signals)))
 
     def tend(self) -> None:
         """Let the sink look after what it has; what it raises ends the instance. Raises: SinkError."""

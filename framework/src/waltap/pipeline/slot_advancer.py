@@ -1,5 +1,5 @@
 """What the server is told: only what the sink's flush returned and the offset store kept, and of that
-as much as the run's owner lets go of (`PipelineRun.confirmable`)."""
+as much as the run's owner lets go of (`RunState.confirmable`)."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,7 +7,7 @@ from contextlib import suppress
 from waltap.changes.transactions.position import Position, Positions, lsn_text
 from waltap.errors import ConnectionLost
 from waltap.pipeline.partition_reader import PartitionReader
-from waltap.pipeline.run import PipelineRun
+from waltap.pipeline.run_state import RunState
 from waltap.pipeline.sink_writer import SinkWriter
 
 __all__ = ["SlotAdvancer"]
@@ -18,12 +18,12 @@ class SlotAdvancer:
 
     def __init__(
         self,
-        run: PipelineRun,
+        state: RunState,
         lanes: Sequence[PartitionReader],
         delivery: SinkWriter,
     ) -> None:
-        self._run, self._lanes, self._delivery = run, lanes, delivery
-        partitions = {} if run.confirmable is None else delivery.offset.partitions
+        self._state, self._lanes, self._delivery = state, lanes, delivery
+        partitions = {} if state.confirmable is None else delivery.offset.partitions
         self._owed = {name: each.position.end_lsn for name, each in partitions.items()}
         """What the owner may have held back, of that which streams start at, too, by partition: the server
         hears it as soon as that lets go."""
@@ -32,10 +32,10 @@ class SlotAdvancer:
 
     def flush_if_due(self) -> None:
         """Flush what has waited for ``offset.flush.interval.ms``, and confirm it."""
-        if self._delivery.due(self._run.flush_s):
+        if self._delivery.due(self._state.flush_s):
             self._confirm(self._flushed())
-        elif self._owed and (now := self._run.clock.monotonic()) >= self._next_look:
-            self._next_look = now + self._run.flush_s
+        elif self._owed and (now := self._state.clock.monotonic()) >= self._next_look:
+            self._next_look = now + self._state.flush_s
             self._pay()
 
     def flush_now(self) -> None:
@@ -49,7 +49,7 @@ class SlotAdvancer:
         Nothing at all after a failure of the sink, which would promise what it has lost, and where another
         process may run the pipeline by now.
         """
-        if self._delivery.failed or not self._run.tenure.held:
+        if self._delivery.failed or not self._state.tenure.held:
             return
         moved = self._flushed()
         with suppress(ConnectionLost):
@@ -74,7 +74,7 @@ class SlotAdvancer:
         stored = delivery.offset.partitions[partition].position
         if delivery.written[partition] != stored:
             return False
-        delivery.counts.calls.current_ms = self._run.clock.time_ns() // 1_000_000
+        delivery.counts.calls.caught_up(self._state.now_ms())
         lsn = lane.assembler.confirmable(lane.stream.idle_lsn())
         if lsn > stored.end_lsn:
             delivery.advance(partition, Position(lsn))
@@ -99,8 +99,8 @@ class SlotAdvancer:
         assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"
         if not lane.stream.confirms:
             return
-        if self._run.confirmable is not None:
-            wanted, lsn = lsn, self._run.let_go(lsn)
+        if self._state.confirmable is not None:
+            wanted, lsn = lsn, self._state.release(lsn)
             self._owed.pop(lane.partition, None)
             if lsn < wanted:
                 self._owed[lane.partition] = wanted
@@ -108,8 +108,7 @@ class SlotAdvancer:
                 return
             self._told[lane.partition] = lsn
         lane.stream.confirm(lsn)
-        self._run.confirmed_lsn = lsn
-        self._run.slot_notice("confirmed", partition, lsn)
+        self._state.confirmed(partition, lsn)
 
     def _pay(self) -> None:
         for lane in self._lanes:

@@ -5,14 +5,14 @@ from typing import Protocol
 
 from waltap.base.text import size
 from waltap.changes.transactions.position import lsn_text
-from waltap.clock import Clock, RandomSource, new_identifier
+from waltap.clock import new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import WaltapError
 from waltap.pipeline.channels import SLOT, PipelineChannels
 from waltap.pipeline.gap_notes import GapNotes
+from waltap.pipeline.run_state import RunState
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.stages import chosen_password
-from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import GapEnd, moment
 from waltap.ports.signals.signal import Signal
 from waltap.ports.source.slot_watch import SlotWatch, SlotWatchContext
@@ -28,15 +28,11 @@ LOOK_S = 10.0
 class MonitoredRun(Protocol):
     """What the guardian needs of its run."""
 
-    profile: Profile
-    host: Host
-    clock: Clock
-    chance: RandomSource
+    state: RunState
     channels: PipelineChannels
     gaps: GapNotes
     guard: SlotMonitor
     delivery: SinkWriter | None
-    captured_tables: tuple[str, ...]
 
     def look_on(self) -> None:
         """Say what the sink does not come to an end with."""
@@ -56,14 +52,14 @@ def orders_of(profile: Profile) -> WalBudgetPolicy:
 
 def guardian_of(run: MonitoredRun) -> SlotMonitor:
     """Return the guardian of a run; it does nothing before it is started, or told of a look."""
-    engine, orders = run.profile.engine, orders_of(run.profile)
-    connects = run.profile.connector.spec.slot_watch is not None
+    engine, orders = run.state.profile.engine, orders_of(run.state.profile)
+    connects = run.state.profile.connector.spec.slot_watch is not None
     return SlotMonitor(
         orders,
         SlotMonitorDependencies(
-            pipeline=run.profile.name,
-            monotonic=run.clock.monotonic,
-            now_ms=lambda: run.clock.time_ns() // 1_000_000,
+            pipeline=run.state.profile.name,
+            monotonic=run.state.clock.monotonic,
+            now_ms=run.state.now_ms,
             tell=lambda kind, **data: run.channels.tell(SLOT, kind, **data),
             pause=partial(_pause, run),
             gave_up=partial(_gave_up, run),
@@ -75,20 +71,22 @@ def guardian_of(run: MonitoredRun) -> SlotMonitor:
 
 
 def _open_watch(run: MonitoredRun) -> SlotWatch:
-    component = run.profile.connector
+    component = run.state.profile.connector
     assert component.spec.slot_watch is not None
-    context = SlotWatchContext(stopping=run.guard.stopping, password=chosen_password(run.host))
+    context = SlotWatchContext(
+        stopping=run.guard.stopping, password=chosen_password(run.state.host)
+    )
     return component.spec.slot_watch(component.properties, context)
 
 
 def _pause(run: MonitoredRun, wanted: bool) -> None:
     kind = "pause-snapshot" if wanted else "resume-snapshot"
-    run.channels.inbox.put(Signal(new_identifier(run.chance), kind, ""))
+    run.channels.inbox.put(Signal(new_identifier(run.state.chance), kind, ""))
 
 
 def _gave_up(run: MonitoredRun, health: SlotHealth, end_lsn: int) -> WaltapError:
     """Keep the gap behind a slot that was dropped; return what the run ends with."""
-    now_ms = run.clock.time_ns() // 1_000_000
+    now_ms = run.state.now_ms()
     offset = None if run.delivery is None else run.delivery.offset
     begin = "the position at which the slot was made" if offset is None else str(offset.positions)
     problem = (
@@ -106,5 +104,7 @@ def _gave_up(run: MonitoredRun, health: SlotHealth, end_lsn: int) -> WaltapError
             time=moment(now_ms),
         )
         error = SlotGivenUp(problem, certificate=where)
-        where = run.gaps.lost(error, offset, end=end, tables=run.captured_tables, now_ms=now_ms)
+        where = run.gaps.lost(
+            error, offset, end=end, tables=run.state.captured_tables, now_ms=now_ms
+        )
     return SlotGivenUp(problem, certificate=where)

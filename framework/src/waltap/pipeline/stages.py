@@ -209,7 +209,7 @@ class PipelineStages:
             meant_for=self._meant_for,
         )
         connector: Connector = component.spec.factory(component.properties, context)
-        self.relations.connector = connector
+        self.relations.ask(connector)
         return connector
 
     @property

@@ -5,7 +5,28 @@ from dataclasses import dataclass
 
 from waltap.changes.transactions.transaction import TransactionPart
 
-__all__ = ["IdleDetector", "Limits", "batches", "cut"]
+__all__ = ["IdleDetector", "Limits", "StopFlag", "batches", "cut"]
+
+
+class StopFlag:
+    """Hold the request to stop, from a signal handler or another thread.
+
+    It has no lock, unlike `threading.Event`: a signal handler interrupts its own thread, and would wait
+    forever for a lock that this thread holds. A waiter polls the flag (`Clock.wait`).
+    """
+
+    __slots__ = ("_set",)
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        """Request the end."""
+        self._set = True
+
+    def is_set(self) -> bool:
+        """Return whether the end was requested."""
+        return self._set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from waltap.pipeline.heartbeat import HeartbeatTimer
 from waltap.pipeline.part_batcher import PartBatcher, PartitionMerge
 from waltap.pipeline.partition_reader import PartitionReader, lane
 from waltap.pipeline.run import PipelineRun
-from waltap.pipeline.signal_table import SignalTable
+from waltap.pipeline.run_state import RunState
+from waltap.pipeline.signal_table import SignalStage
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.pipeline.slot_advancer import SlotAdvancer
 from waltap.pipeline.slot_owners import orphan_slots
@@ -46,20 +47,21 @@ class ReadLoop:
 
     def __init__(
         self,
-        run: PipelineRun,
+        state: RunState,
         lane: PartitionReader,
-        signals: SignalTable,
+        signals: SignalStage,
+        delivery: SinkWriter,
         overlap: SnapshotOverlap | None,
         slot_xmin: Callable[[], int | None],
         took: Callable[[list[TransactionPart]], None] | None = None,
     ) -> None:
         """``took`` is told of what has come, instead of its being gathered (`take`)."""
-        engine = run.profile.engine
-        self._run, self._stream, self._assembler = run, lane.stream, lane.assembler
-        self._signals, self._partition = signals, lane.partition
-        self._batch_events = engine.batch_events
+        engine = state.profile.engine
+        self._state, self._stream, self._assembler = state, lane.stream, lane.assembler
+        self._signals, self._delivery = signals, delivery
+        self._partition, self._batch_events = lane.partition, engine.batch_events
         self._overlap, self._slot_xmin = overlap, slot_xmin
-        whole = run.delivery is not None and run.delivery.whole_transactions
+        whole = delivery.whole_transactions
         self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
         self._took = took or self.take
         self._messages: list[Message] = []
@@ -72,7 +74,7 @@ class ReadLoop:
         messages = self._messages = [] if backlog else self._stream.receive(timeout)
         if not messages and not backlog:
             return None
-        self._run.tenure.check()  # before it is assembled: large transactions wait in shared files
+        self._state.tenure.check()  # before it is assembled: large transactions wait in shared files
         parts = self._parts = self._assembler.feed(messages)
         if parts and self._overlap is not None:
             parts = self._overlap.filter(parts)
@@ -81,7 +83,7 @@ class ReadLoop:
             if xmin is not None:
                 for part in parts:
                     part.xmin = xmin
-            self._run.received_lsn = parts[-1].end_lsn or parts[-1].commit_lsn
+            self._state.received(parts[-1].end_lsn or parts[-1].commit_lsn)
             self._took(parts)
         if len(messages) < FEW_MESSAGES:
             self._messages, self._parts = [], []
@@ -89,7 +91,7 @@ class ReadLoop:
 
     def take(self, parts: list[TransactionPart]) -> None:
         """Gather ``parts``."""
-        self.gathered.add(parts, self._run.clock.monotonic())
+        self.gathered.add(parts, self._state.clock.monotonic())
 
     def write_if_due(self, now: float) -> None:
         """Write what was gathered, when it has waited long enough or is enough for a batch."""
@@ -102,14 +104,25 @@ class ReadLoop:
             self._write(self.gathered.take_all())
 
     def _write(self, parts: list[TransactionPart]) -> None:
-        run, left = self._run, self._run.left()
+        state, left = self._state, self._state.left()
         if left is not None:
-            whole = run.limits.whole_transactions
-            parts, run.cut = cut(parts, left, whole=whole and (left > 0 or run.midway))
+            whole, midway = state.limits.whole_transactions, state.midway
+            parts, left_out = cut(parts, left, whole=whole and (left > 0 or midway))
             if parts:
-                run.midway = whole and not parts[-1].complete
+                midway = whole and not parts[-1].complete
+            state.cut_off(cut=left_out, midway=midway)
         for batch in batches(parts, self._batch_events):
-            self._signals.write(batch, self._partition)
+            self._pass_on(batch)
+
+    def _pass_on(self, rest: list[TransactionPart]) -> None:
+        """Write ``rest`` with the rows that signals ask for; those of blocking snapshots are read here."""
+        delivery, signals = self._delivery, self._signals
+        while rest:
+            parts, rest, noted = signals.process(rest)
+            if noted is not None:
+                delivery.note_signals(noted)
+            delivery.write(parts, partition=self._partition)
+            signals.read_at_once()
 
 
 # When streaming ends by itself: at an LSN, after a silence, or with the limits of the run.
@@ -120,14 +133,14 @@ class StreamEnd:
 
     def __init__(
         self,
-        run: PipelineRun,
+        state: RunState,
         connector: Connector,
         lanes: Sequence[PartitionReader],
         delivery: SinkWriter,
     ) -> None:
-        self._run, self._lanes, self._delivery = run, lanes, delivery
+        self._state, self._lanes, self._delivery = state, lanes, delivery
         self._stream = lanes[0].stream
-        self._lsn, self._silence = run.limits.until_lsn, _silence(run, connector)
+        self._lsn, self._silence = state.limits.until_lsn, _silence(state, connector)
 
     @property
     def asks(self) -> bool:
@@ -143,7 +156,7 @@ class StreamEnd:
 
     def reached(self, now: float) -> bool:
         """Tell whether it is over."""
-        return self._run.over() or self._at_lsn() or self._silent(now)
+        return self._state.over() or self._at_lsn() or self._silent(now)
 
     @property
     def _idle(self) -> bool:
@@ -153,7 +166,7 @@ class StreamEnd:
         if self._lsn is None:
             return False
         read = self._stream.idle_lsn() if self._idle else 0
-        return max(read, self._delivery.written[self._delivery.partition].end_lsn) >= self._lsn
+        return max(read, self._delivery.position.end_lsn) >= self._lsn
 
     def _silent(self, now: float) -> bool:
         if self._silence is None or not self._idle:
@@ -161,12 +174,12 @@ class StreamEnd:
         return self._silence.lasted(now, self._stream.idle_lsn())
 
 
-def _silence(run: PipelineRun, connector: Connector) -> IdleDetector | None:
-    if run.limits.until_idle is None:
+def _silence(state: RunState, connector: Connector) -> IdleDetector | None:
+    if state.limits.until_idle is None:
         return None
     slot = connector.slot()
     target = slot.server_lsn if slot else 0
-    return IdleDetector(run.limits.until_idle, target, now=run.clock.monotonic())
+    return IdleDetector(state.limits.until_idle, target, now=state.clock.monotonic())
 
 
 POLL_S = 0.25
@@ -187,13 +200,14 @@ class StreamLoop:
         stages: PipelineStages,
         delivery: SinkWriter,
     ) -> None:
-        engine = run.profile.engine
-        self._run, self._connector = run, connector
+        engine = run.state.profile.engine
+        self._run, self._state, self._connector = run, run.state, connector
         self._stages, self._delivery = stages, delivery
         self._lanes = [
-            lane(run, stages, delivery, name, stream) for name, stream in streams.items()
+            lane(run.state, stages.relations.complete, delivery, name, stream)
+            for name, stream in streams.items()
         ]
-        self._confirmation = SlotAdvancer(run, self._lanes, delivery)
+        self._confirmation = SlotAdvancer(run.state, self._lanes, delivery)
         self._pumps: list[ReadLoop] = []
         self._merge: PartitionMerge | None = None
         self._looks = 0
@@ -201,57 +215,61 @@ class StreamLoop:
 
     def go(self, *, whole: bool) -> None:
         """Stream until the run is to end. ``whole``: a snapshot has just read every table."""
-        run, delivery = self._run, self._delivery
-        run.started, run.streaming = True, self
+        state = self._state
         try:
-            try:
-                signals = SignalTable(
-                    run,
-                    self._connector,
-                    self._stages,
-                    delivery,
-                    lambda: [gid for lane in self._lanes for gid in lane.assembler.undecided],
-                )
-                new_tables = self._stages.new_tables
-                new_tables.begin(
-                    self._connector,
-                    delivery.offset,
-                    whole=whole,
-                    ask=signals.ask,
-                    kept=signals.kept,
-                    missed=delivery.missed,
-                )
-                self._note()  # who sees that it streams sees what
-                run.enter("streaming", str(delivery.written[delivery.partition]))
-                run.ready()
-                self._pull(signals)
-                delivery.settle()
-                delivery.keep_signals()
-                new_tables.settle()
-            finally:
-                self._confirmation.last()
-            if not (run.cut or self._merge) and run.tenure.held:
-                with suppress(ConnectionLost):
-                    self._confirmation.idle()
+            with self._run.stream_by(self):
+                try:
+                    self._stream(whole=whole)
+                finally:
+                    self._confirmation.last()
+                if not (state.cut or self._merge) and state.tenure.held:
+                    with suppress(ConnectionLost):
+                        self._confirmation.idle()
         finally:
-            run.streaming = None
             for each in self._lanes:
                 each.close()
 
-    def _pull(self, signals: SignalTable) -> None:
+    def _stream(self, *, whole: bool) -> None:
+        state, delivery = self._state, self._delivery
+        signals = SignalStage(
+            state,
+            self._run.channels,
+            self._connector,
+            delivery,
+            self._stages.relations,
+            lambda: [gid for lane in self._lanes for gid in lane.assembler.undecided],
+        )
+        new_tables = self._stages.new_tables
+        new_tables.begin(
+            self._connector,
+            delivery.offset,
+            whole=whole,
+            ask=signals.ask,
+            kept=signals.kept,
+            missed=delivery.missed,
+        )
+        self._note()  # who sees that it streams sees what
+        state.enter("streaming", str(delivery.position))
+        self._run.ready()
+        self._pull(signals)
+        delivery.settle()
+        delivery.keep_signals()
+        new_tables.settle()
+
+    def _pull(self, signals: SignalStage) -> None:
         """Do all that is to be done, again and again; nothing here waits but `ReadLoop.pull`."""
-        run, delivery = self._run, self._delivery
-        clock, stopping = run.clock.monotonic, run.stop.is_set
+        run, state, delivery = self._run, self._state, self._delivery
+        clock, stopping = state.clock.monotonic, state.stop.is_set
         self._open_pumps(signals)
         first = self._lanes[0]
-        end = StreamEnd(run, self._connector, self._lanes, delivery)
-        heartbeats = HeartbeatTimer(run, self._connector, delivery)
+        end = StreamEnd(state, self._connector, self._lanes, delivery)
+        heartbeats = HeartbeatTimer(state, self._connector, delivery)
         now = clock()
         next_look = next_idle = now + self._idle_s
         if not self._connector.outlives:
             run.replays.close("a replay would end the temporary slot: stop the pipeline first")
         while not stopping():
-            run.tenure.check()
+            state.tenure.check()
             run.guard.check()
             run.replays.check()
             asks = end.asks or signals.watching
@@ -263,7 +281,7 @@ class StreamLoop:
             came = self._receive(now, hurried=asks or signals.waiting)
             now = clock()
             if came:
-                run.reconnects.succeeded()
+                state.reconnects.succeeded()
                 end.changes_came(now)
             elif came is None and asks:
                 first.stream.ask()
@@ -273,7 +291,7 @@ class StreamLoop:
                 signals.reached(first.stream.idle_lsn())
             self._confirmation.flush_if_due()
             if now >= next_look:
-                run.reconnects.succeeded()  # the link has stood for a while
+                state.reconnects.succeeded()  # the link has stood for a while
                 try:
                     self._stages.new_tables.look(self._connector)
                     self._note()
@@ -298,23 +316,25 @@ class StreamLoop:
 
     # --- several lanes ----------------------------------------------------------------------------
 
-    def _open_pumps(self, signals: SignalTable) -> None:
-        run, connector = self._run, self._connector
+    def _open_pumps(self, signals: SignalStage) -> None:
+        state, connector = self._state, self._connector
         overlap = connector.overlap(self._delivery.offset)
         if overlap is not None and len(self._lanes) == 1:  # LSNs of several cannot be compared
-            self._delivery.overlap_until = overlap.horizon
+            self._delivery.expect_overlap(overlap.horizon)
         names = [each.partition for each in self._lanes]
         quiet_s = connector.merges_within_s
         if quiet_s is not None and len(names) > 1:
-            most = run.profile.engine.batch_events
-            self._merge = PartitionMerge(names, quiet_s, most, run.clock.monotonic())
+            most = state.profile.engine.batch_events
+            self._merge = PartitionMerge(names, quiet_s, most, state.clock.monotonic())
         for each in self._lanes:
             took = None if self._merge is None else partial(self._hold, each.partition)
-            self._pumps.append(ReadLoop(run, each, signals, overlap, connector.slot_xmin, took))
+            self._pumps.append(
+                ReadLoop(state, each, signals, self._delivery, overlap, connector.slot_xmin, took)
+            )
 
     def _hold(self, partition: str, parts: list[TransactionPart]) -> None:
         assert self._merge is not None
-        self._merge.add(partition, parts, self._run.clock.monotonic())
+        self._merge.add(partition, parts, self._state.clock.monotonic())
 
     def _receive(self, now: float, *, hurried: bool) -> bool | None:
         """Take what has arrived in each lane; tell whether there were changes, None when nothing at all
@@ -329,7 +349,7 @@ class StreamLoop:
             patience = min(self._patience(pump, now, hurried=hurried), ASK_S) / len(pumps)
             found.append(pump.pull(0.0 if merge else patience))
         if merge is not None and not any(found):
-            self._run.wait(MERGE_POLL_S)
+            self._state.wait(MERGE_POLL_S)
         return True if True in found else None if set(found) <= {None} else False
 
     def _write_if_due(self, now: float) -> None:
@@ -356,11 +376,10 @@ class StreamLoop:
 
     def _note(self) -> None:
         """Take note of what a status tells and only the server knows, where it answers."""
-        run = self._run
-        run.captured_tables = self._stages.new_tables.captured
+        self._state.captures(self._stages.new_tables.captured)
         with suppress(WaltapError):
             slot = self._connector.slot()
-            run.guard.take(slot, self._orphans())
+            self._run.guard.take(slot, self._orphans())
 
     def _orphans(self) -> list[str] | None:
         """Return slots that nobody reads and no pipeline of the folder has, at the first look and seldom
@@ -380,7 +399,7 @@ class StreamLoop:
         elif self._delivery.unpromised:
             longest = ASK_S  # who acknowledges wakes nobody
         else:
-            longest = min(POLL_S, self._run.flush_s)
+            longest = min(POLL_S, self._state.flush_s)
         return pump.gathered.wait(longest, now)
 
     # --- for any thread (`StreamGauges`) ----------------------------------------------------------

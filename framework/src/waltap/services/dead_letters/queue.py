@@ -40,7 +40,7 @@ class DeadLetterQueue:
 
     ``describe`` completes a relation from the catalog, so that a letter can be replayed without it.
     ``form`` returns the format that renders events for people. ``copy`` also writes the letters to a
-    sink and returns when they are durable there. A run sets its own ``counted`` and ``notify``.
+    sink and returns when they are durable there. A run sets its counters and channels by `report_to`.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class DeadLetterQueue:
     ) -> None:
         self.store, self._clock = store, clock
         self._describe, self._form, self._copy = describe, form, copy
-        self.counted: EventCounters | None = None
-        self.notify: Callable[..., None] | None = None
+        self._counted: EventCounters | None = None
+        self._notify: Callable[..., None] | None = None
         self._next: dict[FailureHandling, float] = {}
         self._untold: dict[FailureHandling, int] = {}
 
@@ -102,6 +102,10 @@ class DeadLetterQueue:
         if self._copy is not None:
             self._copy(kept)
 
+    def report_to(self, counted: EventCounters, notify: Callable[..., None]) -> None:
+        """Count skipped events in ``counted``, and send notifications by ``notify``."""
+        self._counted, self._notify = counted, notify
+
     def close(self) -> None:
         """Close the sink for copies; may be called twice."""
         if self._copy is not None:
@@ -111,9 +115,9 @@ class DeadLetterQueue:
         self, handling: FailureHandling, sink: str, place: str, reason: WaltapError
     ) -> None:
         """Count a skipped event and report it at a limited rate."""
-        if self.counted is not None:
-            self.counted.left_out += 1
-            self.counted.dead_letters += handling is FailureHandling.DEAD_LETTER
+        if self._counted is not None:
+            self._counted.left_out += 1
+            self._counted.dead_letters += handling is FailureHandling.DEAD_LETTER
         now = self._clock.monotonic()
         count = self._untold[handling] = self._untold.get(handling, 0) + 1
         if now < self._next.get(handling, 0.0):
@@ -126,8 +130,8 @@ class DeadLetterQueue:
                 what, place, reason.code, reason.problem,
                 f" ({count} since the last such line)" if count > 1 else "",
             )  # fmt: skip
-        if handling is FailureHandling.DEAD_LETTER and self.notify is not None:
-            self.notify(
+        if handling is FailureHandling.DEAD_LETTER and self._notify is not None:
+            self._notify(
                 DEAD_LETTER,
                 "WRITTEN",
                 sink=sink,

@@ -242,6 +242,10 @@ class SinkCalls:
         self.oldest_commit_ms: int | None = None
         self.current_ms: int | None = None
 
+    def caught_up(self, now_ms: int) -> None:
+        """Note that everything the server had sent is durable."""
+        self.current_ms = now_ms
+
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
         """Be at a call of the sink while the block lasts; ``what`` names it for people."""
@@ -494,6 +498,10 @@ class RunCounters:
     by_table: TableCounts | None = None
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     calls: SinkCalls = field(default_factory=lambda: SinkCalls(SystemClock()))
+
+    def watch_tables(self) -> None:
+        """Count the events of each table from now on."""
+        self.by_table = self.by_table or TableCounts()
 
     def lag(self, lag_ms: int) -> None:
         """The last change of a batch was so old when the sink took it."""

@@ -1,0 +1,241 @@
+"""State of a run: its phase, its limits, and how far it has come over its reconnects."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from waltap.clock import Clock, RandomSource
+from waltap.config.profile import Profile
+from waltap.pipeline.backoff import RetryBackoff
+from waltap.pipeline.leadership import Leadership
+from waltap.pipeline.stop_conditions import Limits, StopFlag
+from waltap.plugins.host import Host
+from waltap.ports.offsets.offset import PartitionOffset
+from waltap.ports.source.connector import MadeByRun
+from waltap.ports.source.lease import LeaderLease
+from waltap.ports.specs import EventTransformSpec, RecordTransformSpec
+from waltap.services.monitor.counts import RunCounters, SinkCalls, SnapshotTimes
+from waltap.services.monitor.status import RecentFailure
+
+__all__ = ["Phase", "RunState"]
+
+log = logging.getLogger(__name__)
+
+Phase = Literal[
+    "new", "checking", "standby", "snapshot", "streaming", "reconnecting", "stopped", "failed"
+]
+"""The phases of a run, as observers get them (`on_state`)."""
+
+
+class RunState:
+    """Phase, limits and progress of one run, from its start to its end.
+
+    Only its own methods change it. The engine's thread calls them; any thread may read.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        host: Host,
+        limits: Limits,
+        clock: Clock,
+        chance: RandomSource,
+        *,
+        repairs: bool = False,
+        confirmable: Callable[[int], int] | None = None,
+        open_lease: Callable[[], LeaderLease] | None = None,
+    ) -> None:
+        self.profile, self.host, self.limits = profile, host, limits
+        self.clock, self.chance = clock, chance
+        # A lost position does not refuse the start: the run reads lost tables again.
+        self.repairs = repairs
+        # Returns how much of a confirmable LSN the owner of the run releases.
+        self.confirmable = confirmable
+        self.stop = StopFlag()
+        # The phase, and since when.
+        self.entered: tuple[Phase, int] = ("new", clock.time_ns())
+        self.started_ns = clock.time_ns()
+        self.transform_names = tuple(
+            use.spec.name
+            for use in profile.transforms
+            if not isinstance(use.spec, EventTransformSpec | RecordTransformSpec)
+        )
+        self.counts = RunCounters(
+            filtered=[0] * len(self.transform_names),
+            snapshot=SnapshotTimes(clock.monotonic),
+            calls=SinkCalls(clock),
+        )
+        self.captured_tables: tuple[str, ...] = ()
+        self.received_lsn = self.confirmed_lsn = 0
+        self.last_failure: RecentFailure | None = None
+        self.tenure = Leadership(
+            open_lease,
+            seconds=profile.engine.lease_ms / 1000,
+            wait=self.wait,
+            backoff=self.backoff,
+            tell=self.stand_by,
+        )
+        self._began = clock.monotonic()
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the connections and the sink: another process may have run the pipeline meanwhile."""
+        self.reconnects = self.backoff()
+        # What the run made on the server.
+        self.made = MadeByRun()
+        # A connection was made.
+        self.linked = False
+        # Rows were read, or the stream began.
+        self.started = False
+        # The sink was opened once; it must be opened before the next connection delivers.
+        self.sink_open, self.sink_stale = False, True
+        # The limit of records left out changes that had been received.
+        self.cut = False
+        # The end of a transaction must still be written (`Limits.whole_transactions`).
+        self.midway = False
+        self._counts_records = False
+
+    # --- transitions --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Count ``max_seconds`` from now on."""
+        self._began, self.started_ns = self.clock.monotonic(), self.clock.time_ns()
+
+    def obey(self, profile: Profile) -> None:
+        """Replace the profile by one of which only reloadable properties differ."""
+        self.profile = profile
+
+    def enter(self, phase: Phase, detail: str) -> None:
+        """Enter ``phase``; ``detail`` is one line for people."""
+        if phase != self.entered[0]:  # each try enters it again
+            self.entered = phase, self.clock.time_ns()
+        log.info(phase, extra={"pipeline": self.profile.name})
+        self.host.notify("on_state", pipeline=self.profile.name, state=phase, detail=detail)
+
+    def stand_by(self, why: str) -> None:
+        """Wait as a standby for the reason ``why``."""
+        if self.entered[0] != "standby":
+            log.warning("waits as a standby: %s", why, extra={"pipeline": self.profile.name})
+            self.enter("standby", why)
+
+    def connected(self) -> None:
+        """Note that a connection was made: a broken one may come back."""
+        self.linked = True
+
+    def sink_opens(self) -> None:
+        """Note that the sink is opened, and must be closed at the end."""
+        self.sink_open = True
+
+    def sink_opened(self) -> None:
+        """Note that the sink may be written to."""
+        self.sink_stale = False
+
+    def sink_failed(self) -> None:
+        """Note that the next connection needs a new sink."""
+        self.sink_stale = True
+
+    def delivers(self, *, records: bool) -> None:
+        """Note whether limits count the sink's ``records``, or changes."""
+        self._counts_records = records
+
+    def capturing(self) -> None:
+        """Note that rows were read, or the stream began: from now on failures are retried."""
+        self.started = True
+
+    def captures(self, tables: tuple[str, ...]) -> None:
+        """Note the names of the captured tables."""
+        self.captured_tables = tables
+
+    def received(self, lsn: int) -> None:
+        """Note the LSN of the last transaction of which something arrived."""
+        self.received_lsn = lsn
+
+    def confirmed(self, partition: PartitionOffset, lsn: int) -> None:
+        """Note the LSN that the server got, and notify observers."""
+        self.confirmed_lsn = lsn
+        self.slot_notice("confirmed", partition, lsn)
+
+    def cut_off(self, *, cut: bool, midway: bool) -> None:
+        """Note whether the limit left changes out, and whether a transaction's end is missing."""
+        self.cut, self.midway = cut, midway
+
+    def failed(self, error: Exception, *, retried: bool) -> None:
+        """Notify observers of a failure."""
+        at_ms = self.clock.time_ns() // 1_000_000
+        self.last_failure = RecentFailure.of(error, at_ms, retried=retried)
+        self.host.notify("on_failure", pipeline=self.profile.name, error=error, retried=retried)
+
+    def slot_notice(self, event: str, partition: PartitionOffset, lsn: int) -> None:
+        """Notify observers of an ``event`` of the slot."""
+        self.host.notify(
+            "on_slot", pipeline=self.profile.name, event=event, slot=partition.slot, lsn=lsn
+        )
+
+    # --- waits and ends -----------------------------------------------------------------------
+
+    @property
+    def state_dir(self) -> Path:
+        """Return the pipeline's own folder."""
+        return self.profile.engine.state_dir / self.profile.name
+
+    @property
+    def flush_s(self) -> float:
+        """Return the seconds that a batch may wait for its flush."""
+        return self.profile.engine.flush_interval_ms / 1000
+
+    def now_ms(self) -> int:
+        """Return the time in ms since 1970 UTC."""
+        return self.clock.time_ns() // 1_000_000
+
+    def stopping(self) -> bool:
+        """Return whether the run must end: a stop was requested, or ``max_seconds`` have passed."""
+        if self._time_is_over():
+            self.stop.set()
+        return self.stop.is_set()
+
+    def ends(self) -> bool:
+        """Return whether waits must end: with the run, or because the lease is lost."""
+        return self.stopping() or not self.tenure.held
+
+    def backoff(self) -> RetryBackoff:
+        """Return new waits between tries, as the profile has them."""
+        engine = self.profile.engine
+        return RetryBackoff(
+            self.wait,
+            retries=engine.max_retries,
+            ceiling_s=engine.retry_delay_ms / 1000,
+            chance=self.chance,
+        )
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; return False if a stop or the end of ``max_seconds`` came meanwhile."""
+        most = self.limits.max_seconds
+        if most is not None:
+            left = most - (self.clock.monotonic() - self._began)
+            if left < seconds:
+                self.clock.wait(max(0.0, left), self.stop.is_set)
+                self.stop.set()
+        return not self.clock.wait(seconds, self.stop.is_set)
+
+    def left(self) -> int | None:
+        """Return how many records or changes may still be delivered, None without a limit."""
+        most = self.limits.max_records
+        if most is None:
+            return None
+        return most - (self.counts.records if self._counts_records else self.counts.events)
+
+    def over(self) -> bool:
+        """Return whether a limit is reached."""
+        left = self.left()
+        if left is not None and left <= 0 and not self.midway:
+            return True
+        return self._time_is_over()
+
+    def _time_is_over(self) -> bool:
+        most = self.limits.max_seconds
+        return most is not None and self.clock.monotonic() - self._began >= most
+
+    def release(self, lsn: int) -> int:
+        """Return how much of a confirmable ``lsn`` the owner of the run releases."""
+        return lsn if self.confirmable is None else min(lsn, self.confirmable(lsn))
