@@ -222,7 +222,7 @@ ARROW: dict[str, set[str]] = {
     "numeric NaN or infinity": {"numeric(12,2)"},
     "array of several dimensions": {"int4[]", "text[]"},
 }
-"""Reason → types: what the Arrow type cannot hold under ``waltap.arrow.out_of_range=null``."""
+"""Reason → types: what the Arrow type cannot hold under ``waltap.arrow.out.of.range=null``."""
 
 
 def nulls(value: Any) -> int:

@@ -208,7 +208,7 @@ OTHERWISE: Final[dict[str, str | tuple[dict[str, str], str]]] = {
     "guardrail.collections.max": "1",
     "guardrail.collections.limit.action": ({"guardrail.collections.max": "1"}, "fail"),
     "event.converting.failure.handling.mode": "fail",
-    "waltap.arrow.out_of_range": "string",
+    "waltap.arrow.out.of.range": "string",
     "waltap.arrow.unconstrained.numeric": "decimal256",
     "waltap.multidimensional.arrays": "literal",
     "waltap.composite.types": "struct",

@@ -11,12 +11,12 @@ __all__ = ["ArrowMalformed", "ArrowMisfit", "MisfitCount", "named"]
 class ArrowMisfit(SinkError):
     """A value does not fit its column's Arrow type.
 
-    ``waltap.arrow.out_of_range`` is error.
+    ``waltap.arrow.out.of.range`` is error.
     """
 
     code = "WT-5301"
     remedy = (
-        "Set waltap.arrow.out_of_range to null (the value becomes null) or to string (columns of such "
+        "Set waltap.arrow.out.of.range to null (the value becomes null) or to string (columns of such "
         "types become text)."
     )
 

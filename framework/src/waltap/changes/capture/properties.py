@@ -237,7 +237,8 @@ class CaptureProperties(Properties):
         reach=("records",),
     )
     arrow_misfit: Literal["error", "null", "string"] = declare(
-        "waltap.arrow.out_of_range",
+        "waltap.arrow.out.of.range",
+        aliases=("waltap.arrow.misfit", "waltap.arrow.out_of_range"),
         default="null",
         summary=(
             "What the change log and Spark do with a value that a column's type cannot hold "

@@ -338,7 +338,7 @@ class TableVersion:
             key = "; rows that differ there alone become one" if column in self.key else ""
             self._warn(
                 f"column {column} of {self.relation.name}: {reason}; null is written for such "
-                f"values{key} (waltap.arrow.out_of_range = string keeps them)"
+                f"values{key} (waltap.arrow.out.of.range = string keeps them)"
             )
         return counts
 

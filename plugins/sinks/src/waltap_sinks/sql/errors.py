@@ -113,7 +113,7 @@ class SqlKeyUnfit(SinkError):
 
     code = "WT-5721"
     remedy = (
-        "Set waltap.arrow.out_of_range = string where the column is a date, a time or a numeric. Where "
+        "Set waltap.arrow.out.of.range = string where the column is a date, a time or a numeric. Where "
         "the target's column takes no text (SQLite's does), drop the table there, too: the next start "
         "ends with WT-5718, and `waltap repair FILE` makes the table anew. Or give the table a key at the "
         "source that has no such values; or leave it out with table.exclude.list = {source}. Nothing of "

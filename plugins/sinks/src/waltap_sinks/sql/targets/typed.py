@@ -84,7 +84,7 @@ def _parsed(text: str) -> tuple[str, tuple[int, ...]]:
 class TypedRows:
     """Convert tuples of each shape to columns of values.
 
-    A value that its type cannot hold becomes null (``waltap.arrow.out_of_range``) with one warning.
+    A value that its type cannot hold becomes null (``waltap.arrow.out.of.range``) with one warning.
     In a key every method raises SqlKeyUnfit for it.
     """
 
