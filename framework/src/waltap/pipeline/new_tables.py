@@ -26,8 +26,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.durable_file import StateDocument
 from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.source.connector import Connector
@@ -121,7 +120,9 @@ class NewTables:
         captures: Callable[[str, str], bool],
         tell: Callable[[str, str], None],
     ) -> None:
-        self._path, self._policy, self._captures, self._tell = path, policy, captures, tell
+        self._policy, self._captures, self._tell = policy, captures, tell
+        # Without damage errors: then less is noticed.
+        self._document = StateDocument(path, _KnownTables)
         self._known: _KnownTables | None = None
         self._names: dict[str, tuple[str, str]] = {}
         self._captured: set[str] = set()
@@ -138,14 +139,14 @@ class NewTables:
         """Look before the connector prepares a start, which puts right what the server streams: what it
         did not stream until then counts as captured no more, also when this start is killed."""
         self._lost = lost
-        before = self._stored()
+        before = self._document.load()
         gaps = before.interrupted(connector) if before is not None else set()
         if before is not None and gaps:
             self._tell_gap(gaps, connector.existing_tables())
             before.captured = sorted(set(before.captured) - gaps)
             before.others = sorted(gaps | set(before.others))
             before.left = sorted(gaps | set(before.left))
-            self._write(before)
+            self._document.save(before)
 
     def start_anew(self, connector: Connector, offset: Offset) -> None:
         """A start that made the slot, or is about to read every table: what it captures is known."""
@@ -335,14 +336,8 @@ class NewTables:
             self._tell(name, event)
 
     def _load(self, database: str) -> _KnownTables | None:
-        known = self._stored()
+        known = self._document.load()
         return known if known is not None and known.database == database else None
-
-    def _stored(self) -> _KnownTables | None:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_KnownTables)
-        except (OSError, *UNREADABLE):
-            return None
 
     def _save(self) -> None:
         assert self._known is not None
@@ -351,11 +346,7 @@ class NewTables:
         others = set(self._names) - self._captured
         self._known.others = sorted(others)
         self._known.left = sorted(others.intersection(self._known.left))
-        self._write(self._known)
-
-    def _write(self, known: _KnownTables) -> None:
-        with suppress(OSError):
-            replace_durably(self._path, msgspec.json.encode(known))
+        self._document.save(self._known)
 
 
 def _had(before: _KnownTables | None) -> list[str]:

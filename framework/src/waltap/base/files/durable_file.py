@@ -1,11 +1,80 @@
 """Replace small files atomically and durably."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Generic, TypeVar
 
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.private_file import private, private_folder
+from waltap.errors import WaltapError
 
-__all__ = ["draft_of", "replace_durably", "sync"]
+__all__ = ["StateDocument", "draft_of", "replace_durably", "sync"]
+
+
+T = TypeVar("T")
+
+
+class StateDocument(Generic[T]):
+    """A JSON document in one file that only its owner can read.
+
+    ``damaged`` makes the error of a file that cannot be read or written, of a text and the path.
+    Without it the document is optional: a damaged one is missing, and a failed write is ignored.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kind: type[T],
+        damaged: Callable[..., WaltapError] | None = None,
+        *,
+        unwritable: Callable[..., WaltapError] | None = None,
+        what: str = "",
+        indented: bool = False,
+        decode: Callable[[bytes], T] | None = None,
+    ) -> None:
+        self.path, self._indented = path, indented
+        self._what = what or str(path)
+        self._damaged, self._unwritable = damaged, unwritable or damaged
+        self._decode = decode or msgspec.json.Decoder(kind).decode
+
+    def load(self) -> T | None:
+        """Return the document, None without a file. Raises: the error of a damaged file."""
+        try:
+            return self._decode(self.path.read_bytes())
+        # The first start has no file yet; other checks report a folder that is none.
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, *UNREADABLE) as error:
+            if self._damaged is None:
+                return None
+            text = f"{self._what} cannot be read: {error}"
+            raise self._damaged(text, path=self.path) from error
+
+    def save(self, value: T) -> None:
+        """Replace the document durably. Raises: the error of an unwritable file."""
+        data = msgspec.json.encode(value)
+        if self._indented:
+            data = msgspec.json.format(data, indent=1) + b"\n"
+        with self._written():
+            replace_durably(self.path, data)
+
+    def clear(self) -> None:
+        """Remove the file. Raises: the error of an unwritable file."""
+        with self._written():
+            self.path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._unwritable is not None:
+                text = f"{self._what} cannot be written: {error.strerror or error}"
+                raise self._unwritable(text, path=self.path) from error
 
 
 def replace_durably(path: Path, data: bytes) -> None:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.durable_file import StateDocument
 from waltap.base.property import Properties, declare
 from waltap.errors import OffsetError
-from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
+from waltap.ports.offsets.offset import Offset, OffsetStore, decoded
 
 __all__ = ["FileOffsetProperties", "FileOffsetStore", "OffsetUnreadable", "OffsetUnwritable"]
 
@@ -45,28 +45,20 @@ class FileOffsetStore(OffsetStore):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._document = StateDocument(
+            path,
+            Offset,
+            OffsetUnreadable,
+            unwritable=OffsetUnwritable,
+            what="the offset",
+            decode=decoded,
+        )
 
     def load(self) -> Offset | None:
-        try:
-            data = self.path.read_bytes()
-        # The first start of a pipeline has no offset file yet.
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise OffsetUnreadable(f"offset cannot be read: {error}", path=self.path) from error
-        try:
-            return decoded(data)
-        except ValueError as error:
-            raise OffsetUnreadable(f"offset cannot be read: {error}", path=self.path) from error
+        return self._document.load()
 
     def store(self, offset: Offset) -> None:
-        try:
-            replace_durably(self.path, encoded(offset))
-        except OSError as error:
-            raise OffsetUnwritable(f"offset cannot be stored: {error}", path=self.path) from error
+        self._document.save(offset)
 
     def clear(self) -> None:
-        try:
-            self.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise OffsetUnwritable(f"offset cannot be removed: {error}", path=self.path) from error
+        self._document.clear()

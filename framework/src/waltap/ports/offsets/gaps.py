@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.durable_file import StateDocument, replace_durably
 from waltap.errors import OffsetError
 from waltap.ports.offsets.state_folder import GAPS
 
@@ -93,13 +92,8 @@ class GapCertificates:
 
     def all(self) -> list[CaptureGap]:
         """Return every certificate, the oldest first."""
-        found = []
-        for path in sorted(self.folder.glob("gap-*.json")):
-            try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=CaptureGap))
-            except (OSError, *UNREADABLE) as error:
-                raise GapsUnusable(f"{path} cannot be read: {error}", path=path) from error
-        return found
+        documents = map(self._document, sorted(self.folder.glob("gap-*.json")))
+        return [gap for document in documents if (gap := document.load()) is not None]
 
     def open(self) -> list[CaptureGap]:
         """Return the open gaps, the oldest first."""
@@ -107,15 +101,19 @@ class GapCertificates:
 
     def keep(self, gap: CaptureGap) -> Path:
         """Write or replace one certificate durably; return its JSON file."""
-        path = self.folder / f"gap-{gap.identifier}.json"
+        document = self._document(self.folder / f"gap-{gap.identifier}.json")
+        path = document.path.with_suffix(".txt")
         try:
             # The text comes first: `all` lists only the JSON file, so each listed gap has both.
-            replace_durably(path.with_suffix(".txt"), text_of(gap).encode())
-            data = msgspec.json.format(msgspec.json.encode(gap), indent=1)
-            replace_durably(path, data + b"\n")
+            replace_durably(path, text_of(gap).encode())
         except OSError as error:
             raise GapsUnusable(f"{path} cannot be written: {error.strerror}", path=path) from error
-        return path
+        document.save(gap)
+        return document.path
+
+    @staticmethod
+    def _document(path: Path) -> StateDocument[CaptureGap]:
+        return StateDocument(path, CaptureGap, GapsUnusable, indented=True)
 
     def note(self, gap: CaptureGap) -> CaptureGap:
         """Record a new gap, or extend the open gap that it repeats.

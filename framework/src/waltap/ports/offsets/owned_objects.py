@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.durable_file import StateDocument
 from waltap.errors import ConnectionLost, OffsetError
 
 __all__ = ["BelongingsUnreadable", "BelongingsUnwritable", "OwnedObject", "OwnedObjects"]
@@ -68,6 +67,14 @@ class OwnedObjects:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
+        self._document = path and StateDocument(
+            path,
+            list[OwnedObject],
+            BelongingsUnreadable,
+            unwritable=BelongingsUnwritable,
+            what="what the pipeline has on the server",
+            indented=True,
+        )
         self._entries: dict[tuple[str, str, str, str], OwnedObject] | None = None
 
     def all(self) -> list[OwnedObject]:
@@ -109,29 +116,11 @@ class OwnedObjects:
 
     def _loaded(self) -> dict[tuple[str, str, str, str], OwnedObject]:
         if self._entries is None:
-            self._entries = {entry.place: entry for entry in self._read()}
+            found = self._document.load() if self._document else None
+            self._entries = {entry.place: entry for entry in found or ()}
         return self._entries
 
-    def _read(self) -> list[OwnedObject]:
-        if self.path is None:
-            return []
-        try:
-            return msgspec.json.decode(self.path.read_bytes(), type=list[OwnedObject])
-        except (
-            FileNotFoundError,
-            NotADirectoryError,
-        ):  # other checks report a missing folder
-            return []
-        except (OSError, *UNREADABLE) as error:
-            problem = f"what the pipeline has on the server cannot be read: {error}"
-            raise BelongingsUnreadable(problem, path=self.path) from error
-
     def _replace(self, entries: dict[tuple[str, str, str, str], OwnedObject]) -> None:
-        if self.path is not None:
-            data = msgspec.json.format(msgspec.json.encode(sorted(entries.values())), indent=1)
-            try:
-                replace_durably(self.path, data + b"\n")
-            except OSError as error:
-                problem = f"what the pipeline has on the server cannot be stored: {error.strerror}"
-                raise BelongingsUnwritable(problem, path=self.path) from error
+        if self._document:
+            self._document.save(sorted(entries.values()))
         self._entries = entries

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.durable_file import StateDocument
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import OffsetError
@@ -48,8 +47,8 @@ class OutletPositions:
     """The sink positions of one pipeline."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._kept: bytes | None = None
+        self._document = StateDocument(path, _StoredPositions, OutletPositionsUnreadable)
+        self._stored: _StoredPositions | None = None
 
     def load(self, stored: Positions) -> dict[str, SinkProgress]:
         """Return each sink's progress at the pipeline's position ``stored``.
@@ -59,30 +58,18 @@ class OutletPositions:
 
         Raises: OutletPositionsUnreadable.
         """
-        try:
-            data = self._path.read_bytes()
-            found = msgspec.json.decode(data, type=_StoredPositions)
-        except FileNotFoundError:
+        found = self._document.load()
+        if found is None or not stored:
             return {}
-        except (OSError, *UNREADABLE) as cause:
-            raise OutletPositionsUnreadable(
-                f"{self._path} cannot be read: {cause}", path=self._path
-            ) from cause
-        if not stored or any(stored.get(n, p) < p for n, p in found.slowest.items()):
+        if any(stored.get(n, p) < p for n, p in found.slowest.items()):
             return {}
-        self._kept = data
-        return found.outlets
+        self._stored = found
+        return dict(found.outlets)
 
     def store(self, outlets: dict[str, SinkProgress], slowest: Positions) -> None:
         """Store changed positions durably. Raises: OutletPositionsUnreadable."""
-        data = msgspec.json.encode(_StoredPositions(outlets=outlets, slowest=dict(slowest)))
+        new = _StoredPositions(outlets=dict(outlets), slowest=dict(slowest))
         # Most flushes change nothing here: skip the fsync.
-        if data == self._kept:
-            return
-        try:
-            replace_durably(self._path, data)
-        except OSError as cause:
-            raise OutletPositionsUnreadable(
-                f"{self._path} cannot be written: {cause.strerror}", path=self._path
-            ) from cause
-        self._kept = data
+        if new != self._stored:
+            self._document.save(new)
+            self._stored = new

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.durable_file import StateDocument
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.private_file import private, private_folder
 from waltap.base.files.store import FileStore
@@ -66,13 +65,13 @@ class MissedNote:
     `TableEntry.missed`. What cannot be noted is said in this run alone."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        # Optional: what cannot be noted is said in this run alone.
+        self._document = StateDocument(path, list[str])
         self._tables: set[str] = set()
 
     def read(self) -> None:
         """Take what was noted, and not said yet."""
-        with contextlib.suppress(OSError, *UNREADABLE):
-            self._tables |= msgspec.json.decode(self._path.read_bytes(), type=set[str])
+        self._tables.update(self._document.load() or ())
 
     def add(self, table: str) -> None:
         """Note ``table``, beside what was noted before."""
@@ -97,11 +96,10 @@ class MissedNote:
             self._write()
 
     def _write(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._tables:
-                replace_durably(self._path, msgspec.json.encode(sorted(self._tables)))
-            else:
-                self._path.unlink(missing_ok=True)
+        if self._tables:
+            self._document.save(sorted(self._tables))
+        else:
+            self._document.clear()
 
 
 # What the change log has taken and not published.
