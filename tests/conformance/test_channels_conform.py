@@ -8,8 +8,8 @@ from tests.harness.http_receiver import Receiver, notification_of
 
 import waltap.plugin
 from waltap.ports.notifications import Notification
-from waltap.ports.notifications.log_channel import KEYS
-from waltap.ports.notifications.webhook_properties import WebhookProperties
+from waltap.ports.notifications.channel import KEYS
+from waltap.ports.notifications.webhook_channel import WebhookProperties
 from waltap.ports.signals.file_channel import FileSignalProperties
 from waltap_testing import (
     NotificationChannelRig,

@@ -19,7 +19,7 @@ from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.sink.sink import SinkContext
-from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import PublicationCompleteness
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.manifest import Manifest
 from waltap_sinks.changelog.table_version import LOG_COLUMNS

@@ -7,7 +7,7 @@ from tests.harness.changelog import relation
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
-from waltap.ports.snapshot.chunk import SnapshotChunk
+from waltap.ports.snapshot.chunk_source import SnapshotChunk
 
 ITEMS = relation("public.items", [("id", "int4"), ("v", "text")])
 

@@ -49,7 +49,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import PublicationCompleteness
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from waltap_spark.errors import HistoryNotKept
 from waltap_spark.formats.choice import FormatChoice

@@ -234,7 +234,7 @@ def test_what_signals_narrow_is_read_with_the_rights_of_a_role(
 def test_observers_and_notifications_hear_of_it(
     pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="waltap.ports.notifications.log_channel")
+    caplog.set_level("INFO", logger="waltap.ports.notifications.channel")
     with pipeline.running(**{"notification.enabled.channels": "log"}) as run:
         ask(pipeline, "u", "t", t="SELECT FROM")
         run.until(lambda: completed(run), "the snapshot")
@@ -249,7 +249,7 @@ def test_observers_and_notifications_hear_of_it(
     sent = [
         json.loads(r.getMessage().partition("] ")[2])
         for r in caplog.records
-        if r.name == "waltap.ports.notifications.log_channel"
+        if r.name == "waltap.ports.notifications.channel"
     ]
     told = [
         (

@@ -28,7 +28,7 @@ from waltap.services.debezium_offsets import (
     DebeziumOffsetUnusable,
     DebeziumStillReads,
 )
-from waltap.services.debezium_offsets.java_map import java_map, parse_java_map
+from waltap.services.debezium_offsets.place import java_map, parse_java_map
 from waltap_kafka.errors import KafkaTopicMissing
 
 PREFIX = "shop"

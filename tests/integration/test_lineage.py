@@ -86,7 +86,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is waited for: what came too late would come again, or not at all."""
-    monkeypatch.setattr("waltap.services.telemetry.lineage_delivery.END_S", 90.0)
+    monkeypatch.setattr("waltap.services.telemetry.lineage.END_S", 90.0)
     monkeypatch.setattr("waltap.services.telemetry.lineage.TIMEOUT_S", 90.0)
 
 

@@ -21,7 +21,7 @@ import os
 
 from waltap.changes.decode.decoder import DecoderCapabilities
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.offsets.memory_store import MemoryOffsetStore
+from waltap.ports.offsets.file_store import MemoryOffsetStore
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.snapshot.snapshotter import Snapshotter
 from waltap.ports.source.connector import PreflightCheck

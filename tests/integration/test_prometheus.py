@@ -17,7 +17,7 @@ from tests.harness.servers.postgres import Database, Server
 from tests.harness.servers.prometheus import Prometheus, promtool
 from tests.harness.servers.requirement import missing
 
-from waltap.services.monitor.mbeans import SNAPSHOT, STREAMING
+from waltap.cli.reference.metrics import SNAPSHOT, STREAMING
 from waltap.services.monitor.metrics import METRICS, OBSERVED
 
 FILES = Path(__file__).parents[2] / "examples/monitoring"

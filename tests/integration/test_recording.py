@@ -14,14 +14,15 @@ from tests.harness.servers.postgres import Database
 from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline import Engine, Limits
 from waltap.services.recording.connector import RecordingHead
-from waltap.services.recording.errors import RecordingDamaged, RecordingUnfit
 from waltap.services.recording.file import (
     Entry,
     RecordedAnswer,
     RecordedFrames,
     RecordedServer,
+    RecordingDamaged,
     RecordingHeader,
     RecordingMark,
+    RecordingUnfit,
     RecordingWriter,
     entries,
 )

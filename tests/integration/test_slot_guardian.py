@@ -16,7 +16,7 @@ from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline.repair import GapRepair
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
-from waltap.services.slot_monitor.errors import SlotGivenUp
+from waltap.services.slot_monitor.guard import SlotGivenUp
 from waltap.services.slot_monitor.health import SlotHealth
 from waltap_postgres.errors import SlotInvalidated
 

@@ -15,8 +15,11 @@ from tests.harness.servers.postgres import Database
 
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.ports.notifications import Notification
-from waltap.ports.notifications.webhook_channel import WebhookDown, WebhookNotifications
-from waltap.ports.notifications.webhook_properties import WebhookProperties
+from waltap.ports.notifications.webhook_channel import (
+    WebhookDown,
+    WebhookNotifications,
+    WebhookProperties,
+)
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap.ports.snapshot.chunk_size import ChunkSize
-from waltap.ports.snapshot.chunk_source import ReadChunk
+from waltap.ports.snapshot.chunk_source import ChunkSize, ReadChunk
 from waltap.ports.snapshot.incremental import IncrementalSnapshots
 from waltap.ports.snapshot.incremental_state import IncrementalState
 

@@ -165,7 +165,7 @@ def register_sinks() -> Iterable[SinkSpec]:
 @hookimpl
 def register_offset_stores() -> Iterable[OffsetStoreSpec]:
     """Contribute the offset file and the memory store."""
-    from waltap.ports.offsets.specs import OFFSET_STORES
+    from waltap.ports.offsets.file_store import OFFSET_STORES
 
     return OFFSET_STORES
 
@@ -188,8 +188,8 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
 @hookimpl
 def register_notification_channels() -> Iterable[NotificationChannelSpec]:
     """Contribute the log and HTTP."""
-    from waltap.ports.notifications.log_channel import LogNotifications
-    from waltap.ports.notifications.webhook_properties import WebhookProperties
+    from waltap.ports.notifications.channel import LogNotifications
+    from waltap.ports.notifications.webhook_channel import WebhookProperties
 
     return [
         NotificationChannelSpec(

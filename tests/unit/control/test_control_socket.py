@@ -19,10 +19,15 @@ from waltap.pipeline.redelivery import ReplayDesk
 from waltap.ports.offsets.state_folder import CONTROL, own_files
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.signals.signal import Signal
-from waltap.services.control.address import address, unix_socket
 from waltap.services.control.client import ask
-from waltap.services.control.errors import ControlSocketUnusable, PipelineNotRunning
-from waltap.services.control.protocol import SignalRequest, StatusRequest
+from waltap.services.control.protocol import (
+    ControlSocketUnusable,
+    PipelineNotRunning,
+    SignalRequest,
+    StatusRequest,
+    address,
+    unix_socket,
+)
 from waltap.services.control.server import ControlSocket
 from waltap.services.monitor.status import PipelineStatus
 

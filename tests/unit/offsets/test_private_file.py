@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap.base.files.durable_file import replace_durably
-from waltap.base.files.private_file import close_to_others, private, private_folder
+from waltap.base.files.durable_file import close_to_others, private, private_folder, replace_durably
 from waltap.base.files.store import FileStore
 from waltap.pipeline.lock import PipelineLock
 from waltap.services.recording.file import RecordingMark, RecordingWriter

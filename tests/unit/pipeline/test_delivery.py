@@ -24,7 +24,7 @@ from waltap.pipeline.sink_branch import BranchStages, SinkBranch, TransformChain
 from waltap.pipeline.sink_writer import Part, SinkWriter
 from waltap.pipeline.slot_advancer import SlotAdvancer
 from waltap.plugins.host import Host
-from waltap.ports.offsets.memory_store import MemoryOffsetStore
+from waltap.ports.offsets.file_store import MemoryOffsetStore
 from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.offsets.sink_positions import OutletPositions
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext

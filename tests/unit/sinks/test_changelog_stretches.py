@@ -11,7 +11,7 @@ from tests.harness.changelog import ALL, WrittenLog, relation
 from waltap.changes.capture.capture import CaptureProperties, CaptureRules
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
-from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import PublicationCompleteness
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 PLACES = relation("public.places", [("id", "int4"), ("name", "text")])

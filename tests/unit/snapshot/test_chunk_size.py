@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.ports.snapshot.chunk_size import ChunkSize
+from waltap.ports.snapshot.chunk_source import ChunkSize
 
 
 @pytest.mark.parametrize(

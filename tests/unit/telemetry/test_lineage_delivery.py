@@ -7,7 +7,7 @@ import pytest
 from tests.harness.pipeline import until
 
 from waltap.changes.decode.relation import Relation
-from waltap.services.telemetry.lineage_delivery import LineageEvent, LineageSender
+from waltap.services.telemetry.lineage import LineageEvent, LineageSender
 
 TABLES = 50
 

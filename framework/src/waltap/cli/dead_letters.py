@@ -204,8 +204,7 @@ def _by_the_run(
     folder: Path, ids: tuple[str, ...], *, again: bool, anew: bool, wait_s: float
 ) -> Iterator[tuple[str, str]]:
     from waltap.services.control.client import ask
-    from waltap.services.control.errors import ReplayUndone
-    from waltap.services.control.protocol import ReplayRequest
+    from waltap.services.control.protocol import ReplayRequest, ReplayUndone
 
     request = ReplayRequest(ids=ids, again=again, anew=anew, wait_ms=round(wait_s * 1000))
     answer = ask(folder, request, patience_s=LONGEST_S)

@@ -79,7 +79,7 @@ def set_position(
     """
     from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
     from waltap.pipeline.lock import PipelineLock
-    from waltap.ports.offsets.errors import NothingStored
+    from waltap.ports.offsets.offset import NothingStored
 
     try:
         position = Position(parse_lsn(lsn))

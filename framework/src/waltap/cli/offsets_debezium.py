@@ -95,7 +95,7 @@ def export_to(
     from waltap.cli.connection import connected
     from waltap.clock import SystemClock
     from waltap.pipeline.lock import PipelineLock
-    from waltap.ports.offsets.errors import NothingStored
+    from waltap.ports.offsets.offset import NothingStored
     from waltap.services.debezium_offsets import of_offset, place_of, told
 
     profile, host, stages, own = _stages(file, set_)

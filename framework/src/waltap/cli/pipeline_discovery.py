@@ -47,7 +47,7 @@ def members(folder: Path, host: "Host", set_: list[str] | None = None) -> list[P
 def report(member: PipelineInfo) -> dict[str, Any]:
     """Return what is known of a pipeline without asking its database: ``run`` is the status that the
     process which runs it gives, None where none does."""
-    from waltap.services.control.errors import PipelineNotRunning
+    from waltap.services.control.protocol import PipelineNotRunning
 
     found: dict[str, Any] = {
         "pipeline": member.name,

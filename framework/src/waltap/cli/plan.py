@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from waltap.changes.mapping.type_registry import TypeRegistry
     from waltap.pipeline.stages import PipelineStages
     from waltap.ports.offsets.offset import Offset
-    from waltap.ports.source.connector import Connector, PreflightCheck
-    from waltap.ports.source.setup_plan import PlannedTable, SetupPlan
+    from waltap.ports.source.connector import Connector, PlannedTable, PreflightCheck, SetupPlan
 
 __all__ = ["command"]
 

@@ -145,7 +145,7 @@ def _forget(profile: "Profile", stages: "PipelineStages", places: list[Place]) -
 def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
     """Give the running pipeline a signal about tables; False when none runs."""
     from waltap.cli.signal_request import ask_for
-    from waltap.services.control.errors import PipelineNotRunning
+    from waltap.services.control.protocol import PipelineNotRunning
 
     try:
         ask_for(profile, kind, {"data-collections": [_quoted(place) for place in places]})

@@ -18,7 +18,7 @@ from waltap.ports.signals.signal import Signal
 
 if TYPE_CHECKING:
     from waltap.ports.notifications.channel import NotificationChannel
-    from waltap.ports.signals.channel import SignalChannel
+    from waltap.ports.signals.signal import SignalChannel
 
 __all__ = ["INCREMENTAL", "INITIAL", "SIGNAL", "SLOT", "PipelineChannels"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from waltap.base.files.durable_file import FOLDER, close_to_others, private_folder
 from waltap.base.files.lock_file import LockFile, holder, noted
-from waltap.base.files.private_file import FOLDER, close_to_others, private_folder
 from waltap.errors import OffsetError
 from waltap.pipeline.leadership import Leadership
 from waltap.ports.offsets.state_folder import LOCK, unusable

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from waltap.base.files.place import refusal
+from waltap.base.files.location import refusal
 from waltap.base.text import size
 from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatched
 from waltap.config.profile import Profile

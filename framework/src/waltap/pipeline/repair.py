@@ -19,7 +19,7 @@ from waltap.pipeline.engine import Engine
 from waltap.pipeline.gap_notes import GapNotes
 from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, RereadTable
-from waltap.ports.sink.comparison import TableComparison
+from waltap.ports.sink.verification import TableComparison
 
 __all__ = ["GapRepair", "RepairIncomplete"]
 

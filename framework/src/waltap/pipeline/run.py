@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.durable_file import private, private_folder
 from waltap.base.text import duration
 from waltap.changes.decode.relation import Relation, difference
 from waltap.changes.transactions.notification import Notification

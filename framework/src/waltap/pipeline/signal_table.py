@@ -17,10 +17,9 @@ from waltap.pipeline.relations import DescribedRelations
 from waltap.pipeline.run_state import RunState
 from waltap.pipeline.sink_writer import Part, SinkWriter
 from waltap.pipeline.snapshot_phase import IncrementalReport
-from waltap.ports.signals.actions import SignalCall
 from waltap.ports.signals.errors import SignalIgnored, SignalUnusable
-from waltap.ports.signals.signal import SNAPSHOTS, Action, Signal
-from waltap.ports.snapshot.chunk_size import ChunkSize
+from waltap.ports.signals.signal import SNAPSHOTS, Action, Signal, SignalCall
+from waltap.ports.snapshot.chunk_source import ChunkSize
 from waltap.ports.snapshot.incremental import IncrementalSnapshots
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.snapshot.requests import cut

@@ -33,7 +33,7 @@ from waltap.ports.sink.refusal import RecordsRefused
 from waltap.services.monitor.counts import ChunkEnd, RunCounters, TablesRead, chunk_ends
 
 if TYPE_CHECKING:
-    from waltap.ports.snapshot.chunk import SnapshotChunk
+    from waltap.ports.snapshot.chunk_source import SnapshotChunk
 
 __all__ = [
     "AckedPosition",

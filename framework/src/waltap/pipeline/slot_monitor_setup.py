@@ -16,8 +16,12 @@ from waltap.pipeline.stages import chosen_password
 from waltap.ports.offsets.gaps import GapEnd, moment
 from waltap.ports.signals.signal import Signal
 from waltap.ports.source.slot_watch import SlotWatch, SlotWatchContext
-from waltap.services.slot_monitor.errors import SlotGivenUp
-from waltap.services.slot_monitor.guard import SlotMonitor, SlotMonitorDependencies, WalBudgetPolicy
+from waltap.services.slot_monitor.guard import (
+    SlotGivenUp,
+    SlotMonitor,
+    SlotMonitorDependencies,
+    WalBudgetPolicy,
+)
 from waltap.services.slot_monitor.health import SlotHealth
 
 __all__ = ["MonitoredRun", "guardian_of", "orders_of"]

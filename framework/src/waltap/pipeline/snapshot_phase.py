@@ -7,7 +7,7 @@ from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.pipeline.channels import INCREMENTAL, INITIAL, PipelineChannels
 from waltap.pipeline.sink_writer import SinkWriter
 from waltap.plugins.host import Host
-from waltap.ports.snapshot.chunk import SnapshotChunk
+from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import Connector, SourceLacks, StartPosition
 from waltap.services.monitor.counts import RunCounters, SnapshotTableProgress
 

@@ -51,10 +51,9 @@ from waltap.ports.specs import (
     SnapshotterSpec,
     SourceTransformSpec,
 )
-from waltap.services.dead_letters.copy import LettersCopied
 from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
-from waltap.services.dead_letters.queue import DeadLetterQueue
+from waltap.services.dead_letters.queue import DeadLetterQueue, LettersCopied
 from waltap.services.dead_letters.store import LetterStore
 
 __all__ = [

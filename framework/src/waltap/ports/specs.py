@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     )
     from waltap.ports.notifications.channel import NotificationChannel
     from waltap.ports.offsets.offset import OffsetStore
-    from waltap.ports.signals.actions import SignalCall
-    from waltap.ports.signals.channel import SignalChannel
+    from waltap.ports.signals.signal import SignalCall, SignalChannel
     from waltap.ports.sink.sink import Sink, SinkContext
     from waltap.ports.sink.verification import VerificationSource
     from waltap.ports.snapshot.snapshotter import Snapshotter

@@ -13,7 +13,7 @@ from waltap.ports.specs import (
 
 if TYPE_CHECKING:
     from waltap.ports.notifications.channel import NotificationChannel
-    from waltap.ports.signals.channel import SignalChannel
+    from waltap.ports.signals.signal import SignalChannel
     from waltap.ports.sink.sink import Sink, SinkContext
     from waltap_kafka.connect_offsets import TopicOffsets
     from waltap_kafka.offset_store import KafkaOffsetStore

@@ -14,7 +14,7 @@ from waltap.changes.events.record import Header, Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError, StopRequested
-from waltap.ports.sink.delivered import begins_snapshot, was_delivered
+from waltap.ports.sink.held import begins_snapshot, was_delivered
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.base.files.place import refusal
+from waltap.base.files.location import refusal
 from waltap.base.files.store import safe_name
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.transactions.position import Position

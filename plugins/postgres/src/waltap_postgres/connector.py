@@ -17,15 +17,15 @@ from waltap.errors import OffsetError, SourceError, StopRequested, WaltapError
 from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap.ports.snapshot.chunk import SnapshotChunk
+from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import (
     Connector,
     ConnectorContext,
     PreflightCheck,
+    SetupPlan,
     SlotStatus,
     StartPosition,
 )
-from waltap.ports.source.setup_plan import SetupPlan
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.catalog.preflight import COLUMN_NAMES_SQL, tables_unreadable

@@ -9,8 +9,7 @@ import psycopg
 
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.errors import WaltapError
-from waltap.ports.source.connector import ConnectorContext, PreflightCheck
-from waltap.ports.source.setup_plan import PlannedTable, SetupPlan
+from waltap.ports.source.connector import ConnectorContext, PlannedTable, PreflightCheck, SetupPlan
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (

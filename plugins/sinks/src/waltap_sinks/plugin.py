@@ -8,9 +8,8 @@ from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.ports.sink.comparison import TableComparison
     from waltap.ports.sink.sink import Sink, SinkContext
-    from waltap.ports.sink.verification import VerificationSource
+    from waltap.ports.sink.verification import TableComparison, VerificationSource
 
 
 def _changelog_commands() -> Any:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import IO, Final
 
-from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.durable_file import private, private_folder
 from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded

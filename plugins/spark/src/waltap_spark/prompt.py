@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.durable_file import private, private_folder
 
 __all__ = ["SqlPrompt", "history_file", "sql_words"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.durable_file import private, private_folder
 from waltap.base.files.properties import StorageProperties
 from waltap_spark.errors import SparkRefused
 from waltap_spark.java import require_java, require_pyspark

@@ -19,9 +19,8 @@ from waltap.errors import SinkError
 from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.sink import Sink, SinkContext
-from waltap.ports.snapshot.chunk import SnapshotChunk
-from waltap.ports.source.completeness import PublicationCompleteness
-from waltap.ports.source.connector import PreflightCheck
+from waltap.ports.snapshot.chunk_source import SnapshotChunk
+from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applied import AppliedSoFar
 from waltap_spark.errors import TablesStandStill

@@ -20,7 +20,7 @@ from waltap.changes.decode.replica_identity import ReplicaIdentity
 from waltap.changes.mapping.type_mapping import TypeOptions
 from waltap.errors import WaltapError
 from waltap.ports.sink.sink import SinkContext
-from waltap.ports.snapshot.chunk import SnapshotChunk
+from waltap.ports.snapshot.chunk_source import SnapshotChunk
 
 if TYPE_CHECKING:
     from waltap.changes.mapping.type_mapping import TypeMapper

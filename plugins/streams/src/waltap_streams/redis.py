@@ -15,9 +15,8 @@ from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.ports.sink.delivered import begins_snapshot, was_delivered
 from waltap.ports.sink.fail_stop import FailStop
-from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.held import DestinationBehind, begins_snapshot, was_delivered
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_streams.errors import (

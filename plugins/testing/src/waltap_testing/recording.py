@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from waltap.base.files.private_file import private
+from waltap.base.files.durable_file import private
 from waltap.changes.decode.decoder import Decoder, Frame
 from waltap.changes.decode.message import Message, OldTuple
 from waltap.changes.decode.relation import DataType, Relation

@@ -13,8 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import pytest
 
-from waltap.ports.signals.channel import SignalChannel
-from waltap.ports.signals.signal import Signal
+from waltap.ports.signals.signal import Signal, SignalChannel
 from waltap.ports.specs import SignalChannelSpec
 from waltap_testing.limits import soon
 from waltap_testing.spec_promises import assert_well_formed

@@ -25,7 +25,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.changes.transactions.position import START, Position
 from waltap.ports.sink.sink import SinkContext
-from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import PublicationCompleteness
 from waltap.ports.specs import TableFormatSpec
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.applier import ApplyOptions, OutputApplier

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from waltap.ports.offsets.owned_objects import OwnedObject
-from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import PublicationCompleteness
 from waltap_postgres.errors import INSERTS_SUFFIX, PublicationGone
 from waltap_postgres.replication.publication_completeness import Membership
 from waltap_postgres.replication.publications import PublicationSet

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from waltap.base.files.private_file import private
+from waltap.base.files.durable_file import private
 
 __all__ = ["LockFile", "holder", "noted"]
 

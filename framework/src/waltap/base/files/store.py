@@ -18,12 +18,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from waltap.base.files.durable_file import sync
+from waltap.base.files.durable_file import lies_in_private, private, private_folder, sync
 from waltap.base.files.errors import BucketMissing, FilesInUse, FilesUnavailable, kind_of
-from waltap.base.files.location import opened
+from waltap.base.files.location import opened, refusal
 from waltap.base.files.lock_file import LockFile, holder
-from waltap.base.files.place import refusal
-from waltap.base.files.private_file import lies_in_private, private, private_folder
 from waltap.base.files.properties import StorageProperties
 
 if TYPE_CHECKING:

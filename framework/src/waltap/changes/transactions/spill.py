@@ -22,8 +22,7 @@ from typing import Any, BinaryIO, ClassVar
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import sync
-from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.durable_file import private, private_folder, sync
 from waltap.changes.decode.message import (
     Change,
     Delete,

@@ -1,4 +1,4 @@
-"""Keep the offset in one JSON file."""
+"""Keep the offset in one JSON file, or in memory."""
 
 from pathlib import Path
 
@@ -6,8 +6,17 @@ from waltap.base.files.durable_file import StateDocument
 from waltap.base.property import Properties, declare
 from waltap.errors import OffsetError
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded
+from waltap.ports.offsets.state_folder import OFFSET
+from waltap.ports.specs import OffsetStoreSpec
 
-__all__ = ["FileOffsetProperties", "FileOffsetStore", "OffsetUnreadable", "OffsetUnwritable"]
+__all__ = [
+    "OFFSET_STORES",
+    "FileOffsetProperties",
+    "FileOffsetStore",
+    "MemoryOffsetStore",
+    "OffsetUnreadable",
+    "OffsetUnwritable",
+]
 
 
 class OffsetUnreadable(OffsetError):
@@ -62,3 +71,38 @@ class FileOffsetStore(OffsetStore):
 
     def clear(self) -> None:
         self._document.clear()
+
+
+class MemoryOffsetStore(OffsetStore):
+    """An offset store that survives reconnects, but no restart."""
+
+    def __init__(self) -> None:
+        self._offset: Offset | None = None
+
+    def load(self) -> Offset | None:
+        return self._offset
+
+    def store(self, offset: Offset) -> None:
+        self._offset = offset
+
+    def clear(self) -> None:
+        self._offset = None
+
+
+def _file(properties: FileOffsetProperties, home: str) -> FileOffsetStore:
+    return FileOffsetStore(properties.path or Path(home) / OFFSET)
+
+
+OFFSET_STORES = (
+    OffsetStoreSpec(
+        name="file",
+        summary="One JSON file, replaced atomically (the default).",
+        properties=FileOffsetProperties,
+        factory=_file,
+    ),
+    OffsetStoreSpec(
+        name="memory",
+        summary="Nowhere: every start is a first one.",
+        factory=lambda _properties, _home: MemoryOffsetStore(),
+    ),
+)

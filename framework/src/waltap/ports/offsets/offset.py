@@ -8,9 +8,11 @@ from waltap.base.decode_errors import UNREADABLE
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.errors import OffsetError
 
 __all__ = [
     "NEWEST_VERSION",
+    "NothingStored",
     "Offset",
     "OffsetStore",
     "PartitionOffset",
@@ -18,6 +20,17 @@ __all__ = [
     "decoded",
     "encoded",
 ]
+
+
+# Errors of stored offsets, for every offset store.
+
+
+class NothingStored(OffsetError):
+    """There is no offset that could be moved."""
+
+    code = "WT-6003"
+    remedy = "Run the pipeline once: an offset also names the server and slot it belongs to."
+
 
 NEWEST_VERSION = 2
 """Version of the stored form. Stores use `encoded` and `decoded`, which reads every earlier version."""

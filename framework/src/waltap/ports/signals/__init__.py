@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING
 from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.ports.signals.actions import SignalCall
-    from waltap.ports.signals.channel import SignalChannel
     from waltap.ports.signals.errors import SignalUnusable
     from waltap.ports.signals.inbox import SignalAnswer
-    from waltap.ports.signals.signal import Signal
+    from waltap.ports.signals.signal import Signal, SignalCall, SignalChannel
 
 __all__ = ["Signal", "SignalAnswer", "SignalCall", "SignalChannel", "SignalUnusable"]
 

@@ -1,10 +1,12 @@
-"""Parse Debezium's signals into snapshot requests. Sans-IO.
+"""Define signals, and parse Debezium's into snapshot requests. Sans-IO.
 
 Signals are untrusted input. Parsing has a limit of size and of time, and ends in a request or in
 `SignalUnusable`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import orjson
@@ -13,7 +15,16 @@ from waltap.changes.decode.relation import schema_and_table
 from waltap.ports.signals.errors import SignalUnusable
 from waltap.ports.signals.name_patterns import NamePatterns
 
-__all__ = ["SNAPSHOTS", "Action", "Signal", "SnapshotRequest", "names", "requests"]
+__all__ = [
+    "SNAPSHOTS",
+    "Action",
+    "Signal",
+    "SignalCall",
+    "SignalChannel",
+    "SnapshotRequest",
+    "names",
+    "requests",
+]
 
 Action = Callable[[int], str]
 """Acts on a signal at a time in µs since 1970 UTC; returns why it failed, "" if it did not."""
@@ -75,6 +86,39 @@ class Signal(msgspec.Struct, frozen=True):
         """Return the members that this type of signal does not know."""
         known = KNOWN.get(self.kind)
         return [] if known is None else sorted(set(arguments) - known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalCall:
+    """One signal for an action, and access to its pipeline."""
+
+    pipeline: str
+    signal: Signal
+    # the parsed data: untrusted content of at most ``waltap.signal.max.bytes``
+    arguments: Mapping[str, object]
+    # the last delivered position as text
+    position: str
+    # sends a notification (kind, members) with the signal's id; the aggregate type is its type
+    notify: Callable[..., None]
+    # stops the pipeline as `Engine.stop` does
+    stop: Callable[[], None]
+
+
+class SignalChannel(Protocol):
+    """A source of signals, made by a `SignalChannelSpec`.
+
+    The engine's thread polls it between batches, every ``signal.poll.interval.ms``.
+    """
+
+    def poll(self) -> list[Signal]:
+        """Return the new signals in order, without waiting.
+
+        Each signal comes once. The channel logs and skips invalid signals, because a misspelled
+        signal must not stop a pipeline. Raises: WaltapError when the channel itself is gone.
+        """
+
+    def close(self) -> None:
+        """Release resources; may be called twice."""
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,10 +4,47 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from waltap.changes.transactions.position import Position, Positions, lsn_text
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import SinkError
 from waltap.ports.source.slot_status import SlotStatus
 
-__all__ = ["REREAD", "DestinationBehind", "require_held"]
+__all__ = [
+    "REREAD",
+    "DestinationBehind",
+    "begins_snapshot",
+    "require_held",
+    "was_delivered",
+]
+
+
+# Recognize redelivered batches, for sinks that store the position.
+
+
+def was_delivered(batch: Batch, held: Mapping[str, Position]) -> bool:
+    """Return whether ``held`` already covers the transactions of ``batch``.
+
+    ``held`` is the result of `Sink.open`.
+    """
+    position = held.get(batch.partition)
+    return (
+        position is not None
+        and batch.position <= position
+        # Replayed dead letters and messages outside a transaction have a position that was passed,
+        # and are new.
+        and not (batch.snapshot or batch.replays)
+        and any(isinstance(part, TransactionPart) for part in batch.parts)
+        and all(isinstance(part, TransactionPart) and part.xid is not None for part in batch.parts)
+    )
+
+
+def begins_snapshot(batch: Batch) -> bool:
+    """Return whether a snapshot begins or resumes with ``batch``.
+
+    Rows that were not flushed are then delivered again.
+    """
+    pieces = [part for part in batch.parts if isinstance(part, SnapshotRows)]
+    return any(piece.opens or piece.goes_on for piece in pieces)
+
 
 REREAD: Final = " read the captured tables again by `waltap repair FILE`; or"
 """Part of the remedy outside a snapshot."""

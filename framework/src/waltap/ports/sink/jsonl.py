@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from waltap.base.files.durable_file import sync
-from waltap.base.files.place import refusal
+from waltap.base.files.location import refusal
 from waltap.base.property import Properties, declare
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch

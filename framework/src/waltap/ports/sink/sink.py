@@ -14,7 +14,7 @@ from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import PublicationCompleteness
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from waltap.changes.decode.replica_identity import ReplicaIdentity
     from waltap.changes.mapping.type_mapping import TypeMapper
     from waltap.ports.sink.downstream import DownstreamProgress
-    from waltap.ports.snapshot.chunk import SnapshotChunk
+    from waltap.ports.snapshot.chunk_source import SnapshotChunk
     from waltap.ports.source.connector import PreflightCheck
 
 __all__ = ["ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]

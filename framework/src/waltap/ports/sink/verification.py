@@ -4,7 +4,33 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["KeptTable", "Row", "Rows", "TableReader", "VerificationSource", "by_key"]
+__all__ = [
+    "KeptTable",
+    "Row",
+    "Rows",
+    "TableComparison",
+    "TableReader",
+    "VerificationSource",
+    "by_key",
+]
+
+
+# Define the result of comparing a table with its source.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableComparison:
+    """The comparison of one destination table with the source's table.
+
+    The hook ``choose_comparison`` provides it.
+    """
+
+    equal: bool
+    # Keys, as text, of some rows that exist only at the destination.
+    surplus: tuple[str, ...] = ()
+    # A file that names all those rows, "" without one.
+    place: str = ""
+
 
 Row = tuple[str | None, ...]
 """Column values of a row as text; None is NULL."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.ports.snapshot.chunk import SnapshotChunk
+    from waltap.ports.snapshot.chunk_source import SnapshotChunk
     from waltap.ports.snapshot.snapshotter import SnapshotFacts, SnapshotStart, Snapshotter
 
 __all__ = ["SnapshotChunk", "SnapshotFacts", "SnapshotStart", "Snapshotter"]

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from waltap.changes.decode.relation import Relation
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap.ports.snapshot.chunk_size import ChunkSize
-from waltap.ports.snapshot.chunk_source import ChunkSource, ReadChunk
+from waltap.ports.snapshot.chunk_source import ChunkSize, ChunkSource, ReadChunk
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.snapshot.moved_rows import MovedRows
 

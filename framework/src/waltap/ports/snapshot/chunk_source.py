@@ -1,15 +1,84 @@
 """The contract of a connector that reads chunks."""
 
-from collections.abc import Callable, Mapping, Sequence
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.signals.signal import SnapshotRequest
 
-__all__ = ["ChunkSource", "ReadChunk"]
+__all__ = [
+    "ChunkSize",
+    "ChunkSource",
+    "ReadChunk",
+    "SnapshotChunk",
+]
+
+
+# A part of an initial snapshot that any process can read.
+
+
+class SnapshotChunk(abc.ABC):
+    """Read some or all rows of a table in one snapshot of the source.
+
+    `Connector.chunks` creates chunks. A chunk can be pickled, and another process can read it if it can
+    reach the source. It is valid until the connector ends the snapshot or is closed. A chunk contains the
+    password of the source: protect it as such.
+    """
+
+    # The table.
+    relation: Relation
+    # Index among the `count` chunks of the table.
+    index: int
+    count: int
+    # Same as `SnapshotRows.visible` of its pieces.
+    visible: str = ""
+
+    @abc.abstractmethod
+    def read(self) -> Iterator[SnapshotRows]:
+        """Yield the rows, in pieces without markers.
+
+        The last piece has ``ends_chunk``. Every call reads again. Raises: SnapshotError,
+        ConnectionLost (also if the snapshot no longer exists), SourceError.
+        """
+
+
+# Size of an incremental snapshot's chunks. Sans-IO.
+
+# Smallest chunk that the time of reading causes: each chunk costs a pair of watermarks.
+LEAST = 100
+
+
+class ChunkSize:
+    """Adapt the number of rows to the time of reading them.
+
+    ``rows`` begins at ``most``, its maximum. A ``target_s`` of 0 keeps it there.
+    """
+
+    def __init__(self, most: int, target_s: float) -> None:
+        self._most, self._least, self._target_s = most, min(most, LEAST), target_s
+        self.rows = most
+
+    def took(self, seconds: float) -> None:
+        """Record the time that the last chunk took."""
+        target = self._target_s
+        if not target:
+            return
+        if seconds > target:
+            # In proportion to the excess, but never by more than to a quarter or by less than a quarter.
+            share = min(0.75, max(0.25, target / seconds))
+            self.rows = max(self._least, int(self.rows * share))
+        # Only a chunk well below the target grows: otherwise the size would swing around it.
+        elif seconds < target / 2:
+            self.rows = min(self._most, self.rows * 2)
+
+    def restart(self) -> None:
+        """Begin with another table, whose rows may have another width."""
+        self.rows = self._most
 
 
 class ReadChunk(msgspec.Struct):

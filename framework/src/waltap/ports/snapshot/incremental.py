@@ -49,8 +49,7 @@ from waltap.ports.signals.signal import (
     requests,
 )
 from waltap.ports.snapshot.chunk_reader import ChunkReader, text_of
-from waltap.ports.snapshot.chunk_size import ChunkSize
-from waltap.ports.snapshot.chunk_source import ChunkSource
+from waltap.ports.snapshot.chunk_source import ChunkSize, ChunkSource
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.snapshot.moved_rows import MovedRows
 from waltap.ports.snapshot.requests import (

@@ -24,10 +24,8 @@ from waltap.errors import SourceError, StopRequested, WaltapError
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
 from waltap.ports.snapshot.snapshotter import Snapshotter
-from waltap.ports.source.completeness import PublicationCompleteness
 from waltap.ports.source.password import Password
 from waltap.ports.source.relation_memory import RelationMemory
-from waltap.ports.source.setup_plan import SetupPlan
 from waltap.ports.source.slot_status import SlotStatus
 
 if TYPE_CHECKING:
@@ -35,8 +33,7 @@ if TYPE_CHECKING:
     from waltap.changes.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.changes.decode.replica_identity import IdentityWarning
     from waltap.ports.signals.signal import SnapshotRequest
-    from waltap.ports.snapshot.chunk import SnapshotChunk
-    from waltap.ports.snapshot.chunk_source import ChunkSource
+    from waltap.ports.snapshot.chunk_source import ChunkSource, SnapshotChunk
 
 __all__ = [
     "ChangeStream",
@@ -44,13 +41,74 @@ __all__ = [
     "ConnectorContext",
     "DecoderChoice",
     "MadeByRun",
+    "PlannedTable",
     "PreflightCheck",
+    "PublicationCompleteness",
+    "SetupPlan",
     "SlotStatus",
     "SnapshotOverlap",
     "SourceLacks",
     "StartPosition",
     "StopRequested",
 ]
+
+
+# Define the answer of `Connector.plan`: the setup of a start.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTable:
+    """One captured table, described."""
+
+    relation: Relation
+    # An estimate; None if unknown.
+    rows: int | None = None
+    # Size on the server; None if unknown.
+    bytes: int | None = None
+    # Whether the snapshot of this start reads its rows.
+    read: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupPlan:
+    """The objects that a start would create, and the tables."""
+
+    # SQL that the start would run, in order.
+    statements: tuple[str, ...]
+    # SQL that the operator must run before: the start may not, or does not, run it.
+    by_others: tuple[str, ...]
+    # Replication command that creates the slot; the server then retains WAL. None: no new slot.
+    slot: str | None
+    # Sorted by name.
+    tables: tuple[PlannedTable, ...]
+
+
+# Describe which tables a stream covers completely. Sans-IO.
+#
+# Sinks need it that must know whether a change can be missing.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationCompleteness:
+    """The tables of which a stream delivers every change.
+
+    Without arguments nothing is known.
+    """
+
+    # By (schema, table): a text for each table at the setup of the stream, "" for one that may
+    # be published in part. The text differs after any change of the table's publication, even
+    # if another change reverted that.
+    tables: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    # The text of tables that are created later.
+    others: str = ""
+    # The texts hold for transactions that commit at this LSN or later.
+    since: int = 0
+    # Whether nothing is missing between the delivered changes and the stream.
+    goes_on: bool = False
+
+    def of(self, schema: str, table: str) -> str:
+        """Return the completeness text of one table."""
+        return self.tables.get((schema, table), self.others)
 
 
 class SourceLacks(SourceError):

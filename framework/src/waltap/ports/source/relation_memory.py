@@ -16,8 +16,7 @@ from struct import Struct
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import replace_durably
-from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.durable_file import private, private_folder, replace_durably
 from waltap.changes.decode.relation import Relation
 
 __all__ = ["RELATIONS_KEPT", "RelationMemory"]

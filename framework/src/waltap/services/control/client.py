@@ -4,9 +4,16 @@ from pathlib import Path
 
 from waltap.base.files.lock_file import holder
 from waltap.ports.offsets.state_folder import CONTROL, LOCK
-from waltap.services.control.address import address, unix_socket
-from waltap.services.control.errors import ControlSocketUnusable, PipelineNotRunning
-from waltap.services.control.protocol import ControlAnswer, Request, answered, asked
+from waltap.services.control.protocol import (
+    ControlAnswer,
+    ControlSocketUnusable,
+    PipelineNotRunning,
+    Request,
+    address,
+    answered,
+    asked,
+    unix_socket,
+)
 
 __all__ = ["ask"]
 

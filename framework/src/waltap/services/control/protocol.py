@@ -14,19 +14,99 @@ order. A connection may send any number of requests.
 ignored. A line that is not a request gets an answer with ``ok`` false.
 """
 
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import msgspec
 
+from waltap.errors import OffsetError, RetryVerdict
+
 __all__ = [
+    "LONGEST",
     "LONGEST_WAIT_MS",
     "ControlAnswer",
+    "ControlSocketUnusable",
+    "PipelineNotRunning",
     "ReplayRequest",
+    "ReplayUndone",
     "Request",
     "SignalRequest",
     "StatusRequest",
+    "address",
     "answered",
     "asked",
     "request_of",
 ]
+
+
+# Address Unix sockets whose paths may be too long.
+
+# sockaddr_un holds 108 bytes on Linux and 104 elsewhere
+LONGEST = 100
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+@contextmanager
+def address(path: Path) -> Iterator[str]:
+    """Yield a name of ``path`` that the kernel accepts.
+
+    The name is valid while the block lasts. Raises: OSError.
+    """
+    if len(os.fsencode(path)) <= LONGEST or not DESCRIPTORS.is_dir():
+        yield str(path)
+        return
+    # the descriptor's name is short however deep the state folder is
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"{DESCRIPTORS}/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def unix_socket() -> socket.socket:
+    """Return a new Unix stream socket."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+# Errors of commands that do not reach a pipeline.
+
+
+class PipelineNotRunning(OffsetError):
+    """No process runs the pipeline that a command is for."""
+
+    code = "WT-6201"
+    remedy = (
+        "Start it with `waltap run FILE`, on this machine, and ask again. A profile names its pipeline by "
+        "`name` and `waltap.state.dir`: they must be those that the process was started with."
+    )
+
+
+class ControlSocketUnusable(OffsetError):
+    """A process runs the pipeline, and its control socket does not answer."""
+
+    code = "WT-6202"
+    retry = RetryVerdict.RECONNECT
+    remedy = (
+        "Only the user that runs the pipeline may use the socket, and only on the same machine. Where it "
+        "has just started, ask again; what the log of the run says of its control socket tells more. "
+        "Signals can also be given by the table of signal.data.collection, or by the file of signal.file."
+    )
+
+
+class ReplayUndone(OffsetError):
+    """A running pipeline did not deliver all of the requested dead letters."""
+
+    code = "WT-6205"
+    remedy = (
+        "What is listed as delivered is. See what the log of the run says, mend it, and give the command "
+        "again: letters that were delivered are left alone. A snapshot, or a sink that is away, is "
+        "waited for with --wait SECONDS; a pipeline that is stopped is replayed by the command itself."
+    )
+
 
 LONGEST_WAIT_MS = 3_600_000
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
-from waltap.services.control.address import address, unix_socket
+from waltap.services.control.protocol import address, unix_socket
 
 __all__ = ["ControlSocket"]
 

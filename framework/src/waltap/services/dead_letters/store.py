@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import sync
-from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.durable_file import private, private_folder, sync
 from waltap.errors import OffsetError
 from waltap.services.dead_letters.dead_letter import DeadLetter
 

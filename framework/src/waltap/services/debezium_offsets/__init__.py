@@ -8,8 +8,7 @@ from waltap.services.debezium_offsets.errors import (
     DebeziumStillReads,
 )
 from waltap.services.debezium_offsets.offset_map import OffsetMap, of_offset, told
-from waltap.services.debezium_offsets.place import FileOffsets, place_of
-from waltap.services.debezium_offsets.record_key import RecordKey, chosen
+from waltap.services.debezium_offsets.place import FileOffsets, RecordKey, chosen, place_of
 
 __all__ = [
     "ConnectOffsets",

@@ -30,7 +30,7 @@ from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.offsets.state_folder import HTTP_KEY, unusable
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.services.monitor.history import StatusHistory
-from waltap.services.monitor.listener import JSON, Answer, MonitorListener
+from waltap.services.monitor.listener import JSON, Answer, MonitorListener, MonitorRequest
 from waltap.services.monitor.metrics import (
     BATCH_EVENTS,
     BATCH_SECONDS,
@@ -41,7 +41,6 @@ from waltap.services.monitor.metrics import (
     SCHEMA_CHANGES,
     ObservedMetric,
 )
-from waltap.services.monitor.requests import MonitorRequest
 from waltap.services.monitor.status import PipelineStatus
 from waltap.services.monitor.status_document import status_document
 

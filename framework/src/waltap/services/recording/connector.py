@@ -20,16 +20,19 @@ from waltap.ports.source.connector import (
     PreflightCheck,
     StartPosition,
 )
-from waltap.services.recording.errors import RecordingDamaged, RecordingUnfit
 from waltap.services.recording.file import (
+    KINDS,
     RecordedAnswer,
     RecordedFrames,
+    RecordingDamaged,
     RecordingHeader,
     RecordingMark,
+    RecordingUnfit,
     entries,
+    key_of,
+    plain,
 )
 from waltap.services.recording.properties import RecordingProperties
-from waltap.services.recording.questions import KINDS, key_of, plain
 
 __all__ = ["RecordingConnector", "RecordingHead"]
 

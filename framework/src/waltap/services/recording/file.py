@@ -10,24 +10,89 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.private_file import private
+from waltap.base.files.durable_file import private
 from waltap.changes.decode.decoder import Frame, ServerInfo
-from waltap.services.recording.errors import RecordingDamaged, RecordingUnfit
+from waltap.changes.decode.relation import DataType, Relation
+from waltap.errors import SourceError
 
 __all__ = [
+    "KINDS",
+    "OPTIONAL",
     "Entry",
     "RecordedAnswer",
     "RecordedFrames",
+    "RecordingDamaged",
     "RecordingHeader",
     "RecordingMark",
+    "RecordingUnfit",
     "RecordingWriter",
     "entries",
+    "key_of",
+    "plain",
 ]
+
+
+# Errors of recordings.
+
+
+class RecordingDamaged(SourceError):
+    """A file is no recording, or an incomplete one."""
+
+    code = "WT-2041"
+    remedy = (
+        "Give the file that `waltap record` wrote, as it was written: it is gzip, and copying it as text "
+        "damages it. What stands before the damage was delivered."
+    )
+
+
+class RecordingUnfit(SourceError):
+    """The decoder asks a question that the recording does not answer.
+
+    The decoder has another version or other properties than the recorded one.
+    """
+
+    code = "WT-2042"
+    remedy = "Replay {path} with waltap {version}, which recorded it."
+
+
+# Name the questions that a decoder may ask.
+
+# Question → type of its answer. ``due`` and ``of`` belong to `NameResolution`; the last three
+# belong to `Catalogue`. Recordings contain these names, so they must not change.
+KINDS: Final[dict[str, Any]] = {
+    "describe": Relation,
+    "relation_at": Relation | None,
+    "gone": tuple[frozenset[int], int],
+    "captures": bool,
+    "due": bool,
+    "of": bytes,
+    "relation": Relation | None,
+    "data_type": DataType | None,
+    "is_materialized_view": bool,
+}
+
+# Fields of `DecoderContext` that may be None.
+OPTIONAL: Final = ("captures", "describe", "relation_at", "standings", "gone")
+
+# Answers to ``of`` may have any type, and only their equality matters, so ``repr`` is enough.
+_encode = msgspec.msgpack.Encoder(enc_hook=repr, order="deterministic").encode
+
+
+def key_of(question: object) -> bytes:
+    """Return the encoded arguments, or an encoded answer."""
+    return _encode(question)
+
+
+def plain(argument: object) -> object:
+    """Return an argument; a set or dictionary becomes a sorted list."""
+    # The order of a set differs between processes, and keys are compared as bytes.
+    return sorted(argument) if isinstance(argument, set | frozenset | dict) else argument
+
 
 # Length and CRC-32 of an entry. gzip has its checksum at the end, which a file that was cut off
 # lacks, so each entry has its own.

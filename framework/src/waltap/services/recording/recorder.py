@@ -15,14 +15,16 @@ from waltap.changes.decode.message import (
 from waltap.changes.decode.relation import DataType, Relation
 from waltap.ports.specs import DecoderSpec
 from waltap.services.recording.file import (
+    OPTIONAL,
     RecordedAnswer,
     RecordedFrames,
     RecordedServer,
     RecordingHeader,
     RecordingMark,
     RecordingWriter,
+    key_of,
+    plain,
 )
-from waltap.services.recording.questions import OPTIONAL, key_of, plain
 from waltap.version import VERSION
 
 __all__ = ["recorded"]

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from waltap.base.text import full_in, size
 from waltap.config.wal_budget import budget_bytes, octets
-from waltap.errors import StopRequested, WaltapError
+from waltap.errors import SourceError, StopRequested, WaltapError
 from waltap.ports.source.slot_status import SlotStatus
 from waltap.ports.source.slot_watch import SlotWatch
 from waltap.services.slot_monitor.health import SlotHealth
 
 __all__ = [
     "WINDOW_S",
+    "SlotGivenUp",
     "SlotMonitor",
     "SlotMonitorDependencies",
     "SlotReading",
@@ -34,6 +35,19 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+
+# Errors with which the slot monitor ends a run.
+
+
+class SlotGivenUp(SourceError):
+    """The slot retained too much WAL and was dropped (waltap.wal.action = drop)."""
+
+    code = "WT-2030"
+    remedy = (
+        "The database is safe; the pipeline has a gap, of which {certificate} says all. When the sink "
+        "takes changes again: `waltap repair FILE` makes a new slot and reads the tables anew."
+    )
 
 
 # Forecast: when the retained WAL reaches a limit, from the mean rates of a window. Sans-IO.

@@ -9,15 +9,49 @@ from waltap.changes.transactions.position import lsn_text
 from waltap.errors import WaltapError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.services.monitor.status import PipelineStatus
-from waltap.services.telemetry.summary import summary_fields
 
-__all__ = ["LifeCycleLog"]
+__all__ = [
+    "LifeCycleLog",
+    "summary_fields",
+    "summary_line",
+]
+
+logger = logging.getLogger(__name__)
+
+
+# Summarize a run in one line.
+
+
+def summary_fields(status: PipelineStatus) -> dict[str, object]:
+    """Return the summary as fields of a log line.
+
+    ``lsn`` is the last position that the sink has.
+    """
+    found: dict[str, object] = {
+        "changes": status.changes,
+        "snapshot_rows": status.snapshot_rows,
+        "transactions": status.transactions,
+        "seconds": round((status.at_ms - status.started_ms) / 1000, 1),
+    }
+    # a run that failed before its stream or snapshot has no position
+    if status.partitions:
+        found["lsn"] = lsn_text(status.partitions[0].written.end_lsn)
+    return found
+
+
+def summary_line(status: PipelineStatus) -> str:
+    """Return the summary in words."""
+    found = summary_fields(status)
+    text = (
+        f"{found['changes']:,} changes in {found['transactions']:,} transactions and "
+        f"{found['snapshot_rows']:,} snapshot rows in {found['seconds']:,} s"
+    )
+    return f"{text}, up to {found['lsn']}" if "lsn" in found else text
+
 
 THROUGHPUT_EVERY_S = 10.0
 # More tables than this would flood the log: then one line in ten seconds has their number.
 TABLES_NAMED = 20
-
-logger = logging.getLogger(__name__)
 
 
 class LifeCycleLog:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from waltap.base.redaction import redacted
 from waltap.plugins.hookspecs import hookimpl
-from waltap.services.telemetry.summary import summary_line
+from waltap.services.telemetry.lifecycle import summary_line
 
 if TYPE_CHECKING:
     from rich.console import Console

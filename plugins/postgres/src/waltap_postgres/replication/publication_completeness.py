@@ -16,8 +16,7 @@ from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.transactions.position import parse_lsn
 from waltap.ports.offsets.offset import Offset
-from waltap.ports.source.completeness import PublicationCompleteness
-from waltap.ports.source.connector import StartPosition
+from waltap.ports.source.connector import PublicationCompleteness, StartPosition
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.replication.slot import ReplicationSlot
 

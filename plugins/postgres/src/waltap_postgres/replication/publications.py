@@ -7,8 +7,7 @@ import msgspec
 import psycopg
 
 from waltap.ports.offsets.owned_objects import OwnedObject
-from waltap.ports.source.completeness import PublicationCompleteness
-from waltap.ports.source.connector import ConnectorContext
+from waltap.ports.source.connector import ConnectorContext, PublicationCompleteness
 from waltap.ports.source.published import NARROWS, PublishedSubset, narrowings
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error, identify

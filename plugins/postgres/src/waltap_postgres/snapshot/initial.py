@@ -11,7 +11,7 @@ from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap.ports.snapshot.chunk import SnapshotChunk
+from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import ConnectorContext, SourceLacks, StartPosition
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import connect, watch

@@ -15,7 +15,7 @@ import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.store import FileStore
-from waltap.ports.source.completeness import PublicationCompleteness
+from waltap.ports.source.connector import PublicationCompleteness
 
 __all__ = ["TableContinuity"]
 

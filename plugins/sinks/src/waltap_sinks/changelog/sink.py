@@ -9,9 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from waltap.base.files.durable_file import StateDocument
+from waltap.base.files.durable_file import StateDocument, private, private_folder
 from waltap.base.files.errors import FilesUnavailable
-from waltap.base.files.private_file import private, private_folder
 from waltap.base.files.store import FileStore
 from waltap.changes.decode.message import Change
 from waltap.changes.decode.relation import PerRelation, Relation
@@ -20,8 +19,7 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.held import REREAD
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.ports.source.completeness import PublicationCompleteness
-from waltap.ports.source.connector import PreflightCheck
+from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness
 from waltap_sinks.changelog.continuity import TableContinuity
 from waltap_sinks.changelog.errors import (
     ChangeLogGone,

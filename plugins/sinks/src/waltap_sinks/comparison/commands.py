@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waltap.cli.profile_source import FileArgument, SetOption
-from waltap.ports.sink.comparison import TableComparison
+from waltap.ports.sink.verification import TableComparison
 from waltap_sinks.comparison.compare import compare
 from waltap_sinks.comparison.differences import (
     TableDifferences,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from waltap.base.files.private_file import private, private_folder
+from waltap.base.files.durable_file import private, private_folder
 from waltap.base.text import printable
 from waltap.ports.offsets.state_folder import DIFFERENCES
 from waltap.ports.sink.verification import Row

@@ -12,14 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import private, private_folder
 from waltap.base.files.errors import FilesUnavailable
-from waltap.base.files.private_file import private, private_folder
 from waltap.base.files.store import FileStore
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.ports.sink.delivered import begins_snapshot, was_delivered
 from waltap.ports.sink.fail_stop import FailStop
-from waltap.ports.sink.held import REREAD
+from waltap.ports.sink.held import REREAD, begins_snapshot, was_delivered
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.files.columns import GatheredColumns

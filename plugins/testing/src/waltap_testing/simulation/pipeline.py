@@ -14,7 +14,7 @@ from waltap.errors import WaltapError
 from waltap.pipeline import Engine, Limits
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host
-from waltap.ports.offsets.memory_store import MemoryOffsetStore
+from waltap.ports.offsets.file_store import MemoryOffsetStore
 from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.ports.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
 from waltap_testing.simulation.clock import VirtualClock
