@@ -49,38 +49,6 @@ def test_sink_limits_and_properties_can_be_given_on_the_command_line(shop: Shop)
     assert shop.records() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["sigint", "sigterm"])
-def test_a_signal_ends_a_run_cleanly_with_everything_stored(shop: Shop, number: int) -> None:
-    with shop.process("run FILE", ready=True) as process:
-        shop.database.execute("INSERT INTO orders VALUES (21, 'new', 1)")
-        until(lambda: ("c", 21) in shop.operations(), "the change")
-        process.send_signal(number)
-        assert process.wait(WAIT_S) == 0, shop.stderr
-    shop.run()
-    assert shop.operations()[20:] == [("c", 21)]
-
-
-def test_a_debezium_file_runs_unchanged_but_for_the_sink(shop: Shop) -> None:
-    properties = {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "topic.prefix": "t",
-        "plugin.name": "pgoutput",
-        "slot.name": f"dbz_{shop.slot}"[:63],
-        "snapshot.mode": "initial",
-        "tasks.max": "1",
-        "key.converter.schemas.enable": "false",
-        "value.converter.schemas.enable": "false",
-        **shop.database.properties(),
-    }
-    (shop.folder / "c.json").write_text(json.dumps({"name": "shop", "config": properties}))
-    text = "\n".join(f"{k}={v}" for k, v in {**properties, "name": "shop2"}.items())
-    (shop.folder / "c.properties").write_text(text)
-    for file in ("c.json", "c.properties"):
-        slot = f"dbz_{file[2:6]}_{shop.slot}"[:63]
-        shop.says(f"run {file} --sink jsonl:{file}l --until-idle 0.3 --set slot.name={slot}")
-        assert {each["topic"] for each in shop.records(f"{file}l")} == {"t.public.orders"}
-
-
 # --- offsets and slots -----------------------------------------------------------------------------
 
 
@@ -123,17 +91,6 @@ def test_offsets_can_be_shown_moved_back_and_forgotten(shop: Shop) -> None:
     assert (again["text"], again["slot"]) == ("FFFF/0", shown["slot"])
     shop.says("offsets clear FILE --yes")
     shop.says("offsets show FILE", code=1)
-
-
-def test_what_is_stored_can_be_forgotten_though_it_cannot_be_read(shop: Shop) -> None:
-    for content in (b"", b"{}", b"\xff\x00"):
-        shop.run()
-        (offset,) = shop.folder.rglob("offset.json")
-        offset.write_bytes(content)
-        assert "`waltap offsets clear FILE`" in shop.run(code=1)
-        shop.says("offsets clear FILE --yes")
-        assert "no offset is stored" in shop.says("offsets clear FILE")
-        shop.says("slot drop FILE --yes")
 
 
 # --- drop ------------------------------------------------------------------------------------------
@@ -215,16 +172,6 @@ def test_a_role_that_reads_by_default_runs_and_drops(shop: Shop) -> None:
 
 
 # --- doctor and explain ----------------------------------------------------------------------------
-
-
-def test_doctor_says_ready_or_names_what_is_wrong_and_what_mends_it(shop: Shop) -> None:
-    assert "ready to run" in shop.says("doctor FILE")
-    assert {c["verdict"] for c in shop.json("doctor FILE --json")} <= {"ok", "warning"}
-    shop.database.execute("CREATE TABLE keyless (a int)")
-    text = shop.says("doctor", shop.database.dsn, code=1)
-    assert "public.keyless" in text
-    assert "REPLICA IDENTITY FULL" in text
-    assert shop.made() == []
 
 
 def test_explain_prints_the_code_that_is_generated_for_a_table(shop: Shop) -> None:

@@ -91,7 +91,6 @@ def test_status_tells_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> Non
         assert words in told
     assert "public.later" in shop.run()
     assert shop.json("status FILE --json")["new_tables"] == []
-    assert "WT-2105" in shop.says("status FILE --set plugin.name=wal2json", code=1)
 
 
 def test_slots_are_listed_with_whose_they_are(shop: Shop) -> None:

@@ -34,6 +34,8 @@ def test_a_table_without_key_comes_while_the_engine_is_down(
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
     database.execute("INSERT INTO u VALUES (5)")
     pipeline.catch_up()
+    told = pipeline.doctor()["replica identity"]
+    assert (told.verdict, "only inserts" in told.found) == ("warning", True)
     database.execute("INSERT INTO log VALUES (2); UPDATE log SET id = 3")
     database.execute("INSERT INTO u VALUES (6); DELETE FROM u; INSERT INTO t VALUES (4)")
     pipeline.catch_up()

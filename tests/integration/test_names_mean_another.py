@@ -170,38 +170,6 @@ def test_a_key_that_was_dropped_is_gone(rig: Rig, identity: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["live"], indirect=True)
-def test_a_materialized_view_in_its_place_has_no_changes(rig: Rig) -> None:
-    view = "CREATE MATERIALIZED VIEW t AS SELECT 1 AS id, 'x' || clock_timestamp()::text AS v"
-    refresh = "REFRESH MATERIALIZED VIEW CONCURRENTLY t"
-    first = rig.oid()
-    with rig.running():
-        rig.rows("INSERT INTO t VALUES (1, 'a')")
-        rig.ddl("DROP TABLE t", view, "CREATE UNIQUE INDEX ON t (id)", refresh, refresh)
-        rig.rows("INSERT INTO other VALUES (1)")
-        rig.ddl("DROP MATERIALIZED VIEW t", TABLE)
-        second = rig.oid()
-        rig.rows("INSERT INTO t VALUES (1, 'b')")
-    assert rig.entries() == [(first, ("id",), 1), (second, ("id",), 1)]
-
-
-def test_a_materialized_view_made_under_a_savepoint_has_no_changes(rig: Rig, mode: str) -> None:
-    view = "CREATE MATERIALIZED VIEW v AS SELECT id FROM other", "CREATE UNIQUE INDEX ON v (id)"
-    saved = [text for each in view for text in ("SAVEPOINT s", each, "RELEASE s")]
-    refresh = "REFRESH MATERIALIZED VIEW CONCURRENTLY v"
-    with rig.running():
-        rig.rows("BEGIN", "INSERT INTO other VALUES (1)", *saved, "COMMIT")
-        rig.rows("INSERT INTO other VALUES (2)", refresh)
-        if mode == "live":  # with lag nothing is known of a view that is gone
-            rig.ddl("DROP MATERIALIZED VIEW v")
-            rig.rows("BEGIN", *saved, "INSERT INTO other VALUES (3)", "COMMIT")
-        else:
-            rig.rows("INSERT INTO other VALUES (3)")
-        rig.rows("INSERT INTO other VALUES (4)", refresh)
-    assert rig.entries("v") == []
-    assert rig.count() == 4
-
-
-@pytest.mark.parametrize("mode", ["live"], indirect=True)
 def test_a_table_renamed_into_the_place_of_another_and_altered_later_is_itself(rig: Rig) -> None:
     """Decoded after all of that: what altered the table last is not what gave it its name."""
     first = rig.oid()

@@ -1,6 +1,6 @@
 """Each remedy that is SQL or a command is carried out in the situation it is for: as it is printed, by an
-administrator, and then the pipeline runs. Those of checks: test_refusals.py; `waltap repair` of a target:
-test_destination_lost.py."""
+administrator, and then the pipeline runs. Those of checks: test_refusals.py; of lost positions: test_start_positions.py,
+test_gap_repair.py; `waltap repair` of a target: test_destination_lost.py."""
 
 import json
 import re
@@ -70,13 +70,6 @@ def slot_of_another_plugin(shop: Shop) -> None:
     shop.database.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')")
 
 
-def slot_of_others(shop: Shop) -> None:
-    shop.run()
-    for each in shop.folder.iterdir():
-        if each != shop.path and each.is_dir():
-            shutil.rmtree(each)
-
-
 def another_server(shop: Shop) -> None:
     stored(shop, database="another")
 
@@ -120,10 +113,6 @@ def offset_ahead(shop: Shop) -> None:
 def offset_damaged(shop: Shop) -> None:
     (path,) = shop.folder.rglob("offset.json")
     path.write_text("{")
-
-
-def no_publication(shop: Shop) -> None:
-    shop.source["publication.autocreate.mode"] = "disabled"
 
 
 def publication_dropped(shop: Shop) -> None:
@@ -190,17 +179,11 @@ REPAIR, CLEAR, DROP = (
 )
 CREATE = r"CREATE PUBLICATION [^;]*(?=;)"
 CASES = [
-    Case("WT-2103", no_slot, (REPAIR,)),
-    Case("WT-2103", no_slot, ("`waltap run FILE --set snapshot.mode=when_needed`",)),
     Case("WT-2105", slot_of_another_plugin, (r"SELECT pg_drop_replication_slot\('[^']*'\)", CLEAR)),
-    Case("WT-2112", slot_of_others, ("slot.adopt=true",), begun=False),
     Case("WT-6103", offset_ahead, (CLEAR,)),
-    Case("WT-6103", offset_ahead, ("snapshot.mode=when_needed",)),
     Case("WT-6102", another_server, (CLEAR,)),
-    Case("WT-6102", another_server, ("snapshot.mode=when_needed",)),
     Case("WT-6104", another_name, (r'slot.name = "[^"]*"',)),
     Case("WT-6104", another_name, (CLEAR, r"SELECT pg_drop_replication_slot\('[^']*'\)")),
-    Case("WT-2125", publication_dropped, ("snapshot.mode=when_needed",)),
     Case("WT-2125", publication_of_others_dropped, (CREATE, REPAIR)),
     Case("WT-2125", publication_of_others_dropped, (CREATE, DROP, CLEAR)),
     Case("WT-2113", another_publication, ("`waltap run FILE --set snapshot.mode=when_needed`",)),
@@ -210,17 +193,13 @@ CASES = [
     Case("WT-4002", snapshot_cut, ("snapshot.mode=initial",), begun=False),
     Case("WT-4002", snapshot_cut, (CLEAR,), begun=False),
     Case("WT-5109", older("changelog"), (DROP, CLEAR), begun=False),
-    Case("WT-5109", older("changelog"), (REPAIR,), begun=False),
     Case("WT-5127", older("files"), (CLEAR,), begun=False),
     Case("WT-5127", older("files"), (REPAIR,), begun=False),
-    Case("WT-2106", no_publication, (CREATE,), begun=False),
     Case("WT-5704", target_without_table, (r"CREATE TABLE [^;]*(?=;)",), begun=False),
     Case("WT-5706", target_without_key, (r"ALTER TABLE [^;]*(?=;)",), begun=False),
     Case("WT-5719", target_ruled, (r"ALTER TABLE replica.t DISABLE RULE nothing",), begun=False),
     Case("WT-5003", target_behind, (CLEAR,), begun=False),
-    Case("WT-5003", target_behind, (REPAIR,), begun=False),
     Case("WT-5107", log_gone, (CLEAR,), begun=False),
-    Case("WT-5107", log_gone, (REPAIR,), begun=False),
 ]
 
 

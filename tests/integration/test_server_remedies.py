@@ -162,33 +162,6 @@ def _caught_up(pipeline: PipelineRig) -> bool:
     return True
 
 
-def test_tables_of_another_owner_join_by_what_a_superuser_is_told(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    database.execute(
-        "CREATE ROLE owner LOGIN REPLICATION; ALTER TABLE t OWNER TO owner;"
-        "GRANT CREATE ON DATABASE shop TO owner; CREATE TABLE of_others (id int PRIMARY KEY);"
-        "INSERT INTO of_others VALUES (1); GRANT SELECT ON of_others TO owner"
-    )
-    try:
-        pipeline.settings |= {
-            "database.user": "owner",
-            "publication.autocreate.mode": "filtered",
-            "table.include.list": r"public\.t",
-        }
-        pipeline.catch_up()
-        pipeline.settings["table.include.list"] = r"public\.(t|of_others)"
-        told = pipeline.doctor()["publication"]
-        (statement,) = re.findall(r"ALTER PUBLICATION .*?(?= \(|;|$)", told.remedy)
-        database.execute(statement)
-        assert "publication" not in pipeline.doctor()
-        pipeline.catch_up()
-        database.execute("INSERT INTO of_others VALUES (2)")
-        pipeline.catch_up()
-        assert 2 in pipeline.destination.ids("of_others")
-    finally:
-        database.execute("DROP OWNED BY owner CASCADE; DROP ROLE owner")
-
-
 def test_a_slot_that_nobody_needs_is_dropped(pipeline: PipelineRig) -> None:
     database = pipeline.database
     database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
@@ -201,7 +174,7 @@ def test_a_slot_that_nobody_needs_is_dropped(pipeline: PipelineRig) -> None:
     assert "there" not in str(database.slots())
 
 
-@pytest.mark.parametrize("way", ["repair", "when_needed", "drop"])
+@pytest.mark.parametrize("way", ["repair", "drop"])
 def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline: PipelineRig, way: str) -> None:
     database = pipeline.database
     pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "lines")}
@@ -215,7 +188,9 @@ def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline: PipelineRig, way:
     )
     with pytest.raises(SlotInvalidated) as told:
         pipeline.run()
+    assert "idle_timeout" in told.value.problem
     advice = told.value.advice()
+    assert "idle_replication_slot_timeout" in advice
     assert "set it to 0" in advice
     database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = 0")
     database.execute("SELECT pg_reload_conf()")
@@ -226,10 +201,9 @@ def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline: PipelineRig, way:
     else:
         assert "snapshot.mode=when_needed" in advice
         pipeline.settings["snapshot.mode"] = "when_needed"
-        if way == "drop":
-            assert "`waltap slot drop FILE`" in advice
-            done = pipeline.command("slot", "drop", "FILE", "--yes")
-            assert done.returncode == 0, done.stderr
+        assert "`waltap slot drop FILE`" in advice
+        done = pipeline.command("slot", "drop", "FILE", "--yes")
+        assert done.returncode == 0, done.stderr
     database.execute("INSERT INTO t VALUES (2)")
     pipeline.catch_up()
     assert '"id":2' in (pipeline.folder / "lines").read_text().replace(" ", "")

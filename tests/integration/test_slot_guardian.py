@@ -1,12 +1,9 @@
 """The slot guardian over servers whose WAL really fills: it foretells, warns, and does as it is told."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
@@ -275,41 +272,9 @@ def test_the_limit_of_the_server_is_foretold(pipeline: PipelineRig) -> None:
         watched.free.set()
 
 
-def test_an_idle_timeout_is_understood(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    if database.server.version < 180000:
-        assert not database.execute(
-            "SELECT 1 FROM pg_settings WHERE name = 'idle_replication_slot_timeout'"
-        )
-        return
-    pipeline.catch_up()
-    database.server.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '1s'")
-    database.server.reload()
-    reason = "SELECT invalidation_reason FROM pg_replication_slots WHERE slot_name = %s"
-    until(
-        lambda: [database.execute("CHECKPOINT"), database.execute(reason, pipeline.slot)][-1][0][0],
-        "the invalidation",
-    )
-    with pytest.raises(SlotInvalidated) as told:
-        pipeline.run()
-    assert "idle_timeout" in told.value.problem
-    assert "idle_replication_slot_timeout" in told.value.advice()
-
-
 def test_orphans_are_on_the_status(pipeline: PipelineRig) -> None:
     database = pipeline.database
     database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
     with pipeline.running() as run:
         watched = Watched(pipeline, run)
         watched.until(lambda health: health.orphans == ("left_behind",), "the name")
-
-
-def test_a_certificate_reads_as_json(pipeline: PipelineRig, tmp_path: Path) -> None:
-    pipeline.catch_up()
-    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
-    with pytest.raises(Exception, match="does not exist any more"):
-        pipeline.run()
-    (path,) = (tmp_path / "state" / "p" / "gaps").glob("*.json")
-    document = json.loads(path.read_text())
-    assert document["code"] == "WT-2103"
-    assert msgspec.json.decode(path.read_bytes(), type=CaptureGap).open

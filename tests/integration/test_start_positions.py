@@ -23,7 +23,6 @@ from waltap_postgres.errors import (
     OtherServer,
     PositionAhead,
     PositionGap,
-    PublicationDropped,
     PublicationGone,
     SlotActive,
     SlotMissing,
@@ -460,19 +459,6 @@ def test_a_server_restored_from_a_base_backup(private_server: Cluster, tmp_path)
     database.execute("INSERT INTO t VALUES (30000)")
     pipeline.catch_up()
     assert pipeline.destination.ids("t")[-1] == 30000
-
-
-def test_a_publication_that_was_dropped_is_a_gap_that_repair_closes(behind: PipelineRig) -> None:
-    behind.catch_up()
-    behind.database.execute(f"DROP PUBLICATION {behind.slot}")
-    behind.database.execute("INSERT INTO t VALUES (3)")
-    with pytest.raises(PublicationDropped, match="waltap repair FILE"):
-        behind.catch_up()
-    assert any((behind.offset_file.parent / "gaps").iterdir())
-    assert repaired(behind) == {"public.t"}
-    behind.database.execute("INSERT INTO t VALUES (4)")
-    behind.catch_up()
-    assert behind.destination.ids("t") == [1, 2, 1, 2, 3, 4]
 
 
 # --- streaming.delay.ms, xmin.fetch.interval.ms, slot.failover --------------------------------------------------
