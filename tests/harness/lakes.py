@@ -1,13 +1,27 @@
-"""Tables of lakes, read by other means than the sinks: Delta's log by hand, Iceberg by a catalogue of our own."""
+"""Lakes in a folder: sinks into them, and their tables, read by other means than the sinks: Delta's log by hand,
+Iceberg by a catalogue of our own."""
 
+import contextlib
 import json
+import shutil
 import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+from tests.harness.changelog import context
 
-__all__ = ["catalog", "catalog_settings", "delta_rows", "iceberg_rows", "in_order"]
+from waltap.ports.sink.sink import Sink
+from waltap_lake.plugin import register_sinks
+from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
+
+__all__ = ["Lake", "catalog", "catalog_settings", "delta_rows", "iceberg_rows", "in_order"]
 
 
 def delta_rows(table: Path) -> pa.Table:
@@ -40,17 +54,13 @@ def catalog_settings(folder: Path) -> dict[str, str]:
     }
 
 
-def catalog(folder: Path):
+def catalog(folder: Path) -> Catalog:
     """Open the catalogue; the caller closes it."""
-    from pyiceberg.catalog import load_catalog
-
     return load_catalog("waltap", **catalog_settings(folder))
 
 
 def iceberg_rows(folder: Path, name: str) -> pa.Table | None:
     """Return the rows of a table of the catalogue, None without it."""
-    from pyiceberg.exceptions import NoSuchTableError
-
     opened = catalog(folder)
     try:
         return opened.load_table(name).scan().to_arrow()
@@ -68,3 +78,122 @@ def in_order(rows: pa.Table) -> list[dict[str, object]]:
         return row["_commit_lsn"], row["_seq"], row["_sub"], row["id"] if read else 0
 
     return sorted(rows.to_pylist(), key=order)
+
+
+class Lake:
+    """A lake of one format, and what the owner of its tables does to them by the format's own means."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder = kind, folder
+        if kind == "delta":
+            self.properties = {"path": str(folder / "lake")}
+        else:
+            given = catalog_settings(folder).items()
+            self.properties = {f"catalog.{name}": value for name, value in given}
+
+    def sink(self, *, resumes: bool = True, **more: Any) -> Sink:
+        """Return a sink, not opened."""
+        given: Any
+        if self.kind == "delta":
+            given = DeltaLakeProperties.model_validate({**self.properties, **more})
+        else:
+            given = IcebergLakeProperties.model_validate({"catalog.NAME": self.properties, **more})
+        specs = {spec.name: spec for spec in register_sinks()}
+        return specs[self.kind].factory(given, context(self.folder, resumes=resumes))
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of a pipeline."""
+        return {"sink.type": self.kind} | {f"sink.{n}": v for n, v in self.properties.items()}
+
+    def table(self, table: str = "t") -> pa.Table | None:
+        """Return the changes that a table has, None without it."""
+        if self.kind == "delta":
+            path = self.path(table)
+            return delta_rows(path) if path.is_dir() else None
+        return iceberg_rows(self.folder, f"public.{table}")
+
+    def rows(self, table: str = "t") -> list[dict[str, Any]]:
+        """Return the changes in the order of the source."""
+        found = self.table(table)
+        assert found is not None
+        return in_order(found)
+
+    def ids(self, table: str = "t") -> list[int]:
+        """Return the ids of the changes, sorted; none without the table."""
+        found = self.table(table)
+        return [] if found is None else sorted(found.column("id").to_pylist())
+
+    def path(self, table: str) -> Path:
+        return self.folder / "lake" / "public" / table
+
+    def remove(self, table: str = "t") -> None:
+        if self.kind == "delta":
+            shutil.rmtree(self.path(table))
+        else:
+            with contextlib.closing(catalog(self.folder)) as opened:
+                opened.drop_table(f"public.{table}")
+
+    def make_anew(self) -> None:
+        """Make a table of the same name and columns, without rows."""
+        if self.kind == "delta":
+            schema = DeltaTable(self.path("t")).schema()
+            self.remove()
+            DeltaTable.create(self.path("t"), schema)
+        else:
+            with contextlib.closing(catalog(self.folder)) as opened:
+                schema = opened.load_table("public.t").schema()
+                opened.drop_table("public.t")
+                opened.create_table("public.t", schema)
+
+    def make_anew_and_fill(self) -> None:
+        """Make a table of the same name and columns, with more commits than the one before."""
+        commits = DeltaTable(self.path("t")).version() + 2 if self.kind == "delta" else 2
+        self.make_anew()
+        if self.kind == "delta":
+            rows = DeltaTable(self.path("t")).to_pyarrow_table()
+            for _ in range(commits):
+                write_deltalake(self.path("t"), rows, mode="append")
+        else:
+            with self._iceberg() as found:
+                for _ in range(commits):
+                    found.append(found.scan().to_arrow())
+
+    def current(self) -> int:
+        """Return the version, or snapshot, that the table is at."""
+        if self.kind == "delta":
+            return DeltaTable(self.path("t")).version()
+        with self._iceberg() as found:
+            return found.metadata.current_snapshot_id or 0
+
+    def restore(self, version: int | None = None) -> None:
+        """Put the table back by one commit, or to ``version``."""
+        if self.kind == "delta":
+            table = DeltaTable(self.path("t"))
+            table.restore(table.version() - 1 if version is None else version)
+            return
+        with self._iceberg() as found:
+            snapshot = found.current_snapshot()
+            assert snapshot is not None
+            given = version or snapshot.parent_snapshot_id
+            found.manage_snapshots().set_current_snapshot(snapshot_id=given).commit()
+
+    def maintain(self) -> None:
+        """Rewrite the rows in another commit, and drop what was before it, as an owner does."""
+        if self.kind == "delta":
+            table = DeltaTable(self.path("t"))
+            table.optimize.compact()
+            table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+            table.create_checkpoint()
+            return
+        with self._iceberg() as found:
+            found.overwrite(found.scan().to_arrow())
+            old = [each.snapshot_id for each in found.snapshots()]
+            current = found.current_snapshot()
+            assert current is not None
+            old.remove(current.snapshot_id)
+            found.maintenance.expire_snapshots().by_ids(old).commit()
+
+    @contextlib.contextmanager
+    def _iceberg(self) -> Iterator[Table]:
+        with contextlib.closing(catalog(self.folder)) as opened:
+            yield opened.load_table("public.t")

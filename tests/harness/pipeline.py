@@ -22,6 +22,7 @@ from tests.harness.servers.postgres import Database
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import MissingValue, Tuple
+from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Position, parse_lsn
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.cli.connection import connected
@@ -71,10 +72,10 @@ class Event(msgspec.Struct, frozen=True):
 
 class Destination:
     """What was written so far, over all runs. ``position`` is that of the last flush. ``resumes``: snapshots
-    that broke off may go on."""
+    that broke off may go on. ``takes_records``: batches have records of the profile's format."""
 
     def __init__(self) -> None:
-        self.resumes = False
+        self.resumes = self.takes_records = False
         self.events: list[Event] = []
         self.batches: list[Batch] = []
         self.missed: list[str] = []
@@ -101,6 +102,32 @@ class Destination:
         self.before_flush()
         self.position = self._written
         return self.position
+
+    def hold(
+        self, when: Callable[[Batch], object] = lambda _batch: True
+    ) -> tuple[threading.Event, threading.Event]:
+        """Hold the first write of which ``when`` is true; return what tells that it is held, and what lets go of
+        it when it is set."""
+        held, release = threading.Event(), threading.Event()
+
+        def wait(batch: Batch) -> None:
+            if not held.is_set() and when(batch):
+                held.set()
+                assert release.wait(WAIT_S)
+
+        self.before_write = wait
+        return held, release
+
+    def pieces(self, table: str = "") -> list[SnapshotRows]:
+        """Return the pieces of snapshots, in order; those of one table, by its name without its schema."""
+        parts = (part for batch in self.batches for part in batch.parts)
+        found = (part for part in parts if isinstance(part, SnapshotRows))
+        return [piece for piece in found if table in {"", piece.relation.table}]
+
+    @property
+    def records(self) -> list[Record]:
+        """Return the records of all batches."""
+        return [record for batch in self.batches for record in batch.records or ()]
 
     def of(self, *tables: str) -> list[Event]:
         """Return the events of these tables (``public.`` may be left out), in order."""
@@ -136,12 +163,11 @@ class Destination:
 class _KeepingSink(Sink):
     """Gives everything to its destination; nothing of it is lost when an engine dies."""
 
-    capabilities = SinkCapabilities(records=False)
-
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
-        if destination.resumes:
-            self.capabilities = SinkCapabilities(records=False, resumes_snapshots=True)
+        self.capabilities = SinkCapabilities(
+            records=destination.takes_records, resumes_snapshots=destination.resumes
+        )
 
     def open(self) -> Position | None:
         self._destination.before_open()
@@ -204,6 +230,19 @@ class _Plugin:
         self.signals.append((kind, identifier))
 
 
+def profile_text(
+    name: str, source: dict[str, Any], sink: dict[str, Any], *sinks: dict[str, Any], more: str = ""
+) -> str:
+    """Return a profile as TOML, with ``more`` tables behind; with ``sinks`` those are its sinks."""
+
+    def table(head: str, values: dict[str, Any]) -> str:
+        lines = (f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
+        return f"{head}\n{''.join(lines)}"
+
+    outlets = [table("[[sinks]]", each) for each in sinks] or [table("[sink]", sink)]
+    return "".join((f'name = "{name}"\n', table("[source]", source), *outlets, more))
+
+
 SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text)"
 """The signal table; ``signal.data.collection`` names it."""
 
@@ -255,22 +294,26 @@ class PipelineRig:
         )
 
     def file(self, **settings: Any) -> Path:
-        """Write the profile for the command line; its sink is ``null`` unless the settings name one."""
+        """Write the profile for the command line; its sink is ``null`` unless the settings or ``outlets`` name
+        others."""
+        source, sink = self._sections(settings)
+        path = self.folder / "p.toml"
+        path.write_text(profile_text("p", source, {"type": "null"} | sink, *self.outlets))
+        return path
+
+    def _sections(self, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the tables of the source and of the sink."""
         chosen = {k: v for k, v in (self.settings | settings).items() if v is not None}
         chosen.setdefault("waltap.state.dir", str(self.folder / "state"))
         sink = {k.removeprefix("sink."): chosen.pop(k) for k in list(chosen) if k[:5] == "sink."}
-        path = self.folder / "p.toml"
-        lines = ['name = "p"']
-        for section, values in (("source", chosen), ("sink", {"type": "null"} | sink)):
-            lines += [f"[{section}]", *(f'"{k}" = {json.dumps(v)}' for k, v in values.items())]
-        path.write_text("\n".join(lines) + "\n")
-        return path
+        return chosen, sink
 
     def command(self, *words: object, **settings: Any) -> subprocess.CompletedProcess[str]:
         """Run ``waltap`` with ``words``, of which ``FILE`` is the profile (else it comes last)."""
         path = self.file(**settings)
         named = [path if word == "FILE" else word for word in words]
-        return waltap(*named, *([] if "FILE" in words else [path]), cwd=self.folder)
+        rest = [] if "FILE" in words else [path]
+        return waltap(*named, *rest, cwd=self.folder, COLUMNS="300")
 
     def host(self, *plugins: object) -> tuple[Host, _Plugin]:
         host, own = Host(), _Plugin({"kept": self.destination} | self.others)
@@ -280,10 +323,8 @@ class PipelineRig:
         return host, own
 
     def profile(self, host: Host, **settings: Any) -> Any:
-        chosen = {k: v for k, v in (self.settings | settings).items() if v is not None}
-        chosen.setdefault("waltap.state.dir", str(self.folder / "state"))
-        sink = {k.removeprefix("sink."): chosen.pop(k) for k in list(chosen) if k[:5] == "sink."}
-        tables: dict[str, Any] = {"name": "p", "source": chosen}
+        source, sink = self._sections(settings)
+        tables: dict[str, Any] = {"name": "p", "source": source}
         tables |= {"sinks": self.outlets} if self.outlets else {"sink": {"type": "kept"} | sink}
         return resolve(read_tables(tables | self.tables), host)
 

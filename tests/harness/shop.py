@@ -1,7 +1,7 @@
 """A database and a profile of it in a folder, which commands are run on: the world of tests of the command line.
 
-A test changes ``source``, ``sink`` and ``more``; the profile is written anew before each command. In a command
-line FILE stands for the profile.
+A test changes ``source``, ``sink``, ``sinks`` and ``more``; the profile is written anew before each command. In a
+command line FILE stands for the profile.
 """
 
 import contextlib
@@ -11,16 +11,16 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.harness import command
 from tests.harness.json_lines import records
-from tests.harness.pipeline import WAIT_S, until
+from tests.harness.pipeline import WAIT_S, profile_text, until
 from tests.harness.servers.postgres import Database
 
-__all__ = ["NOWHERE", "Shop", "install_plugin", "table", "text_of"]
+__all__ = ["NOWHERE", "Shop", "install_plugin", "text_of"]
 
 NOWHERE = {
     "type": "postgres",
@@ -29,11 +29,6 @@ NOWHERE = {
     "database.dbname": "nowhere",
 }
 """A source where no server is."""
-
-
-def table(values: Mapping[str, Any]) -> str:
-    """Return the lines of a table of TOML."""
-    return "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in values.items())
 
 
 def text_of(done: "subprocess.CompletedProcess[str]") -> str:
@@ -54,6 +49,7 @@ class Shop:
             self.source |= {"slot.name": self.slot, "publication.name": self.slot}
         self.source |= source
         self.sink: dict[str, Any] = {"type": "jsonl", "path": "out.jsonl"}
+        self.sinks: list[dict[str, Any]] = []
         self.more = ""
         self.variables: dict[str, str] = {}
 
@@ -70,8 +66,22 @@ class Shop:
     def path(self) -> Path:
         """Return the profile, written as it is now."""
         path = self.folder / "shop.toml"
-        text = f'name = "{self.name}"\n[source]\n{table(self.source)}[sink]\n{table(self.sink)}{self.more}'
-        path.write_text(text)
+        path.write_text(
+            profile_text(self.name, self.source, self.sink, *self.sinks, more=self.more)
+        )
+        return path
+
+    def connector(self, **config: Any) -> Path:
+        """Write a connector's file ``c.json``, as Debezium has it; in names ``__`` is a dot."""
+        path = self.folder / "c.json"
+        given = {
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "topic.prefix": "shop", "plugin.name": "pgoutput",
+            **{name: value for name, value in self.source.items() if name != "type"},
+            **{f"waltap.sink.{name}": value for name, value in self.sink.items()},
+            **{name.replace("__", "."): value for name, value in config.items()},
+        }  # fmt: skip
+        path.write_text(json.dumps({"name": self.name, "config": given}))
         return path
 
     def _words(self, line: str, more: tuple[object, ...]) -> list[str]:

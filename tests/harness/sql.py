@@ -21,6 +21,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
 
+from waltap.errors import SinkError
 from waltap_sinks.sql import SqlProperties, SqlSink
 
 __all__ = [
@@ -37,11 +38,13 @@ __all__ = [
     "in_postgresql",
     "in_sqlite",
     "maria",
+    "mended",
     "micros",
     "model",
     "pipeline",
     "place",
     "postgres",
+    "replica",
     "some_of_everything",
     "waiting",
 ]
@@ -240,17 +243,29 @@ def waiting(place: Place) -> int:
     return int(place.execute(_WAITING[place.kind])[0][0])
 
 
+def mended(
+    place: Place, folder: Path, sink: SqlSink, kind: type[SinkError], match: str, *parts: Any
+) -> SinkError:
+    """See the sink refuse ``parts`` with ``kind``; carry out the statement that the error names, and see a new
+    sink take them."""
+    with pytest.raises(kind, match=match) as refused:
+        sink.write(batch(*parts))
+        sink.flush()
+    sink.close()
+    place.execute(str(refused.value.fields["statement"]))
+    with contextlib.closing(place.opened(folder)) as again:
+        again.write(batch(*parts))
+        again.flush()
+    return refused.value
+
+
+def replica(database: Database, **more: object) -> dict[str, Any]:
+    """Return a sink whose target is the schema ``replica`` of the source's own database."""
+    place = {"table.name.format": "replica.{table}", "position.table": "replica.waltap_position"}
+    return {"type": "sql", "url": database.dsn, **place, **more}
+
+
 def pipeline(database: Database, folder: Path, **settings: object) -> PipelineRig:
-    """Return one whose target is the schema ``replica`` of the source's own database."""
-    return PipelineRig(
-        database,
-        folder,
-        {
-            "schema.include.list": "public",
-            "sink.type": "sql",
-            "sink.url": database.dsn,
-            "sink.table.name.format": "replica.{table}",
-            "sink.position.table": "replica.waltap_position",
-            **settings,
-        },
-    )
+    """Return one whose target is `replica`."""
+    sink = {f"sink.{name}": value for name, value in replica(database).items()}
+    return PipelineRig(database, folder, {"schema.include.list": "public", **sink, **settings})

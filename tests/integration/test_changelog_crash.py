@@ -164,24 +164,6 @@ def one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waltap_sinks.changelog.sink.bucket_of", lambda _moment: "20260101T000")
 
 
-def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """Every file operation, before and after it took effect, is where the process ends once."""
-    at_snapshot, stream, expected = workload()
-    whole, counted = store(tmp_path / "whole", -1)
-    Engine(tmp_path / "whole", at_snapshot, stream).run(whole)
-    check(tmp_path / "whole", expected)
-    assert counted.steps > 60
-    for step in range(1, counted.steps + 1):
-        path = tmp_path / str(step)
-        engine = Engine(path, at_snapshot, stream)
-        crashing, _ = store(path, step)
-        with pytest.raises(Crash):
-            engine.run(crashing)
-        crashing.unlock()  # as the kernel does for a process that is gone
-        engine.run(store(path, -1)[0])
-        check(path, expected)
-
-
 @pytest.mark.parametrize("every", [23, pytest.param(7, marks=pytest.mark.exhaustive)])
 def test_two_crashes_in_a_row_lose_and_double_nothing(tmp_path: Path, every: int) -> None:
     """The second one hits the run that fixes what the first has left."""

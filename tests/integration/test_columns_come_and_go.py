@@ -123,8 +123,7 @@ def test_columns_that_are_left_out_come_and_go_within_one_flush(
         {"name": "lake", "type": "delta", "path": str(lake)},
     ]
     pipeline.catch_up()
-    for statement in CHANGES.strip().split("\n"):
-        pipeline.database.execute(statement)
+    pipeline.database.run(*CHANGES.split("\n"))
     pipeline.catch_up()
     in_files = dataset.dataset(files / "table=public.t", partitioning="hive").to_table()
     in_lake = DeltaTable(lake / "public" / "t").to_pyarrow_table()

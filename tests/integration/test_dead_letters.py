@@ -7,6 +7,7 @@ import pytest
 from tests.harness.dead_letters import KEEP, dead_letters, letters_of, verified
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.harness.sql import pipeline as to_replica
 
 from waltap_sinks.sql.errors import SqlConstraintViolated
 
@@ -24,16 +25,8 @@ def target(database: Database) -> Database:
 
 @pytest.fixture
 def to_sql(target: Database, tmp_path: Path) -> PipelineRig:
-    settings = {
-        "snapshot.mode": "no_data",
-        "schema.include.list": "public",
-        "sink.type": "sql",
-        "sink.url": target.dsn,
-        "sink.table.name.format": "replica.{table}",
-        "sink.schema.evolution": "none",
-        "sink.position.table": "replica.waltap_position",
-    }
-    return PipelineRig(target, tmp_path, settings)
+    more = {"snapshot.mode": "no_data", "sink.schema.evolution": "none"}
+    return to_replica(target, tmp_path, **more)
 
 
 def test_rows_that_a_table_refuses_are_replayed_when_it_takes_them(

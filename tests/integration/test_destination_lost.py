@@ -5,14 +5,12 @@ import itertools
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from pyiceberg.table import Table
-from tests.harness.lakes import catalog, catalog_settings, delta_rows, iceberg_rows
+from tests.harness.lakes import Lake
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
@@ -220,121 +218,24 @@ def test_a_loss_that_a_sink_finds_when_it_is_opened_again_has_a_certificate_at_o
     assert (gap.code, gap.tables) == (DestinationBehind.code, ("public.t",))
 
 
-class LakeTarget:
-    """A lake of one format, whose tables somebody takes away or puts back by the format's own means."""
-
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.kind, self.folder = kind, folder
-        self.settings = {"sink.type": kind}
-        if kind == "delta":
-            self.settings["sink.path"] = str(folder / "out")
-        else:
-            given = catalog_settings(folder)
-            self.settings |= {f"sink.catalog.{name}": value for name, value in given.items()}
-
-    def ids(self) -> list[int]:
-        """Return what changes of `t` arrived, by id."""
-        if self.kind == "delta":
-            rows = delta_rows(self.path) if self.path.is_dir() else None
-        else:
-            rows = iceberg_rows(self.folder, "public.t")
-        return [] if rows is None else sorted(rows.column("id").to_pylist())
-
-    @property
-    def path(self) -> Path:
-        return self.folder / "out" / "public" / "t"
-
-    def remove(self) -> None:
-        if self.kind == "delta":
-            shutil.rmtree(self.path)
-        else:
-            with contextlib.closing(catalog(self.folder)) as opened:
-                opened.drop_table("public.t")
-
-    def make_anew(self) -> None:
-        """Make a table of the same name and columns, without rows."""
-        if self.kind == "delta":
-            schema = DeltaTable(self.path).schema()
-            self.remove()
-            DeltaTable.create(self.path, schema)
-        else:
-            with contextlib.closing(catalog(self.folder)) as opened:
-                schema = opened.load_table("public.t").schema()
-                opened.drop_table("public.t")
-                opened.create_table("public.t", schema)
-
-    def make_anew_and_fill(self) -> None:
-        """Make a table of the same name and columns, with more commits than the one before."""
-        commits = DeltaTable(self.path).version() + 2 if self.kind == "delta" else 2
-        self.make_anew()
-        if self.kind == "delta":
-            rows = DeltaTable(self.path).to_pyarrow_table()
-            for _ in range(commits):
-                write_deltalake(self.path, rows, mode="append")
-        else:
-            with self._iceberg() as found:
-                for _ in range(commits):
-                    found.append(found.scan().to_arrow())
-
-    def current(self) -> int:
-        """Return the version, or snapshot, that the table is at."""
-        if self.kind == "delta":
-            return DeltaTable(self.path).version()
-        with self._iceberg() as found:
-            return found.metadata.current_snapshot_id or 0
-
-    def restore(self, version: int | None = None) -> None:
-        """Put the table back by one commit, or to ``version``."""
-        if self.kind == "delta":
-            table = DeltaTable(self.path)
-            table.restore(table.version() - 1 if version is None else version)
-            return
-        with self._iceberg() as found:
-            snapshot = found.current_snapshot()
-            assert snapshot is not None
-            given = version or snapshot.parent_snapshot_id
-            found.manage_snapshots().set_current_snapshot(snapshot_id=given).commit()
-
-    def maintain(self) -> None:
-        """Rewrite the rows in another commit, and drop what was before it, as an owner does."""
-        if self.kind == "delta":
-            table = DeltaTable(self.path)
-            table.optimize.compact()
-            table.vacuum(0, dry_run=False, enforce_retention_duration=False)
-            table.create_checkpoint()
-            return
-        with self._iceberg() as found:
-            found.overwrite(found.scan().to_arrow())
-            old = [each.snapshot_id for each in found.snapshots()]
-            current = found.current_snapshot()
-            assert current is not None
-            old.remove(current.snapshot_id)
-            found.maintenance.expire_snapshots().by_ids(old).commit()
-
-    @contextlib.contextmanager
-    def _iceberg(self) -> Iterator[Table]:
-        with contextlib.closing(catalog(self.folder)) as opened:
-            yield opened.load_table("public.t")
-
-
-LAKE_LOSSES: dict[str, Callable[[LakeTarget], object]] = {
-    "removed": LakeTarget.remove,
-    "restored": LakeTarget.restore,
-    "made anew": LakeTarget.make_anew,
-    "made anew and filled": LakeTarget.make_anew_and_fill,
+LAKE_LOSSES: dict[str, Callable[[Lake], object]] = {
+    "removed": Lake.remove,
+    "restored": Lake.restore,
+    "made anew": Lake.make_anew,
+    "made anew and filled": Lake.make_anew_and_fill,
 }
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTarget:
-    return LakeTarget(request.param, tmp_path)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    return Lake(request.param, tmp_path)
 
 
 @pytest.fixture
-def lake_pipeline(database: Database, tmp_path: Path, lake: LakeTarget) -> PipelineRig:
+def lake_pipeline(database: Database, tmp_path: Path, lake: Lake) -> PipelineRig:
     """Return one whose table has a row of a snapshot, and one of each of two runs."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    made = PipelineRig(database, tmp_path, lake.settings | {"table.include.list": "public.t"})
+    made = PipelineRig(database, tmp_path, lake.settings() | {"table.include.list": "public.t"})
     made.catch_up()
     for number in (2, 3):
         database.execute("INSERT INTO t VALUES (%s)", number)
@@ -347,7 +248,7 @@ def lake_pipeline(database: Database, tmp_path: Path, lake: LakeTarget) -> Pipel
     ("loss", "changes"), [("removed", True), ("restored", False), ("made anew", True)]
 )
 def test_a_table_of_a_lake_that_lost_rows_ends_the_next_run(
-    lake_pipeline: PipelineRig, lake: LakeTarget, loss: str, *, changes: bool
+    lake_pipeline: PipelineRig, lake: Lake, loss: str, *, changes: bool
 ) -> None:
     """The table of positions is as it was."""
     LAKE_LOSSES[loss](lake)
@@ -372,7 +273,7 @@ def test_a_table_of_a_lake_that_lost_rows_ends_the_next_run(
 
 @pytest.mark.parametrize("loss", LAKE_LOSSES)
 def test_a_table_of_a_lake_that_lost_rows_ends_the_run_under_way(
-    lake_pipeline: PipelineRig, lake: LakeTarget, loss: str
+    lake_pipeline: PipelineRig, lake: Lake, loss: str
 ) -> None:
     with pytest.raises(DestinationBehind), lake_pipeline.running() as run:
         lake_pipeline.database.execute("INSERT INTO t VALUES (4)")
@@ -386,9 +287,7 @@ def test_a_table_of_a_lake_that_lost_rows_ends_the_run_under_way(
     assert (gap.code, gap.tables) == (DestinationBehind.code, ("public.t",))
 
 
-def test_what_the_owner_of_a_lake_does_is_no_loss(
-    lake_pipeline: PipelineRig, lake: LakeTarget
-) -> None:
+def test_what_the_owner_of_a_lake_does_is_no_loss(lake_pipeline: PipelineRig, lake: Lake) -> None:
     """Compaction and expiry, between runs and under one; a restore that is undone; a table given up."""
     database = lake_pipeline.database
     lake.maintain()
@@ -411,7 +310,7 @@ def test_what_the_owner_of_a_lake_does_is_no_loss(
 
 
 def test_a_commit_that_the_positions_do_not_know_is_missed_as_well(
-    lake_pipeline: PipelineRig, lake: LakeTarget, monkeypatch: pytest.MonkeyPatch
+    lake_pipeline: PipelineRig, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash between the commit of a table and that of the position, and a restore to before both: the
     next run would leave out what the table had."""
@@ -439,9 +338,9 @@ def test_files_of_an_iceberg_table_that_are_gone_are_repaired(
     database: Database, tmp_path: Path
 ) -> None:
     """The catalogue names the table, which cannot be read."""
-    lake = LakeTarget("iceberg", tmp_path)
+    lake = Lake("iceberg", tmp_path)
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    pipeline = PipelineRig(database, tmp_path, lake.settings | {"table.include.list": "public.t"})
+    pipeline = PipelineRig(database, tmp_path, lake.settings() | {"table.include.list": "public.t"})
     pipeline.catch_up()
     (files,) = (tmp_path / "warehouse").glob("public*/t")
     shutil.rmtree(files)
@@ -455,7 +354,7 @@ def test_files_of_an_iceberg_table_that_are_gone_are_repaired(
 
 
 def test_a_position_of_an_earlier_release_knows_no_tables(
-    lake_pipeline: PipelineRig, lake: LakeTarget, monkeypatch: pytest.MonkeyPatch
+    lake_pipeline: PipelineRig, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first commit of this release takes note of the table."""
     encode = LakeOffset.encode

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -44,15 +43,8 @@ def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(
 ) -> None:
     ready = pipeline.folder / "ready"
     ready.touch()  # of an earlier run
-    reading, release = threading.Event(), threading.Event()
     seen: list[bool] = []
-
-    def hold(_batch: Batch) -> None:
-        seen.append(ready.exists())
-        reading.set()
-        assert release.wait(WAIT_S)
-
-    pipeline.destination.before_write = hold
+    reading, release = pipeline.destination.hold(lambda _batch: not seen.append(ready.exists()))
     try:
         with pipeline.running(ready=False) as run:
             assert reading.wait(WAIT_S)
@@ -220,13 +212,7 @@ def run_command(pipeline: PipelineRig, *options: str, **settings: Any) -> subpro
 def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: PipelineRig) -> None:
     """Also in its snapshot, when nobody reads the slot yet: another start would drop it."""
     database = pipeline.database
-    reading, release = threading.Event(), threading.Event()
-
-    def hold(_batch: Batch) -> None:
-        reading.set()
-        assert release.wait(WAIT_S)
-
-    pipeline.destination.before_write = hold
+    reading, release = pipeline.destination.hold()
     try:
         with pipeline.running(ready=False) as run:
             assert reading.wait(WAIT_S)

@@ -57,8 +57,7 @@ def test_the_example_decoder_tells_what_pgoutput_tells(
         for name, more in (("pg", {}), ("td", {"plugin.name": "test_decoding"}))
     ]
     with pipelines[0].running(), pipelines[1].running(plugin):
-        for statement in CHANGES.strip().split(";\n"):
-            database.execute(statement)
+        database.run(*CHANGES.split(";\n"))
     for pipeline, plugins in zip(pipelines, ((), (plugin,)), strict=True):
         with pipeline.running(*plugins) as run:
             run.until(lambda p=pipeline: 3 in p.destination.ids("f", "c"), "the last change")

@@ -3,10 +3,12 @@ for a while, and a table that somebody writes to."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import QUICK, PipelineRig
-from tests.harness.servers.postgres import queries
+from tests.harness.servers.postgres import Database, queries
+from tests.harness.sql import pipeline as to_replica
 
 from waltap.pipeline.new_tables import TablesNotStreamed
 from waltap.ports.offsets.gaps import GapCertificates
@@ -16,18 +18,11 @@ COPY = "SELECT pg_copy_logical_replication_slot(%s, %s)"
 
 
 @pytest.fixture
-def pipeline(pipeline: PipelineRig) -> PipelineRig:
-    """A pipeline into another schema of its database, that has run."""
-    pipeline.database.execute("CREATE SCHEMA replica; CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline.database.execute("INSERT INTO t VALUES (1), (2)")
-    pipeline.settings |= {
-        "sink.type": "sql",
-        "sink.url": pipeline.database.dsn,
-        "sink.table.name.format": "replica.{table}",
-        "sink.position.table": "replica.waltap_position",
-        "schema.include.list": "public",
-    }
-    return pipeline
+def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
+    """A pipeline into another schema of its database."""
+    database.execute("CREATE SCHEMA replica; CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("INSERT INTO t VALUES (1), (2)")
+    return to_replica(database, tmp_path)
 
 
 def done(pipeline: PipelineRig, *words: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.harness.sql import pipeline as to_replica
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline.lock import PipelineRunning
@@ -147,14 +148,7 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c');"
         "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u SELECT generate_series(1, 50)"
     )
-    settings = {
-        "schema.include.list": "public",
-        "sink.type": "sql",
-        "sink.url": database.dsn,
-        "sink.table.name.format": "replica.{table}",
-        "sink.position.table": "replica.waltap_position",
-    }
-    pipeline = PipelineRig(database, tmp_path, settings)
+    pipeline = to_replica(database, tmp_path)
     pipeline.catch_up()
     database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
     database.psql("UPDATE t SET v = 'B' WHERE id = 2; INSERT INTO t VALUES (4, 'd')")

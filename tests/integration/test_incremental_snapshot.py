@@ -16,8 +16,6 @@ from tests.harness.chunks import around_chunk
 from tests.harness.pipeline import SIGNALS, WAIT_S, Destination, PipelineRig, Run
 from tests.harness.servers.postgres import Cluster
 
-from waltap.changes.transactions.transaction import SnapshotRows
-
 CHUNK = "incremental.snapshot.chunk.size"
 READ_ONLY = {"read.only": "true", "signal.data.collection": None}
 BY_DELETION = {"incremental.snapshot.watermarking.strategy": "insert_delete"}
@@ -50,8 +48,7 @@ def read_rows(destination: Destination, table: str = "t") -> list[dict[str, Any]
 
 def chunks(pipeline: PipelineRig) -> list[int]:
     """Return the number of rows of each chunk."""
-    parts = (part for batch in pipeline.destination.batches for part in batch.parts)
-    return [len(part.rows) for part in parts if isinstance(part, SnapshotRows)]
+    return [len(piece.rows) for piece in pipeline.destination.pieces()]
 
 
 def finished(run: Run) -> bool:
@@ -67,19 +64,6 @@ def asked(run: Run, *tables: str, **data: Any) -> None:
     given = {k.replace("_", "-"): v for k, v in data.items()}
     given["data-collections"] = [f"public.{table}" for table in tables]
     assert run.engine.signal("execute-snapshot", given).result(WAIT_S).taken
-
-
-def contents(pipeline: PipelineRig, *key: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return the rows of ``t`` as the server sends them."""
-    with pipeline.database.connect() as connection:
-        connection.execute("SET timezone = 'UTC'; SET extra_float_digits = 3")
-        result = connection.pgconn.exec_(b"SELECT * FROM t")
-    names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
-    rows = []
-    for number in range(result.ntuples):
-        values = (result.get_value(number, n) for n in range(result.nfields))
-        rows.append(dict(zip(names, [v if v is None else v.decode() for v in values], strict=True)))
-    return {tuple(row[name] for name in key or ("id",)): row for row in rows}
 
 
 @pytest.fixture
@@ -148,7 +132,7 @@ def test_a_table_under_change_arrives_whole(
             for thread in threads:
                 thread.join(90)
     pipeline.catch_up(**settings)
-    assert pipeline.destination.table("t") == contents(pipeline)
+    assert pipeline.destination.table("t") == pipeline.database.rows("t")
     assert len(chunks(pipeline)) > 15
 
 
@@ -170,12 +154,12 @@ def test_keys_of_any_type_are_read_in_order_without_gaps(
 ) -> None:
     pipeline.database.execute(f"CREATE TABLE t ({key})")
     pipeline.database.execute(f"INSERT INTO t SELECT {values} FROM generate_series(1, 95) g")
-    columns = list(contents(pipeline, "a").values())[0].keys()
+    columns = next(iter(pipeline.database.rows("t", "a").values()))
     with pipeline.running() as run:
         pipeline.signal("execute-snapshot", "t")
         run.until(lambda: finished(run), "the end")
     assert len(read_rows(pipeline.destination)) == 95
-    assert pipeline.destination.table("t", *columns) == contents(pipeline, *columns)
+    assert pipeline.destination.table("t", *columns) == pipeline.database.rows("t", *columns)
     assert chunks(pipeline) == [10] * 9 + [5]
 
 
@@ -197,7 +181,7 @@ def test_tables_without_key_are_read_by_columns_neither_unique_nor_set(
         assert chunks(pipeline) == [15] * 4
         pipeline.signal("execute-snapshot", "keyless")
         run.until(lambda: len(read_rows(pipeline.destination, "keyless")) >= 65, "all rows")
-    assert pipeline.destination.table("t") == contents(pipeline)
+    assert pipeline.destination.table("t") == pipeline.database.rows("t")
     notes = [row["note"] for row in read_rows(pipeline.destination, "keyless")]
     assert len(notes) == len(set(notes)) == 65
 
@@ -320,7 +304,7 @@ def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
     if "more" in change:  # the chunk may be older than the column: the consumer has no value
         for row in found.values():
             row.setdefault("more", "5")
-    assert found == contents(pipeline, key)
+    assert found == pipeline.database.rows("t", key)
 
 
 def test_a_change_behind_a_chunk_is_not_undone_by_it_when_nothing_is_written(
@@ -340,7 +324,7 @@ def test_a_change_behind_a_chunk_is_not_undone_by_it_when_nothing_is_written(
         asked(run, "t")
         run.until(lambda: finished(run), "the end")
     pipeline.catch_up()  # the change comes behind the chunk, maybe behind the end of the snapshot
-    assert pipeline.destination.table("t") == contents(pipeline)
+    assert pipeline.destination.table("t") == pipeline.database.rows("t")
 
 
 def test_a_row_of_a_table_without_key_that_goes_while_it_is_read_stays_gone(
@@ -397,7 +381,7 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(
         private_server.reload()
         waiting.join(90)
         run.until(lambda: len(read_rows(pipeline.destination)) >= 5, "the chunk")
-    assert pipeline.destination.table("t") == contents(pipeline)
+    assert pipeline.destination.table("t") == pipeline.database.rows("t")
 
 
 @pytest.mark.pipeline(sql=LARGE_VALUES)
@@ -424,7 +408,9 @@ def test_a_row_that_moves_past_the_chunks_keeps_its_large_value(
     between(lambda: pipeline.database.execute(move))
     with pipeline.running(**settings) as run:
         asked(run, "t", **data)
-        run.until(lambda: pipeline.destination.table("t") == contents(pipeline), "the table")
+        run.until(
+            lambda: pipeline.destination.table("t") == pipeline.database.rows("t"), "the table"
+        )
         run.until(lambda: finished(run), "the end")
 
 
@@ -440,23 +426,17 @@ def test_a_row_that_moves_past_the_chunks_is_read_over_a_restart(
         run.until(lambda: run.engine.delivery.signals.get("paused"), "the pause")
     with pipeline.running() as run:
         pipeline.signal("resume-snapshot")
-        run.until(lambda: pipeline.destination.table("t") == contents(pipeline), "the table")
+        run.until(
+            lambda: pipeline.destination.table("t") == pipeline.database.rows("t"), "the table"
+        )
 
 
 # --- life of a snapshot ----------------------------------------------------------------------------------
 
 
 def hold_after(destination: Destination, rows: int) -> tuple[threading.Event, threading.Event]:
-    """Make the destination block, once, when it has so many snapshot rows."""
-    held, release = threading.Event(), threading.Event()
-
-    def hold(_batch: object) -> None:
-        if not held.is_set() and len(read_rows(destination)) >= rows:
-            held.set()
-            assert release.wait(WAIT_S)
-
-    destination.before_write = hold
-    return held, release
+    """Hold the destination when it has so many snapshot rows."""
+    return destination.hold(lambda _batch: len(read_rows(destination)) >= rows)
 
 
 @large

@@ -4,24 +4,20 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
-from tests.harness.command import waltap
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
@@ -171,34 +167,6 @@ def test_a_broker_that_is_away_for_a_while_stops_no_run(
     assert pipeline.offset() == kept
 
 
-def profile(database: Database, kafka: Kafka, topic: str, folder: Path) -> None:
-    settings: dict[str, Any] = {
-        **database.properties(),
-        "slot.name": database.name,
-        "publication.name": database.name,
-        "offset.flush.interval.ms": 20,
-        "slot.retry.delay.ms": 1000,
-    }
-    lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in settings.items()]
-    stores = [
-        "[offsets]",
-        'type = "kafka"',
-        f'"offset.storage.topic" = "{topic}"',
-        f'"offset.storage.bootstrap.servers" = "{kafka.bootstrap}"',
-        "[sink]",
-        'type = "jsonl"',
-        'path = "out.jsonl"',
-    ]
-    (folder / "p.toml").write_text("\n".join(["[source]", 'type = "postgres"', *lines, *stores]))
-
-
-def started(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "waltap", "run", "p.toml"],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
 def seen(folder: Path) -> list[int]:
     """Return the ids that the whole lines have; a line that was torn by a kill comes again."""
     found = []
@@ -216,7 +184,12 @@ def test_kills_without_a_state_folder_lose_nothing(
 ) -> None:
     """Each life begins on a new machine, as it were: the topic alone says where it goes on."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    profile(database, kafka, topic, tmp_path)
+    shop = Shop(tmp_path, database, **{"offset.flush.interval.ms": 20, "slot.retry.delay.ms": 1000})
+    shop.name = "p"
+    shop.more = (
+        f'[offsets]\ntype = "kafka"\n"offset.storage.topic" = "{topic}"\n'
+        f'"offset.storage.bootstrap.servers" = "{kafka.bootstrap}"\n'
+    )
     chance = random.Random(int(os.environ.get("WALTAP_TEST_SEED") or 5))
 
     def write() -> None:
@@ -226,31 +199,26 @@ def test_kills_without_a_state_folder_lose_nothing(
 
     writer = threading.Thread(target=write)
     for life in range(2):
-        process = started(tmp_path)
-        if life == 0:
-            until(lambda: database.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", database.name), "the slot")  # fmt: skip
-            writer.start()
-        mark = len(seen(tmp_path))
-        until(
-            lambda mark=mark: len(seen(tmp_path)) > mark + 50 or process.poll() is not None,  # type: ignore[misc]
-            "rows",
-        )
-        time.sleep(chance.random() / 2)
-        assert process.poll() is None, process.communicate()[1]
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        with shop.process("run FILE") as process:
+            if life == 0:
+                until(database.slots, "the slot")
+                writer.start()
+            mark = len(seen(tmp_path))
+            until(
+                lambda mark=mark: len(seen(tmp_path)) > mark + 50 or process.poll() is not None,  # type: ignore[misc]
+                "rows",
+            )
+            time.sleep(chance.random() / 2)
+            assert process.poll() is None, shop.stderr
+            process.kill()
         shutil.rmtree(tmp_path / ".waltap")
     writer.join()
     ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
-    done = waltap("run", "p.toml", "--until-lsn", lsn, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    shop.says("run FILE --until-lsn", lsn)
     found = seen(tmp_path)
     assert sorted(set(found)) == list(range(1, ROWS + 1))
     shutil.rmtree(tmp_path / ".waltap")
-    shown = waltap("offsets", "show", "p.toml", cwd=tmp_path)
-    assert json.loads(shown.stdout)["slot"] == database.name, shown.stderr
-    for command, place in (("export", "--to-debezium"), ("import", "--from-debezium")):
-        to = ("p.toml", place, "c.dat", "--connector", "c", "--yes")
-        done = waltap("offsets", command, *to, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+    assert shop.json("offsets show FILE")["slot"] == shop.slot
+    for line in ("export FILE --to-debezium c.dat", "import FILE --from-debezium c.dat"):
+        shop.says(f"offsets {line} --connector c --yes")
     assert store(kafka, topic, tmp_path / "p").load() is not None

@@ -1,10 +1,9 @@
-"""The Kafka sink on a real broker: places of keys, topics, TLS and SASL, refusals, outages, fencing."""
+"""The Kafka sink on a real broker: places of keys, topics, TLS and SASL, refusals, fencing; and pipelines into a broker
+that is away, refuses, or lacks a topic: nothing is confirmed, nothing lost."""
 
 import json
-import re
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,8 +23,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tests.harness.kafka import create, partitions, read_all
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.jars import jars
 from tests.harness.servers.kafka import COORDINATES, Kafka
+from tests.harness.servers.postgres import Database
 from tests.harness.servers.requirement import missing
 
 from waltap.changes.events.record import Record
@@ -209,17 +210,6 @@ def test_missing_topics_are_made_as_their_group_says(
     assert refused.value.code == KafkaTopicUnusable.code
 
 
-def test_a_missing_topic_is_an_error_where_none_is_to_be_made(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    made = opened(topic__creation__enable="false")
-    with pytest.raises(KafkaTopicMissing, match=topic) as missed:
-        made.write(batch(1, Record(topic, b"k", b"v")))
-    assert missed.value.retry is RetryVerdict.NEVER
-    assert made.flush() is None
-    assert partitions(kafka.bootstrap, topic) == 0
-
-
 def test_settings_that_the_broker_refuses_name_the_topic(
     topic: str, opened: Callable[..., KafkaSink]
 ) -> None:
@@ -258,22 +248,8 @@ def test_records_go_over_tls_and_to_users_of_sasl(
 
 
 @pytest.mark.parametrize(
-    ("left_out", "named"),
-    [
-        ("producer__sasl__mechanism", "producer.sasl.mechanism"),
-        ("producer__sasl__jaas__config", "producer.sasl.jaas.config"),
-    ],
+    ("mechanism", "protocol"), [("SCRAM-SHA-256", "SASL_PLAINTEXT"), ("SCRAM-SHA-512", "SASL_SSL")]
 )
-def test_what_a_login_lacks_is_named(
-    kafka: Kafka, opened: Callable[..., KafkaSink], left_out: str, named: str
-) -> None:
-    given = {n: v for n, v in sasl("admin", "admin-secret").items() if n != left_out}
-    with pytest.raises(ConfigurationError, match=f"{re.escape(named)}: is missing"):
-        opened(servers=kafka.sasl, **given)
-
-
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_users_of_scram_come_in(
     kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], mechanism: str, protocol: str
 ) -> None:
@@ -316,53 +292,17 @@ def test_users_of_scram_come_in(
     assert "six words" not in str(refused.value)
 
 
-def test_a_wrong_password_is_refused_and_not_shown(kafka: Kafka, tmp_path: Path) -> None:
-    made = sink(kafka.sasl, tmp_path, **sasl("admin", "not-the-secret"))
-    with pytest.raises(KafkaRefused) as refused:
-        made.check()
-    assert "not-the-secret" not in str(refused.value)
-
-
 def test_a_certificate_that_nobody_vouches_for_is_refused(kafka: Kafka, tmp_path: Path) -> None:
     made = sink(kafka.tls, tmp_path, producer__security__protocol="SSL")
     with pytest.raises(KafkaUnreachable, match=r"(?i)certificate|ssl"):
         made.check()
 
 
-def test_a_user_without_rights_is_told_which_it_needs(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    made = opened(servers=kafka.sasl, **sasl("reader", "reader-secret"))
-    with pytest.raises(KafkaRefused, match=r"(?i)authoriz") as refused:
-        made.write(batch(1, Record(topic, b"k", b"v")))
-        made.flush()
-    assert "WRITE and DESCRIBE" in str(refused.value)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    allow = admin.create_acls(
-        [
-            AclBinding(
-                ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:reader", "*",
-                AclOperation.WRITE, AclPermissionType.ALLOW,
-            )
-        ]
-    )  # fmt: skip
-    for future in allow.values():
-        future.result(WAIT_SECONDS)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:  # the broker takes note of rights in its own time
-        again = opened(servers=kafka.sasl, **sasl("reader", "reader-secret"))
-        try:
-            again.write(batch(1, Record(topic, b"k", b"v")))
-            assert again.flush() == Positions({"": Position(1)})
-            break
-        except KafkaRefused:
-            assert time.monotonic() < deadline
-
-
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
+        ("producer__sasl__mechanism", None, r"producer\.sasl\.mechanism: is missing"),
+        ("producer__sasl__jaas__config", None, r"producer\.sasl\.jaas\.config: is missing"),
         ("producer__linger__millis", "5", "producer.linger.millis"),
         ("producer__compression__type", "shrink", "compression"),
         ("producer__acks", "1", "in-sync"),
@@ -372,12 +312,13 @@ def test_a_user_without_rights_is_told_which_it_needs(
         ("producer__transactional__id", "x", "give it as transactional.id"),
     ],
 )
-def test_a_setting_that_the_client_does_not_know_is_named(
-    kafka: Kafka, tmp_path: Path, name: str, value: str, told: str
+def test_a_setting_that_the_client_does_not_know_or_that_a_login_lacks_is_named(
+    kafka: Kafka, tmp_path: Path, name: str, value: str | None, told: str
 ) -> None:
+    given = {n: v for n, v in (sasl("u", "p") | {name: value}).items() if v is not None}
     for call in (KafkaSink.check, KafkaSink.open):
         with pytest.raises(ConfigurationError, match=told):
-            call(sink(kafka.bootstrap, tmp_path, **{name: value}))
+            call(sink(kafka.sasl, tmp_path, **given))
 
 
 # --- size -----------------------------------------------------------------------------------------
@@ -474,44 +415,6 @@ def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(
 # --- brokers that are away ------------------------------------------------------------------------
 
 
-def test_no_broker_at_the_start_names_the_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("waltap_kafka.client.REACH_S", 0.5)
-    made = sink("127.0.0.1:1", tmp_path)
-    with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:1"):
-        made.check()
-
-
-def test_an_outage_holds_what_was_written_and_loses_nothing(
-    private_kafka: Kafka, tmp_path: Path
-) -> None:
-    made = sink(private_kafka.bootstrap, tmp_path, producer__queue__buffering__max__messages="1000")
-    made.open()
-    made.write(batch(1, Record("t", b"0", b"before")))
-    made.flush()
-    private_kafka.kill()
-    records = [Record("t", str(number).encode(), b"v") for number in range(1, 5000)]
-    done: list[Positions | None] = []
-
-    def deliver() -> None:
-        made.write(batch(2, *records))  # more than the queue holds: it waits
-        done.append(made.flush())
-
-    thread = threading.Thread(target=deliver)
-    thread.start()
-    used = time.process_time()
-    thread.join(3)
-    assert thread.is_alive()
-    assert time.process_time() - used < 2, "a full queue is waited for, not asked without end"
-    private_kafka.start()
-    thread.join(WAIT_SECONDS * 2)
-    assert done == [Positions({"": Position(2)})]
-    made.close()
-    found = [int(m.key() or b"") for m in read_all(private_kafka.bootstrap, "t")]
-    assert found == list(range(5000))
-
-
 def test_a_stop_does_not_wait_for_a_broker_that_is_away(
     private_kafka: Kafka, tmp_path: Path
 ) -> None:
@@ -568,3 +471,114 @@ def test_a_source_transaction_is_not_committed_in_pieces(
     anew = sink(kafka.bootstrap, tmp_path, resumes=False, **once)
     assert anew.open() is None, "a pipeline that begins anew does not go on from what was before"
     anew.close()
+
+
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+def pipeline(database: Database, folder: Path, servers: str, **more: Any) -> PipelineRig:
+    database.psql("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    settings = {
+        "key.converter.schemas.enable": False,
+        "value.converter.schemas.enable": False,
+        "snapshot.mode": "no_data",
+        "topic.prefix": database.name,
+        "sink.type": "kafka",
+        "sink.bootstrap.servers": servers,
+    }
+    return PipelineRig(database, folder, settings | more)
+
+
+def rows(database: Database, first: int, last: int) -> None:
+    database.psql(
+        f"INSERT INTO items SELECT n, repeat('x', 500) FROM generate_series({first}, {last}) n"
+    )
+
+
+def ids(servers: str, database: Database) -> list[int]:
+    records = read_all(servers, f"{database.name}.public.items")
+    return [json.loads(record.key() or b"{}")["id"] for record in records]
+
+
+def test_a_broker_that_is_away_for_a_while_gets_everything_in_order(
+    database: Database, private_kafka: Kafka, tmp_path: Path
+) -> None:
+    """More comes than the client's queue holds: it is left in the database, and the slot stays."""
+    made = pipeline(
+        database,
+        tmp_path,
+        private_kafka.bootstrap,
+        **{
+            "sink.producer.queue.buffering.max.messages": 500,
+            "sink.topic.creation.default.partitions": 1,
+        },
+    )
+    with made.running() as run:
+        rows(database, 1, 10)
+        first = database.wal_end()
+        run.until(lambda: made.slot_lsns()[0] >= first, "ten rows confirmed")
+        private_kafka.kill()
+        rows(database, 11, 3_000)
+        lost = database.wal_end()
+        run.until(lambda: run.engine.status().partitions[0].received_lsn > first, "what came since")
+        run.until(lambda: run.engine.status().events > 10, "what the sink took since")
+        rows(database, 3_001, 3_010)
+        assert made.slot_lsns()[0] < lost, "nothing was delivered, nothing may be confirmed"
+        assert not run.ended
+        private_kafka.start()
+        run.until(lambda: made.slot_lsns()[0] >= lost, "everything confirmed", within=180)
+        end = database.wal_end()
+        run.until(lambda: made.slot_lsns()[0] >= end, "the end confirmed", within=180)
+    assert ids(private_kafka.bootstrap, database) == list(range(1, 3_011))
+
+
+def test_a_pipeline_begins_when_its_broker_does(
+    database: Database, private_kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = pipeline(database, tmp_path, private_kafka.bootstrap)
+    with made.running():
+        pass
+    slot = made.slot_lsns()
+    private_kafka.kill()
+    rows(database, 1, 100)
+    with monkeypatch.context() as patch:
+        patch.setattr("waltap_kafka.client.REACH_S", 0.5)
+        with pytest.raises(KafkaUnreachable, match=private_kafka.bootstrap) as away:
+            made.catch_up()
+    assert away.value.code == "WT-5401"
+    assert made.slot_lsns() == slot
+    private_kafka.start()
+    made.catch_up()
+    assert sorted(ids(private_kafka.bootstrap, database)) == list(range(1, 101))
+
+
+@pytest.mark.parametrize("reason", ["no topic", "no right"])
+def test_a_broker_that_refuses_ends_the_run_and_moves_nothing(
+    database: Database, kafka: Kafka, tmp_path: Path, reason: str
+) -> None:
+    topic = f"{database.name}.public.items"
+    made = pipeline(database, tmp_path, kafka.bootstrap, **{"sink.topic.creation.enable": False})
+    with made.running():
+        pass
+    before = made.offset()
+    rows(database, 1, 3)
+    wanted: type[SinkError] = KafkaTopicMissing
+    more: dict[str, Any] = {}
+    if reason == "no right":
+        create(kafka.bootstrap, NewTopic(topic, 1))
+        wanted = KafkaRefused
+        login = sasl("reader", "reader-secret").items()
+        more = {f"sink.{name.replace('__', '.')}": value for name, value in login}
+        more["sink.bootstrap.servers"] = kafka.sasl
+    with pytest.raises(wanted) as refused:
+        made.catch_up(**more)
+    assert refused.value.retry is RetryVerdict.NEVER
+    assert (topic if reason == "no topic" else "WRITE and DESCRIBE") in str(refused.value)
+    after = made.offset()
+    assert before is not None
+    assert after is not None
+    assert after.partitions == before.partitions
+    if reason == "no topic":
+        create(kafka.bootstrap, NewTopic(topic, 1))  # the remedy
+    made.catch_up()
+    assert ids(kafka.bootstrap, database) == [1, 2, 3]

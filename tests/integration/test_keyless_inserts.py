@@ -118,8 +118,7 @@ def test_a_publication_of_inserts_that_was_made_after_the_slot_lets_it_go_on_as_
         r"DROP PUBLICATION [^;]+; CREATE PUBLICATION [^;]+", refused.value.advice()
     )
     assert statements is not None
-    for statement in statements[0].split("; "):
-        database.execute(statement)
+    database.run(*statements[0].split("; "))
     pipeline.catch_up()
     assert pipeline.destination.ids("t") == [1, 2]
     assert pipeline.destination.ids("u") == [1]

@@ -18,7 +18,6 @@ from waltap.pipeline import Limits
 from waltap.pipeline.preflight import checks
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/least-privilege.md").read_text()
-HEADINGS = ("Stream", "Snapshot", "Signals", "Heartbeats", "Publications by waltap")
 HEARTBEAT = (
     "INSERT INTO sales.heartbeat VALUES (1, now()) ON CONFLICT (id) DO UPDATE SET at = now()"
 )
@@ -64,8 +63,7 @@ class Shop:
         return self.database.name[:60]
 
     def grant(self, *headings: str) -> None:
-        for statement in documented(*headings):
-            self.database.execute(self.own(statement))
+        self.database.run(*map(self.own, documented(*headings)))
 
     def pipeline(self, **settings: object) -> PipelineRig:
         named = {name.replace("__", "."): value for name, value in settings.items()}
@@ -218,8 +216,7 @@ def test_what_is_missing_is_named_with_the_sql_that_gives_it(lacking: Shop, what
     (found, *_), others = doctors(pipeline)
     assert found.code == code
     assert any(back in each for each in others)
-    for statement in others if others != [error.advice()] else [back]:
-        lacking.database.execute(statement)
+    lacking.database.run(*(others if others != [error.advice()] else [back]))
     assert doctors(pipeline) == ([], [])
 
 
@@ -233,8 +230,7 @@ OWNING = {
 def test_what_publishing_lacks_is_named(lacking: Shop, what: str, tmp_path: Path) -> None:
     """A superuser may run what waltap would have, or give the role what it needs."""
     lacking.database.execute(f'DROP PUBLICATION IF EXISTS "{lacking.publication}"')
-    for statement in documented("Publications by waltap"):
-        lacking.database.execute(lacking.own(statement))
+    lacking.grant("Publications by waltap")
     pipeline = lacking.pipeline(publication__autocreate__mode="filtered", **SIGNALS)
     lacking.database.execute("ALTER TABLE sales.signals OWNER TO " + lacking.owner)
     assert doctors(pipeline)[0] == []
@@ -247,8 +243,7 @@ def test_what_publishing_lacks_is_named(lacking: Shop, what: str, tmp_path: Path
     )
     assert "membership in the roles that own the tables" in error.advice()
     _, others = doctors(pipeline)
-    for statement in others:
-        lacking.database.execute(statement)
+    lacking.database.run(*others)
     assert doctors(pipeline)[0] == []
 
 

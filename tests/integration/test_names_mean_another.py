@@ -52,8 +52,7 @@ class Rig:
             yield
 
     def ddl(self, *statements: str) -> None:
-        for statement in statements:
-            self._database.execute(statement)
+        self._database.run(*statements)
 
     def rows(self, *statements: str, wanted: int = 1) -> None:
         """Write, in one transaction, ``wanted`` rows of t and other; live, wait for them."""

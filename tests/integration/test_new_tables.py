@@ -1,5 +1,6 @@
 """Tables that come while a pipeline runs or is down: on a real server, told, and read where possible."""
 
+import contextlib
 import itertools
 import time
 from pathlib import Path
@@ -276,14 +277,8 @@ def test_a_table_that_was_streamed_less_of_for_a_while_joins_again(
     pipeline.settings |= FILTERED
     assert run(pipeline) == []
     change = NARROWED_AND_WIDENED[how].format(p=pipeline.slot)
-    with old.connect(autocommit=True) as connection:
-        if running:
-            with pipeline.running():
-                for statement in change.split(";"):
-                    connection.execute(statement.encode())
-        else:
-            for statement in change.split(";"):
-                connection.execute(statement.encode())
+    with pipeline.running() if running else contextlib.nullcontext():
+        old.run(*change.split(";"))
     assert run(pipeline) == [("public.fresh", "incomplete")]
     assert run(pipeline) == []
 
@@ -386,8 +381,7 @@ def test_a_publication_of_somebody_else_is_left_alone_with_a_warning_that_mends_
     pipeline.settings |= FILTERED | {"publication.autocreate.mode": "disabled"}
     assert run(pipeline) == []
     (warned,) = (r.getMessage() for r in caplog.records if "less is published" in r.getMessage())
-    for statement in warned[warned.index("ALTER PUBLICATION") :].split("; "):
-        old.execute(statement)
+    old.run(*warned[warned.index("ALTER PUBLICATION") :].split("; "))
     caplog.clear()
     run(pipeline)
     assert "less is published" not in caplog.text
@@ -562,9 +556,7 @@ def test_what_leaves_nothing_out_is_no_gap(old: Database, tmp_path: Path, publis
     run(pipeline)
     gaps = GapCertificates(pipeline.offset_file.parent)
     for line in LEFT_OUT_NOTHING.strip().splitlines():
-        with old.connect(autocommit=True) as client:
-            for statement in line.split(";"):
-                client.execute(statement.encode())
+        old.run(*line.split(";"))
         run(pipeline)
         assert gaps.open() == [], line
 

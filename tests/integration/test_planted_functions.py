@@ -5,13 +5,13 @@ Each planted one raises: a command that found one would fail.
 """
 
 import itertools
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.harness.command import waltap
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
+from tests.harness.sql import replica
 
 SOURCES = Path(__file__).parents[2]
 CALLED = re.compile(r"\b([a-z_][a-z0-9_]+)\(")
@@ -129,47 +129,33 @@ def test_no_session_finds_what_was_planted(database: Database, tmp_path: Path) -
     """Source and target are one database here: doctor, plan, snapshot, stream, signals, verify."""
     database.execute(TABLES)
     plant(database)
-    profile = tmp_path / "p.toml"
-    source = {
-        "type": "postgres",
-        **database.properties(),
+    shop = Shop(tmp_path, database)
+    shop.source |= {
         "signal.data.collection": "public.signals",
+        "table.include.list": "public.people,public.keyless",
+        "read.only": False,
     }
-    source |= {"table.include.list": "public.people,public.keyless", "read.only": False}
-    sink = {
-        "type": "sql",
-        "url": database.dsn,
-        "table.name.format": "replica.{table}",
-    }
-    profile.write_text(f"[source]\n{toml(source)}\n[sink]\n{toml(sink)}\n")
+    shop.sink = replica(database)
 
-    def done(*command: object) -> str:
-        begins = command[:2] if command[0] == "sql" else command[:1]
-        found = waltap(*begins, profile, *command[len(begins) :], cwd=tmp_path)
-        output = found.stdout + found.stderr
-        assert "planted" not in output
-        assert found.returncode == 0, output
-        return output
+    def done(line: str) -> str:
+        said = shop.says(line)
+        assert "planted" not in said
+        return said
 
-    done("plan")
-    done("doctor")
-    done("run", "--until-idle", 1)
-    for statement in CHANGES.strip().split("\n"):
-        database.execute(statement)
+    done("plan FILE")
+    done("doctor FILE")
+    done("run FILE --until-idle 1")
+    database.run(*CHANGES.split("\n"))
     database.execute(SIGNAL)
-    assert "snapshot" in done("run", "--until-idle", 3)
-    done("verify")
+    assert "snapshot" in done("run FILE --until-idle 3")
+    done("verify FILE")
     database.execute("CREATE SEQUENCE replica.numbers OWNED BY replica.people.id")
     database.execute(
         "ALTER TABLE replica.people ALTER id SET DEFAULT pg_catalog.nextval('replica.numbers')"
     )
-    assert "replica.numbers: 2001" in done("sql", "sequences")
-    done("status")
-    done("doctor")
-
-
-def toml(values: dict[str, object]) -> str:
-    return "\n".join(f'"{name}" = {json.dumps(value)}' for name, value in values.items())
+    assert "replica.numbers: 2001" in done("sql sequences FILE")
+    done("status FILE")
+    done("doctor FILE")
 
 
 ODD = {
@@ -195,21 +181,16 @@ def test_settings_of_a_database_change_no_event(database: Database, tmp_path: Pa
             place = value if name in ("search_path", "DateStyle") else f"'{value}'"
             connection.execute(f"ALTER DATABASE {database.name} SET {name} = {place}")
         connection.commit()
-    profile = tmp_path / "p.toml"
-    source = {"type": "postgres", **database.properties(), "table.include.list": "public.kept"}
-    sink = {"type": "sql", "url": database.dsn, "table.name.format": "replica.{table}"}
-    sink["position.table"] = "replica.waltap_position"
-    profile.write_text(f"[source]\n{toml(source)}\n[sink]\n{toml(sink)}\n")
+    shop = Shop(tmp_path, database, **{"table.include.list": "public.kept"})
+    shop.sink = replica(database)
     for change in (None, "INSERT INTO public.kept SELECT 2, d, t, i, b, f, a, s FROM public.kept"):
         if change is not None:
             with database.connect() as connection:
                 connection.autocommit = True
                 connection.execute("SET default_transaction_read_only = off")
                 connection.execute(change)
-        done = waltap("run", profile, "--until-idle", 1, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    done = waltap("verify", profile, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+        shop.run()
+    shop.says("verify FILE")
     with database.connect() as connection:
         connection.autocommit = True
         ((equal,),) = connection.execute(

@@ -39,7 +39,8 @@ def test_the_command_fails_where_a_check_does(pipeline: PipelineRig) -> None:
 def test_status_tells_that_the_slot_cannot_be_resumed(pipeline: PipelineRig) -> None:
     pipeline.catch_up()
     database, slot = pipeline.database, pipeline.slot
-    database.execute("INSERT INTO t VALUES (2); SELECT pg_drop_replication_slot(%s)", slot)
+    database.execute("INSERT INTO t VALUES (2)")
+    database.execute("SELECT pg_drop_replication_slot(%s)", slot)
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
     done = pipeline.command("status")
     assert done.returncode == 1
@@ -297,8 +298,7 @@ def test_a_table_without_publication_is_told_also_beside_one_that_is_published_i
     assert "only rows WHERE (id > 5)" in caplog.text
     assert "does not cover public.u" in caplog.text
     remedy = pipeline.doctor()["publication"].remedy
-    for statement in remedy[remedy.index("ALTER PUBLICATION") :].split("; "):
-        pipeline.database.execute(statement.rstrip("."))
+    pipeline.database.run(*remedy[remedy.index("ALTER PUBLICATION") :].rstrip(".").split("; "))
     caplog.clear()
     pipeline.catch_up()
     assert "does not cover" not in caplog.text

@@ -22,23 +22,15 @@ def pipeline(database: Database, tmp_path: Path) -> Iterator[PipelineRig]:
     for (gid,) in database.execute(
         "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
     ):
-        autocommit(database, f"ROLLBACK PREPARED '{gid}'")
-
-
-def autocommit(database: Database, *statements: str) -> None:
-    with database.connect(autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
+        database.run(f"ROLLBACK PREPARED '{gid}'")
 
 
 def prepare(database: Database, gid: str, rows: str) -> None:
-    autocommit(
-        database, "BEGIN", f"INSERT INTO t {rows}", f"PREPARE TRANSACTION '{database.name} {gid}'"
-    )
+    database.run("BEGIN", f"INSERT INTO t {rows}", f"PREPARE TRANSACTION '{database.name} {gid}'")
 
 
 def decide(database: Database, gid: str, how: str = "COMMIT") -> None:
-    autocommit(database, f"{how} PREPARED '{database.name} {gid}'")
+    database.run(f"{how} PREPARED '{database.name} {gid}'")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +251,7 @@ def test_a_chunk_waits_for_what_was_delivered_at_prepare(pipeline: PipelineRig) 
     database.execute("INSERT INTO t VALUES (1), (2)")
     gid = f"{database.name} gone"
     with pipeline.running() as run:
-        autocommit(database, "BEGIN", "DELETE FROM t WHERE id = 1", f"PREPARE TRANSACTION '{gid}'")
+        database.run("BEGIN", "DELETE FROM t WHERE id = 1", f"PREPARE TRANSACTION '{gid}'")
         run.until(lambda: pipeline.destination.ids("t", "d") == [1], "the delete")
     with pipeline.running() as run:
         database.execute(

@@ -16,6 +16,7 @@ from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.postgres import Database, Server
 from tests.harness.servers.prometheus import Prometheus, promtool
 from tests.harness.servers.requirement import missing
+from tests.harness.shop import Shop
 
 from waltap.cli.reference.metrics import SNAPSHOT, STREAMING
 from waltap.services.monitor.metrics import METRICS, OBSERVED
@@ -75,18 +76,14 @@ def scraped(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def _profile(database: Database, folder: Path) -> Path:
-    name = database.name[:60]
-    source = database.properties() | {"slot.name": name, "publication.name": name}
-    source |= {"status.update.interval.ms": 200, "skipped.operations": "none"}
-    lines = "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in source.items())
-    profile = folder / "shop.toml"
-    profile.write_text(
-        f'name = "shop"\n[source]\ntype = "postgres"\n{lines}\n'
-        '[[transforms]]\ntype = "filter"\ntables = "public.left_out"\n'
-        '[[sinks]]\ntype = "jsonl"\nname = "lines"\npath = "events.jsonl"\n'
-        '[[sinks]]\ntype = "null"\nname = "nowhere"\n'
-    )
-    return profile
+    shop = Shop(folder, database)
+    shop.source |= {"status.update.interval.ms": 200, "skipped.operations": "none"}
+    shop.sinks = [
+        {"type": "jsonl", "name": "lines", "path": "events.jsonl"},
+        {"type": "null", "name": "nowhere"},
+    ]
+    shop.more = '[[transforms]]\ntype = "filter"\ntables = "public.left_out"\n'
+    return shop.path
 
 
 def _fill(made: Prometheus, database: Database) -> None:

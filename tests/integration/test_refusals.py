@@ -111,8 +111,7 @@ class Situation:
         (pipeline.folder / "file").touch()
         if case.begun:
             pipeline.catch_up()
-        for statement in filter(None, case.sql.split(";")):
-            self.database.execute(statement.format(**self.words))
+        self.database.run(*case.sql.format(**self.words).split(";"))
         self.settle(case.settings)
         if "{role}" in case.sql:
             self.settle({"database.user": "{role}", "database.password": "x"})
@@ -143,8 +142,7 @@ class Situation:
         statements = [part.partition(" (before")[0].rstrip(".;") for part in text.split("; ")]
         statements = [each for each in statements if re.match("ALTER|CREATE|GRANT|SELECT", each)]
         assert statements, remedy
-        for statement in statements:
-            self.database.execute(statement)
+        self.database.run(*statements)
 
     def forget(self) -> None:
         role = self.words["role"]

@@ -126,19 +126,23 @@ def test_the_key_of_a_change_is_that_of_its_moment(
     database: Database, tmp_path: Path, plugin: str, sink: str
 ) -> None:
     """A table for each case; all are decoded behind what happened to them."""
-    database.execute("CREATE SCHEMA away")
-    for t, (_, identity) in CASES.items():
-        database.execute(
+    database.run(
+        "CREATE SCHEMA away",
+        *(
             f"CREATE TABLE {t} (id int PRIMARY KEY, v text NOT NULL DEFAULT 'd');"
             f"ALTER TABLE {t} REPLICA IDENTITY {identity.format(t=t)}"
-        )
+            for t, (_, identity) in CASES.items()
+        ),
+    )
     rig = (Rig if sink == "jsonl" else LogRig)(database, tmp_path, **DECODERS[plugin])
     rig.catch_up()
     for t, (later, _) in CASES.items():
-        database.execute(f"INSERT INTO {t} VALUES (1, 'a'); INSERT INTO {t} VALUES (5, 'b')")
-        database.execute(f"UPDATE {t} SET id = 2 WHERE id = 1")
-        database.execute(f"DELETE FROM {t} WHERE id = 5")
-        database.execute(LATER[later].format(t=t))
+        database.run(
+            f"INSERT INTO {t} VALUES (1, 'a'); INSERT INTO {t} VALUES (5, 'b')",
+            f"UPDATE {t} SET id = 2 WHERE id = 1",
+            f"DELETE FROM {t} WHERE id = 5",
+            LATER[later].format(t=t),
+        )
     rig.catch_up()
     moves: list[tuple[str, Key]] = [("d", {"id": 1}), ("c", {"id": 2}), ("d", {"id": 5})]
     for t, case in CASES.items():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
-from tests.harness.sql import Place
+from tests.harness.sql import Place, replica
 
 from waltap_yugabyte.errors import ReadTimeRefused
 
@@ -126,13 +126,7 @@ def publication_of_others_dropped(shop: Shop) -> None:
 
 
 def sql(shop: Shop, **more: str) -> None:
-    shop.sink = {
-        "type": "sql",
-        "url": shop.database.dsn,
-        "table.name.format": "replica.{table}",
-        "position.table": "replica.waltap_position",
-        **more,
-    }
+    shop.sink = replica(shop.database, **more)
     shop.source["schema.include.list"] = "public"
 
 

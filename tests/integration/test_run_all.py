@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from tests.harness.json_lines import records
-from tests.harness.pipeline import until
+from tests.harness.pipeline import profile_text, until
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.linters import logrotate
 from tests.harness.servers.postgres import Database
-from tests.harness.shop import Shop, table
+from tests.harness.shop import Shop
 
 LOGROTATE = Path(__file__).parents[2] / "examples/deploy/waltap.logrotate"
 
@@ -36,7 +36,7 @@ class Fleet(Shop):
         path = self.folder / "all" / f"{name}.toml"
         path.parent.mkdir(exist_ok=True)
         sink = {"type": "jsonl", "path": f"{name}.jsonl"}
-        path.write_text(f'name = "{name}"\n[source]\n{table(settings)}[sink]\n{table(sink)}')
+        path.write_text(profile_text(name, settings, sink))
         return path
 
     def ids(self, name: str) -> list[int]:

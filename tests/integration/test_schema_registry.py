@@ -16,14 +16,9 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
 
-from waltap.changes.events.record import Record
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.changes.transactions.position import parse_lsn
 from waltap.encoders.format.converter import ConverterContext
 from waltap.errors import ConfigurationError, RetryVerdict, StopRequested
-from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.sink.sink import Sink, SinkCapabilities
-from waltap.ports.specs import SinkSpec
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.errors import (
@@ -312,38 +307,6 @@ def test_a_stop_does_not_wait_for_the_registry(registry: Registry) -> None:
 # --- pipelines ------------------------------------------------------------------------------------
 
 
-class Kept:
-    """Contributes a sink that takes records and keeps them."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    @hookimpl
-    def register_sinks(self) -> list[SinkSpec]:
-        kept = self
-
-        class KeepingRecords(Sink):
-            capabilities = SinkCapabilities(records=True)
-            _written: Any = None
-
-            def open(self) -> None:
-                return None
-
-            def write(self, batch: Any) -> None:
-                kept.records += batch.records
-                self._written = batch.position
-
-            def flush(self) -> Any:
-                return self._written
-
-            def close(self) -> None:
-                pass
-
-        return [
-            SinkSpec(name="records", summary="Keeps records.", factory=lambda *_: KeepingRecords())
-        ]
-
-
 def pipeline(database: Database, folder: Path, url: str) -> PipelineRig:
     database.psql("CREATE TABLE items (id int PRIMARY KEY, name text)")
     settings = {
@@ -353,14 +316,10 @@ def pipeline(database: Database, folder: Path, url: str) -> PipelineRig:
         "value.converter.schema.registry.retry.timeout.ms": 0,
         "snapshot.mode": "no_data",
         "topic.prefix": database.name,
-        "sink.type": "records",
     }
-    return PipelineRig(database, folder, settings)
-
-
-def wal_lsn(database: Database) -> int:
-    """Return where WAL ends now."""
-    return int(database.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
+    made = PipelineRig(database, folder, settings)
+    made.destination.takes_records = True
+    return made
 
 
 def test_a_pipeline_outlives_its_registry(
@@ -368,71 +327,73 @@ def test_a_pipeline_outlives_its_registry(
 ) -> None:
     """While the registry is away nothing moves; once it is there everything comes, in order."""
     with nobody() as url:
-        made, kept = pipeline(database, tmp_path, url), Kept()
-        with made.running(kept) as run:
+        made = pipeline(database, tmp_path, url)
+        with made.running() as run:
             database.psql("INSERT INTO items SELECT n, 'item ' || n FROM generate_series(1, 3) n")
-            ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+            end = database.wal_end()
             run.until(lambda: len(run.notices.failures) >= 2, "two failures", within=90)
             assert {type(error) for error, _ in run.notices.failures} == {RegistryAway}
             assert all(retried for _, retried in run.notices.failures)
-            assert not kept.records
+            assert not made.destination.records
             after = made.offset()
             assert after is not None
-            assert after.sole.position.end_lsn < parse_lsn(end)
-    with made.running(kept, **{"value.converter.schema.registry.url": registry.url}) as run:
-        run.until(lambda: len(kept.records) >= 3, "the records", within=90)
-    assert [record.key for record in kept.records] == [b'{"id":%d}' % n for n in (1, 2, 3)]
-    assert all(record.value and record.value[0] == 0 for record in kept.records)
+            assert after.sole.position.end_lsn < end
+    with made.running(**{"value.converter.schema.registry.url": registry.url}) as run:
+        run.until(lambda: len(made.destination.records) >= 3, "the records", within=90)
+    assert [record.key for record in made.destination.records] == [
+        b'{"id":%d}' % n for n in (1, 2, 3)
+    ]
+    assert all(record.value and record.value[0] == 0 for record in made.destination.records)
 
 
 def test_a_new_schema_waits_for_a_registry_that_went_away(
     database: Database, registry: Registry, tmp_path: Path
 ) -> None:
-    kept = Kept()
     with door(registry.url) as shut:
         made = pipeline(database, tmp_path, shut.url)
-        with made.running(kept) as run:
+        with made.running() as run:
             database.psql("INSERT INTO items VALUES (1, 'one')")
-            run.until(lambda: len(kept.records) == 1, "the first record")
+            run.until(lambda: len(made.destination.records) == 1, "the first record")
             shut.answer = 503, "the door is shut"
             database.psql("INSERT INTO items VALUES (2, 'two')")  # of a schema that is known
-            run.until(lambda: len(kept.records) == 2, "the second record")
+            run.until(lambda: len(made.destination.records) == 2, "the second record")
             database.psql(
                 "ALTER TABLE items ADD colour text; INSERT INTO items VALUES (3, '3', 'red')"
             )
-            lost = wal_lsn(database)
+            lost = database.wal_end()
             run.until(lambda: len(run.notices.failures) >= 2, "two failures")
             assert {type(error) for error, _ in run.notices.failures} == {RegistryAway}
             assert made.slot_lsns()[0] < lost, "it was not delivered, and is not to be confirmed"
-            assert len(kept.records) == 2
+            assert len(made.destination.records) == 2
             shut.answer = None
-            run.until(lambda: len(kept.records) == 3, "the third record")
-    assert [record.key for record in kept.records] == [b'{"id":%d}' % n for n in (1, 2, 3)]
+            run.until(lambda: len(made.destination.records) == 3, "the third record")
+    assert [record.key for record in made.destination.records] == [
+        b'{"id":%d}' % n for n in (1, 2, 3)
+    ]
 
 
 def test_an_incompatible_schema_ends_the_run_until_it_is_allowed(
     database: Database, registry: Registry, tmp_path: Path
 ) -> None:
-    kept = Kept()
     made = pipeline(database, tmp_path, registry.url)
-    with made.running(kept) as run:
+    with made.running() as run:
         database.psql("INSERT INTO items VALUES (1, 'one')")
-        run.until(lambda: len(kept.records) == 1, "the first record")
+        run.until(lambda: len(made.destination.records) == 1, "the first record")
     subject = f"{database.name}.public.items-value"
     allow(registry, subject, "BACKWARD")
     database.psql("ALTER TABLE items ALTER name TYPE int USING 0")
     database.psql("INSERT INTO items VALUES (2, 5)")
-    lost = wal_lsn(database)
-    with pytest.raises(SchemaIncompatible) as refused, made.running(kept, ready=False) as run:
+    lost = database.wal_end()
+    with pytest.raises(SchemaIncompatible) as refused, made.running(ready=False) as run:
         until(lambda: run.ended, "the end")
     told = str(refused.value)
     assert f"the new schema of {subject} is not compatible with version 1: " in told
     assert "name" in told
     assert made.slot_lsns()[0] < lost, "it was not delivered, and is not to be confirmed"
-    assert len(kept.records) == 1
+    assert len(made.destination.records) == 1
     allow(registry, subject, "NONE")
-    with made.running(kept) as run:
-        run.until(lambda: len(kept.records) == 2, "the second record")
+    with made.running() as run:
+        run.until(lambda: len(made.destination.records) == 2, "the second record")
 
 
 def test_json_lines_refuse_what_is_no_json(

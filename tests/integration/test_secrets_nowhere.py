@@ -292,7 +292,9 @@ def toml(tables: dict[str, dict[str, Any]]) -> str:
 
 SEVERAL = """
 import sys
+import waltap_kafka.client
 from waltap.cli.application import run
+waltap_kafka.client.REACH_S = 0.5
 for words in {commands!r}:
     sys.argv = ["waltap", *words]
     try:
@@ -324,10 +326,11 @@ def left_behind(folder: Path, *given: Path) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_work_that_fails_tells_no_secret(
-    case: str, shop: Database, echo: Echo, tmp_path: Path
+    case: str, shop: Database, echo: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Doctor, plan, explain and run, at level debug with tracebacks, and what they leave in files. And
     objects and tracebacks with locals, as a debugger, a notebook or a reporter of crashes shows them."""
+    monkeypatch.setattr("waltap_kafka.client.REACH_S", 0.5)
     tables = tables_of(case, shop, echo)
     profile = tmp_path / "p.toml"
     profile.write_text(toml(tables | {"engine": {"waltap.state.dir": "state"}}))

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.command import waltap
 from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.pipeline.fan_out import OutletPausedTooLong
@@ -257,23 +257,18 @@ def test_mistakes_are_told_by_their_place(
 
 def test_doctor_and_explain_look_at_every_sink(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = {"type": "postgres", **database.properties()}
-    lines = "\n".join(f'"{name}" = "{value}"' for name, value in source.items())
     (tmp_path / "folder").write_text("in the way")
-    profile = tmp_path / "two.toml"
-    profile.write_text(
-        f'[source]\n{lines}\n[[sinks]]\nname = "first"\ntype = "null"\n'
-        '[[sinks]]\nname = "second"\ntype = "jsonl"\npath = "folder/x.jsonl"\n'
-    )
-
-    doctor, explain = (
-        waltap(command, profile, cwd=tmp_path, COLUMNS="200") for command in ("doctor", "explain")
-    )
-    assert doctor.returncode == 1
-    assert "folder/x.jsonl" in doctor.stdout + doctor.stderr
-    assert "first, second" in explain.stdout
-    assert "No sink is given" not in explain.stderr
-    assert "sinks[second].path" in explain.stdout
+    shop = Shop(tmp_path, database)
+    shop.sinks = [
+        {"name": "first", "type": "null"},
+        {"name": "second", "type": "jsonl", "path": "folder/x.jsonl"},
+    ]
+    shop.variables = {"COLUMNS": "200"}
+    assert "folder/x.jsonl" in shop.says("doctor FILE", code=1)
+    explained = shop.says("explain FILE")
+    assert "first, second" in explained
+    assert "sinks[second].path" in explained
+    assert "No sink is given" not in explained
 
 
 def test_each_sink_is_told_of_a_table_that_was_left_out_for_a_while(

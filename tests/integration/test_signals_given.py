@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig
+from tests.harness.shop import Shop
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap.plugins.hookspecs import hookimpl
@@ -142,14 +142,8 @@ def test_a_signal_after_the_end_is_refused(pipeline: PipelineRig) -> None:
 
 
 def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline: PipelineRig) -> None:
-    held, free = threading.Event(), threading.Event()
-
-    def hold(_batch: object) -> None:
-        held.set()
-        assert free.wait(WAIT_S)
-
     with pipeline.running() as run:
-        pipeline.destination.before_write = hold
+        held, free = pipeline.destination.hold()
         pipeline.database.execute("INSERT INTO t VALUES (100)")
         run.until(held.is_set, "the engine to be held")
         cancelled = run.engine.signal("execute-snapshot", READ_T, identifier="not this")
@@ -165,11 +159,9 @@ def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline: PipelineRig) -> N
 
 def waltap_signal(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Give a signal to the pipeline ``p``, whose state is in ``folder``/state."""
-    (folder / "p.toml").write_text(
-        'name = "p"\n[source]\ntype = "postgres"\n"waltap.state.dir" = "state"\n'
-        '"database.hostname" = "nowhere.invalid"\n"database.dbname" = "x"\n"database.user" = "x"\n'
-    )
-    return waltap("signal", "p.toml", *arguments, cwd=folder)
+    shop = Shop(folder, **{"waltap.state.dir": "state", "database.user": "x"})
+    shop.name = "p"
+    return shop.waltap("signal FILE", *arguments)
 
 
 def test_the_command_reaches_a_running_pipeline_without_its_database(

@@ -1,14 +1,11 @@
 """A target that takes no more, and says nothing: the pipeline says so, and a stop ends it."""
 
-import json
 import signal
 import socket
 import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,34 +17,22 @@ from tests.harness.proxy import Proxy
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
+from tests.harness.shop import Shop
+from tests.harness.sql import replica
 
 LOCKED = "LOCK TABLE replica.t IN ACCESS EXCLUSIVE MODE"
 
 
-@contextmanager
 def run(
     database: Database, folder: Path, port: int, sink: dict[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    source = database.properties() | {
-        "slot.name": database.name[:60], "schema.include.list": "public",
-        "status.update.interval.ms": 200, "waltap.sink.stall.ms": 500,
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    shop = Shop(folder, database)
+    shop.source |= {
+        "schema.include.list": "public", "status.update.interval.ms": 200, "waltap.sink.stall.ms": 500,
         "waltap.stop.timeout.ms": 1000, "offset.flush.interval.ms": 0,
     }  # fmt: skip
-    sections = {"source": {"type": "postgres", **source}, "sink": sink}
-    profile = folder / "shop.toml"
-    profile.write_text(
-        'name = "shop"\n'
-        + "".join(
-            f"[{section}]\n" + "".join(f'"{k}" = {json.dumps(v)}\n' for k, v in values.items())
-            for section, values in sections.items()
-        )
-    )
-    command = [sys.executable, "-m", "waltap", "run", str(profile), f"--http=127.0.0.1:{port}"]
-    with (folder / "log").open("ab") as log, subprocess.Popen(command, stderr=log) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    shop.sink = sink
+    return shop.process(f"run FILE --http=127.0.0.1:{port}")
 
 
 def ready(port: int) -> int:
@@ -82,14 +67,8 @@ def test_a_target_that_hangs_is_told_and_does_not_hold_a_stop(
         "INSERT INTO t SELECT generate_series(1, 5)"
     )
     (port,) = free_ports(1)
-    log = tmp_path / "log"
-
-    sink = {
-        "type": "sql",
-        "url": database.dsn,
-        "table.name.format": "replica.{table}",
-        "position.table": "replica.waltap_position",
-    }
+    log = tmp_path / "stderr"
+    sink = replica(database)
 
     def rows() -> int:
         return int(database.execute("SELECT count(*) FROM replica.t")[0][0])
@@ -150,7 +129,7 @@ def test_an_object_store_that_hangs_is_told_and_does_not_hold_a_stop(
 ) -> None:
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     (port,) = free_ports(1)
-    log, address = tmp_path / "log", urlsplit(s3.url)
+    log, address = tmp_path / "stderr", urlsplit(s3.url)
     confirmed = (
         "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
     )
@@ -193,7 +172,7 @@ def test_an_object_store_that_hangs_at_the_start_does_not_hold_a_stop(
     """The checks of a sink come first; a library that keeps the interpreter's lock would hold all."""
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     (port,) = free_ports(1)
-    log, address = tmp_path / "log", urlsplit(s3.url)
+    log, address = tmp_path / "stderr", urlsplit(s3.url)
     with Proxy(address.hostname or "", address.port or 0) as proxy:
         proxy.swallow(all_of_them=True)
         sink = in_s3(kind, s3, bucket, f"http://127.0.0.1:{proxy.port}", tmp_path)

@@ -1,7 +1,6 @@
 """Whose slot it is: a start makes its own, knows it again, and asks before it takes another's. What `waltap slot list`,
 `doctor` and `status` say of slots, also beside pipelines that start and run."""
 
-import json
 import shutil
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 from tests.harness.command import waltap
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
 import waltap as package
 from waltap.changes.transactions.position import Position
@@ -41,19 +41,13 @@ pytestmark = pytest.mark.pipeline(
 
 
 @pytest.fixture
-def path(database: Database, tmp_path: Path) -> Path:
+def shop(database: Database, tmp_path: Path) -> Shop:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    source = {"type": "postgres", **database.properties()}
-    lines = "\n".join(f'"{key}" = {json.dumps(value)}' for key, value in source.items())
-    made = tmp_path / "home" / f"{database.name}.toml"
-    made.parent.mkdir()
-    made.write_text(f'[source]\n{lines}\n[sink]\ntype = "jsonl"\npath = "out.jsonl"\n')
+    (tmp_path / "home").mkdir()
+    made = Shop(tmp_path / "home", database)
+    made.name = database.name
+    del made.source["slot.name"], made.source["publication.name"]
     return made
-
-
-def delivered(path: Path) -> list[tuple[str, int]]:
-    lines = path.with_name("out.jsonl").read_text().splitlines()
-    return [(v["op"], v["after"]["id"]) for v in (json.loads(line)["value"] for line in lines) if v]
 
 
 def run(path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -61,25 +55,21 @@ def run(path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_current_directory_changes_nothing(
-    path: Path, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does it for a loop in Python, which asks like any start before it takes the slot of another profile."""
-    elsewhere = tmp_path / "elsewhere"
+    elsewhere, path = tmp_path / "elsewhere", shop.path
     elsewhere.mkdir()
-    assert run(path, path.parent).returncode == 0
+    shop.run()
     database.execute("INSERT INTO t VALUES (3)")
     done = run(path, elsewhere)
     assert done.returncode == 0, done.stderr
     assert run(Path("..") / "home" / path.name, elsewhere).returncode == 0
-    assert delivered(path) == [("r", 1), ("r", 2), ("c", 3)]
+    assert shop.operations() == [("r", 1), ("r", 2), ("c", 3)]
     assert list(elsewhere.iterdir()) == []
-    ((slot, publication),) = database.execute(
-        "SELECT slot_name::text, pubname::text FROM pg_replication_slots, pg_publication"
-        " WHERE database = current_database()"
-    )
-    assert slot == publication == path.stem
+    assert shop.made() == [database.name] * 2
     monkeypatch.chdir(elsewhere)
-    tables = {"name": path.stem, "source": {"type": "postgres", **database.properties()}}
+    tables = {"name": database.name, "source": shop.source}
     with pytest.raises(SlotNotOurs):
         list(package.stream(tables, limits=package.Limits(until_idle=0.2)))
     database.execute("INSERT INTO t VALUES (4)")
@@ -88,25 +78,25 @@ def test_the_current_directory_changes_nothing(
 
 
 def test_the_same_profile_in_another_folder_does_not_take_the_slot(
-    path: Path, database: Database, tmp_path: Path
+    shop: Shop, database: Database, tmp_path: Path
 ) -> None:
-    assert run(path, path.parent).returncode == 0
+    shop.run()
     copy = tmp_path / "copy"
     copy.mkdir()
-    shutil.copy(path, copy)
+    shutil.copy(shop.path, copy)
     before = database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots")
     database.execute("INSERT INTO t VALUES (3)")
-    refused = run(copy / path.name, copy)
+    refused = run(copy / shop.path.name, copy)
     assert refused.returncode == 1
     assert "WT-2112" in refused.stderr
     assert database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots") == before
-    assert [child.name for child in copy.iterdir()] == [path.name]
-    assert run(path, path.parent).returncode == 0  # the first goes on without a gap
-    assert delivered(path)[2:] == [("c", 3)]
+    assert [child.name for child in copy.iterdir()] == [shop.path.name]
+    shop.run()  # the first goes on without a gap
+    assert shop.operations()[2:] == [("c", 3)]
 
 
 def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(
-    path: Path, database: Database
+    shop: Shop, database: Database
 ) -> None:
     """Killed between the slot and the first stored offset: the next start knows the slot for its own."""
     code = (
@@ -117,37 +107,30 @@ def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(
         "main()\n"
     )
     killed = subprocess.run(
-        [sys.executable, "-c", code, "run", str(path), "--until-idle", "0.3"],
-        cwd=path.parent, capture_output=True, text=True, timeout=180,
+        [sys.executable, "-c", code, "run", str(shop.path), "--until-idle", "0.3"],
+        cwd=shop.folder, capture_output=True, text=True, timeout=180,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert list(database.slots()) == [path.stem]
-    assert not (path.parent / ".waltap" / path.stem / "offset.json").exists()
+    assert list(database.slots()) == [database.name]
+    assert not (shop.folder / ".waltap" / database.name / "offset.json").exists()
     for number in (3, 4):
         database.execute("INSERT INTO t VALUES (%s)", number)
-        done = run(path, path.parent)
-        assert done.returncode == 0, done.stderr
-    assert sorted(number for _, number in delivered(path)) == [1, 2, 3, 4]
+        shop.run()
+    assert sorted(number for _, number in shop.operations()) == [1, 2, 3, 4]
 
 
 def test_a_debezium_file_takes_a_slot_over_with_a_warning(
-    path: Path, database: Database, tmp_path: Path
+    shop: Shop, database: Database, tmp_path: Path
 ) -> None:
     name = database.name[:60]
     database.execute(f"CREATE PUBLICATION {name} FOR TABLE t")
     database.execute(CREATE_SLOT, name)
     database.execute("INSERT INTO t VALUES (3)")
-    flat = {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "topic.prefix": "t", "plugin.name": "pgoutput", "snapshot.mode": "no_data",
-        "slot.name": name, "publication.name": name, "publication.autocreate.mode": "filtered",
-        "waltap.sink.type": "jsonl", "waltap.sink.path": "dbz.jsonl", **database.properties(),
-    }  # fmt: skip
-    path.with_name("c.json").write_text(json.dumps(flat))
-    done = run(path.with_name("c.json"), tmp_path)
+    names = {"slot.name": name, "publication.name": name, "publication.autocreate.mode": "filtered"}
+    done = run(shop.connector(snapshot__mode="no_data", **names), tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"slot {name} was there before and is taken over" in done.stderr
-    assert path.with_name("dbz.jsonl").read_text().count("\n") == 1
+    assert len(shop.records()) == 1
 
 
 # --- consent ---------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import pytest
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
-from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.plugins.hookspecs import hookimpl
 from waltap_sinks.changelog import ChangeLog
 
@@ -41,21 +40,9 @@ class AtStart:
     def on_snapshot(self, event: str) -> None:
         if event == "started":
             statements, self.statements = self.statements, []
-            with self.database.connect(autocommit=True) as connection:
-                for statement in filter(None, statements):
-                    connection.execute(statement.encode())
+            self.database.run(*statements)
             act, self.act = self.act, bool
             act()
-
-
-def present(database: Database, table: str) -> dict[tuple[str], dict[str, Any]]:
-    """Return the rows that a table has now, by its first column, as text."""
-    with database.connect() as connection:
-        cursor = connection.execute(f"SELECT * FROM {table}".encode())
-        names = [column.name for column in cursor.description or ()]
-        types = ", ".join(f"{name}::text" for name in names)
-        found = connection.execute(f"SELECT {types} FROM {table}".encode()).fetchall()
-    return {(row[0],): dict(zip(names, row, strict=True)) for row in found}
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"snapshot.fetch.size": 300})
@@ -93,7 +80,7 @@ def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(
     with pipeline.running(AtStart(database, statements), **{"plugin.name": decoder}):
         database.execute("UPDATE t SET id = 3000 WHERE id = 5; DELETE FROM t WHERE id = 6")
     pipeline.catch_up(**{"plugin.name": decoder})
-    assert pipeline.destination.table("t") == present(database, "t")
+    assert pipeline.destination.table("t") == database.rows("t")
     assert pipeline.destination.ids("z") == [1, 2]
 
 
@@ -123,12 +110,10 @@ def test_markers_tell_the_order_in_which_rows_are_delivered(
     with pipeline.running(AtStart(pipeline.database, statements), **{"snapshot.fetch.size": size}):
         pass
     found: dict[str, list[str]] = {}
-    for batch in pipeline.destination.batches:
-        for part in batch.parts:
-            if isinstance(part, SnapshotRows):
-                middle = ["true"] * (len(part.rows) - 2)
-                shown = [part.first_marker, *middle, part.last_marker][: len(part.rows)]
-                found.setdefault(part.relation.table, []).extend(shown)
+    for part in pipeline.destination.pieces():
+        middle = ["true"] * (len(part.rows) - 2)
+        shown = [part.first_marker, *middle, part.last_marker][: len(part.rows)]
+        found.setdefault(part.relation.table, []).extend(shown)
     order = together.split()
     ends = ["first_in_data_collection", "last_in_data_collection"]
     expected = {name.lstrip("-"): [] if name[0] == "-" else list(ends) for name in order}
@@ -160,7 +145,7 @@ def test_a_table_that_is_rewritten_beside_an_older_slot_arrives_whole(
     with pipeline.running(AtStart(database, text)):
         pass
     pipeline.catch_up()
-    assert pipeline.destination.table("t") == present(database, "t")
+    assert pipeline.destination.table("t") == database.rows("t")
 
 
 @pytest.mark.pipeline(
@@ -226,7 +211,7 @@ def test_a_table_that_is_renamed_and_rewritten_has_the_snapshot_taken_anew(
     with pipeline.running(AtStart(pipeline.database, text)) as run:
         assert "reconnecting" in [state for state, _ in run.notices.states]
     pipeline.catch_up()
-    assert pipeline.destination.table("t2") == present(pipeline.database, "t2")
+    assert pipeline.destination.table("t2") == pipeline.database.rows("t2")
     assert list(pipeline.database.slots()) == [pipeline.slot]
 
 
@@ -256,7 +241,7 @@ def test_partitions_that_are_rewritten_before_they_are_read_arrive_whole(
         pass
     pipeline.catch_up()
     for table in ["m"] if root else ["m_low", "m_high", "m_more"]:
-        assert pipeline.destination.table(table) == present(pipeline.database, table)
+        assert pipeline.destination.table(table) == pipeline.database.rows(table)
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"sink.type": "changelog"})
@@ -285,7 +270,7 @@ def test_shared_locks_are_taken_before_there_is_a_snapshot(pipeline: PipelineRig
         database.execute("SET lock_timeout = '90s'; ALTER TABLE t ALTER v TYPE bigint")
     assert refused
     pipeline.catch_up()
-    assert pipeline.destination.table("t") == present(database, "t")
+    assert pipeline.destination.table("t") == database.rows("t")
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"snapshot.locking.mode": "shared"})
@@ -313,4 +298,4 @@ def test_shared_locks_are_given_up_for_a_transaction_that_the_slot_waits_for(
             until(lambda: not thread.is_alive(), "the ALTER TABLE")
             run.until(lambda: run.engine.state == "streaming", "streaming")
     pipeline.catch_up()
-    assert pipeline.destination.table("t") == present(database, "t")
+    assert pipeline.destination.table("t") == database.rows("t")

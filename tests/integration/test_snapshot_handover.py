@@ -18,13 +18,6 @@ from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.snapshot import SnapshotStart, Snapshotter
 from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.snapshot.transaction import ReadingTransaction
-from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import ApplyOptions, OutputApplier
-from waltap_spark.formats.choice import PARQUET, FormatChoice
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
 
 DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
 
@@ -256,14 +249,9 @@ CHANGE = "UPDATE t SET v = 21 WHERE id = 2"
 
 def snapshot_lsn(pipeline: PipelineRig) -> int:
     """Return the LSN that all rows of the snapshot have."""
-    parts = (part for batch in pipeline.destination.batches for part in batch.parts)
-    (lsn,) = {part.lsn for part in parts if isinstance(part, SnapshotRows)}
+    (lsn,) = {piece.lsn for piece in pipeline.destination.pieces()}
     assert lsn is not None
     return lsn
-
-
-def end_of_wal(database: Database) -> int:
-    return int(database.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8")[0][0])
 
 
 def change_behind_the_snapshot(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +273,7 @@ def test_rows_come_before_a_change_that_their_snapshot_did_not_see(
     database.execute(TWO_ROWS)
     # the slot has it, and the snapshot sees it
     database.execute("UPDATE t SET v = 11 WHERE id = 1")
-    before = end_of_wal(database)
+    before = database.wal_end()
     change_behind_the_snapshot(database, monkeypatch)
     pipeline.catch_up()  # it may end before the change, which was made after it began
     pipeline.catch_up()
@@ -333,32 +321,9 @@ def test_a_transaction_that_is_merely_open_holds_no_position_back(pipeline: Pipe
     database.execute(TWO_ROWS)
     with database.connect(autocommit=False) as other:
         other.execute(CHANGE)
-        before = end_of_wal(database)
+        before = database.wal_end()
         with pipeline.running():
             until(lambda: pipeline.destination.of("t")[1:], "the rows")
             other.commit()
             until(lambda: pipeline.destination.of("t")[2:], "the change")
     assert before <= snapshot_lsn(pipeline) <= pipeline.destination.of("t")[-1].commit_lsn
-
-
-@pytest.mark.exhaustive
-def test_versions_in_spark_end_behind_their_beginning(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, spark: Any
-) -> None:
-    folder = pipeline.folder
-    database = with_slot(pipeline, **{"sink.type": "changelog", "sink.path": str(folder / "log")})
-    database.execute(TWO_ROWS)
-    change_behind_the_snapshot(database, monkeypatch)
-    pipeline.catch_up()  # it may end before the change, which was made after it began
-    pipeline.catch_up()
-    log, output = ChangeLog(str(folder / "log")), SparkOutput(str(folder / "out"))
-    options = ApplyOptions(modes=ModeRules(modes=("scd2",)))
-    applier = OutputApplier(prepare(spark), log, output, options, FormatChoice(PARQUET))
-    applier.open()
-    for manifest in log.manifests(applier.state.mark):  # the snapshot, then what follows it
-        applier.apply([manifest])
-    frame = LiveTables(spark, output).current("public.t")
-    assert frame.where("_to_lsn <= _from_lsn").collect() == []
-    found = {(row["id"], row["v"], row["_current"]) for row in frame.collect()}
-    applier.close()
-    assert found == {(1, 10, True), (2, 20, False), (2, 21, True)}

@@ -5,13 +5,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from tests.harness.pipeline import Destination, PipelineRig, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
-from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.plugins.hookspecs import hookimpl
 from waltap_postgres.snapshot import parallel
 from waltap_postgres.snapshot.transaction import ReadingTransaction
@@ -80,18 +78,6 @@ def bank(database: Database) -> Database:
     return database
 
 
-def pieces(destination: Destination, table: str = "") -> list[SnapshotRows]:
-    found = [p for b in destination.batches for p in b.parts if isinstance(p, SnapshotRows)]
-    return [piece for piece in found if table in {"", piece.relation.table}]
-
-
-def rows(database: Database, table: str) -> dict[tuple[str], dict[str, Any]]:
-    return {
-        (str(number),): {"id": str(number), "amount": str(amount), "filler": filler}
-        for number, amount, filler in database.execute(f"SELECT * FROM {table}")
-    }
-
-
 @pytest.mark.parametrize("slot", ["new", "old"])
 def test_eight_readers_under_load_see_one_moment(
     bank: Database, pipeline: PipelineRig, slot: str, monkeypatch: pytest.MonkeyPatch
@@ -124,10 +110,10 @@ def test_eight_readers_under_load_see_one_moment(
     }
     assert len({(event.table, event.row["id"]) for event in read}) == len(read)
     assert sum(int(event.row["amount"]) for event in read) == 1000 * ACCOUNTS * TABLES
-    assert max(piece.chunk for piece in pieces(pipeline.destination)) > 0, "no table was cut"
+    assert max(piece.chunk for piece in pipeline.destination.pieces()) > 0, "no table was cut"
     pipeline.catch_up()
     for number in range(TABLES):
-        assert pipeline.destination.table(f"bank{number}") == rows(bank, f"bank{number}")
+        assert pipeline.destination.table(f"bank{number}") == bank.rows(f"bank{number}")
 
 
 def test_tables_come_one_after_the_other_and_whole(bank: Database, pipeline: PipelineRig) -> None:
@@ -139,7 +125,7 @@ def test_tables_come_one_after_the_other_and_whole(bank: Database, pipeline: Pip
     pipeline.settings |= settings
     with pipeline.running():
         pass
-    read = pieces(pipeline.destination)
+    read = pipeline.destination.pieces()
     order = [table for table, _ in itertools.groupby(piece.relation.table for piece in read)]
     small = [f"small{number:03}" for number in range(150)]
     assert order == [*(f"bank{number}" for number in range(TABLES)), "empty", *small]
@@ -174,7 +160,7 @@ def test_tables_come_in_the_order_of_their_row_counts(
     pipeline.settings |= settings
     with pipeline.running():
         pass
-    found = [p.relation.table for p in pieces(pipeline.destination)]
+    found = [p.relation.table for p in pipeline.destination.pieces()]
     assert [table for table, _ in itertools.groupby(found)] == expected
 
 
@@ -193,7 +179,7 @@ def test_a_table_that_is_cut_by_its_key_is_read_whole(
     with pipeline.running():
         pass
     assert sorted(pipeline.destination.ids("p", "r", column="n")) == list(range(1, 3001))
-    assert {p.chunk for p in pieces(pipeline.destination, "p")} == {0, 1, 2, 3}
+    assert {p.chunk for p in pipeline.destination.pieces("p")} == {0, 1, 2, 3}
 
 
 def test_ddl_waits_for_the_last_range_of_a_table(bank: Database, pipeline: PipelineRig) -> None:
@@ -219,7 +205,7 @@ def test_a_table_that_was_rewritten_before_is_read_in_a_later_snapshot(
         pass
     left = ACCOUNTS if "VACUUM" in statement else 0
     assert len(pipeline.destination.ids("bank1", "r")) == left
-    assert sum(p.complete for p in pieces(pipeline.destination, "bank1")) == 1
+    assert sum(p.complete for p in pipeline.destination.pieces("bank1")) == 1
     for table in ("bank0", "bank2"):
         assert sorted(pipeline.destination.ids(table, "r")) == list(range(ACCOUNTS))
 
@@ -241,10 +227,10 @@ def test_a_reader_that_is_cut_off_ends_the_others_and_the_snapshot_is_taken_agai
     with pipeline.running(When("progress", cut, "public.bank0")) as run:
         assert run.engine.status().reconnects >= 1
     assert {f"bank{number}" for number in range(TABLES)} == {
-        p.relation.table for p in pieces(pipeline.destination) if p.complete
+        p.relation.table for p in pipeline.destination.pieces() if p.complete
     }
     pipeline.catch_up()
-    assert pipeline.destination.table("bank2") == rows(bank, "bank2")
+    assert pipeline.destination.table("bank2") == bank.rows("bank2")
 
 
 def test_a_stop_ends_every_reader(bank: Database, pipeline: PipelineRig) -> None:

@@ -92,12 +92,6 @@ class World:
         assert offset is not None
         return offset
 
-    def commit(self, *statements: str) -> None:
-        """Run each statement outside of a transaction."""
-        with self.database.connect(autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-
     def read(self, table: str) -> Counter[int]:
         """Return how often the snapshot delivered each id."""
         if self.sink == "kept":
@@ -231,7 +225,7 @@ def test_what_was_written_meanwhile_comes_once_and_in_order(world: World, thread
     world.pipeline.settings["snapshot.max.threads"] = threads
     assert world.run("after flush", PIECES + 10)
     for table in TABLES:
-        world.commit(
+        world.database.run(
             f"UPDATE {table} SET n = n + 1 WHERE id % 3 = 0",
             f"DELETE FROM {table} WHERE id % 7 = 0",
             f"INSERT INTO {table} SELECT g, 1, 'new' FROM generate_series(601, 650) g",
@@ -265,7 +259,7 @@ def test_a_table_that_cannot_go_on_is_read_anew_and_the_others_go_on(
     snapshot = world.offset().snapshot
     assert snapshot is not None
     assert sum(table.complete for table in snapshot.tables.values()) == 1
-    world.commit(*statements.split(";"))
+    world.database.run(*statements.split(";"))
     world.pipeline.catch_up()
     assert {table for (table, _), times in world.chunks().items() if times > 1} <= {"b"}
     assert {p.relation.table for p in world.taken if p.restarts} <= {"b"}
@@ -284,7 +278,7 @@ def test_a_table_that_cannot_go_on_is_read_anew_and_the_others_go_on(
 )
 def test_ddl_between_two_runs_loses_nothing(world: World, statements: str) -> None:
     assert world.run("before write", 20)
-    world.commit(*statements.split(";"))
+    world.database.run(*statements.split(";"))
     world.pipeline.catch_up()
     world.assert_equal()
 
@@ -293,7 +287,7 @@ def test_ddl_between_two_runs_loses_nothing(world: World, statements: str) -> No
 def test_a_table_that_is_dropped_between_two_runs_leaves_the_others_whole(world: World) -> None:
     """Some of its rows were delivered; the start after the kill finds no such table."""
     assert world.run("before write", 20)
-    world.commit("DROP TABLE a")
+    world.database.run("DROP TABLE a")
     world.pipeline.catch_up()
     world.assert_equal("b", "c", "nokey")
 
@@ -301,9 +295,11 @@ def test_a_table_that_is_dropped_between_two_runs_leaves_the_others_whole(world:
 def test_long_values_that_an_update_did_not_touch_arrive(world: World) -> None:
     """The stream does not bring them, and the row's first state is gone."""
     world.pipeline.settings["table.include.list"] = "public.c"
-    world.commit("UPDATE c SET long = repeat(id::text, 2000) WHERE id % 5 = 0", "VACUUM c")
+    world.database.run("UPDATE c SET long = repeat(id::text, 2000) WHERE id % 5 = 0", "VACUUM c")
     assert world.run("before write", 20)
-    world.commit("UPDATE c SET n = 1", "UPDATE c SET id = id + 1000 WHERE id % 2 = 0", "VACUUM c")
+    world.database.run(
+        "UPDATE c SET n = 1", "UPDATE c SET id = id + 1000 WHERE id % 2 = 0", "VACUUM c"
+    )
     world.pipeline.catch_up()
     world.assert_equal("c")
 
@@ -347,7 +343,7 @@ def test_a_link_that_breaks_doubles_nothing(world: World) -> None:
     """The sink stays open: of the chunk that was being read it had some rows already."""
     pieces = iter(range(PIECES + 3))
     world.write = lambda: next(pieces, 1) == PIECES + 2 and world.database.execute(END_SQL)
-    world.commit("UPDATE a SET n = 1")
+    world.database.run("UPDATE a SET n = 1")
     with world.pipeline.running(**{"offset.flush.interval.ms": 3_600_000}) as run:
         assert run.notices.failures, "no link broke"
     world.assert_equal()
@@ -396,7 +392,7 @@ def write(world: World, chance: random.Random, *, reading: bool) -> None:
         ]
         if table == "nokey" and world.sink == "kept":  # its rows are told apart by their id here
             del kinds[4:6]
-        world.commit(chance.choice(kinds))
+        world.database.run(chance.choice(kinds))
 
 
 # --- the server takes the snapshot away ------------------------------------------------------------------

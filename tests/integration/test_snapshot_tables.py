@@ -1,24 +1,8 @@
 """What an initial snapshot reads, on a real server: every kind of table, whole and in order."""
 
-import threading
-from pathlib import Path
-
 import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
-
-from waltap.changes.transactions.transaction import Batch, SnapshotRows
-from waltap_postgres.errors import RowsHidden, TableUnreadable
-
-
-def pieces(pipeline: PipelineRig) -> list[tuple[str, int, str, str]]:
-    """Return (table, rows, first marker, last marker) of every piece that was read."""
-    return [
-        (part.relation.table, len(part.rows), part.first_marker, part.last_marker)
-        for batch in pipeline.destination.batches
-        for part in batch.parts
-        if isinstance(part, SnapshotRows)
-    ]
 
 
 def test_tables_are_read_whole_whatever_their_size_and_kind(
@@ -37,7 +21,8 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(
     )
     pipeline.settings |= {"snapshot.fetch.size": 1000, "publication.keyless.tables": "publish"}
     pipeline.catch_up()
-    assert pieces(pipeline) == [
+    read = pipeline.destination.pieces()
+    assert [(p.relation.table, len(p.rows), p.first_marker, p.last_marker) for p in read] == [
         ('the "table"', 1, "first", "first"),
         ("a_large", 1000, "first_in_data_collection", "true"),
         ("a_large", 1000, "true", "true"),
@@ -119,13 +104,7 @@ def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
 ) -> None:
     """Nothing that the snapshot's transaction holds keeps the server waiting, however long it takes."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    reading, release = threading.Event(), threading.Event()
-
-    def hold(_batch: Batch) -> None:
-        reading.set()
-        assert release.wait(WAIT_S)
-
-    pipeline.destination.before_write = hold
+    reading, release = pipeline.destination.hold()
     try:
         with pipeline.running(ready=False) as run:
             assert reading.wait(WAIT_S)
@@ -139,82 +118,6 @@ def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
     finally:
         release.set()
     assert pipeline.destination.ids("t") == [1, 2, 3]
-
-
-def test_an_unreadable_table_is_refused_before_anything_is_made(
-    database: Database, pipeline: PipelineRig
-) -> None:
-    role = f"r_{database.name}"
-    database.execute(
-        "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1);"
-        "CREATE TABLE b (id int PRIMARY KEY); CREATE SCHEMA s; CREATE TABLE s.c (id int PRIMARY KEY);"
-        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x';"
-        f"GRANT SELECT ON a TO {role}; GRANT SELECT ON s.c TO {role};"
-    )
-    pipeline.settings |= {
-        "database.user": role,
-        "database.password": "x",
-        "publication.autocreate.mode": "disabled",
-    }
-    database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES")
-    try:
-        with pytest.raises(TableUnreadable) as caught:
-            pipeline.catch_up()
-        assert "public.b, s.c" in str(caught.value)
-        assert f'GRANT SELECT ON "public"."b", "s"."c" TO "{role}"' in str(caught.value)
-        assert database.slots() == {}
-        assert pipeline.offset() is None
-        assert pipeline.destination.events == []
-        database.execute(f"GRANT SELECT ON b TO {role}; GRANT USAGE ON SCHEMA s TO {role}")
-        pipeline.catch_up()
-        assert pipeline.destination.ids("a") == [1]
-    finally:
-        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
-
-
-def test_rows_hidden_by_a_policy_fail_the_snapshot_instead_of_being_left_out(
-    database: Database, pipeline: PipelineRig
-) -> None:
-    role = f"r_{database.name}"
-    database.execute(
-        "CREATE TABLE secret (id int PRIMARY KEY, owner text); INSERT INTO secret VALUES (1, 'x');"
-        "ALTER TABLE secret ENABLE ROW LEVEL SECURITY;"
-        "CREATE POLICY mine ON secret USING (owner = current_user);"
-        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'; GRANT SELECT ON secret TO {role};"
-    )
-    pipeline.settings |= {
-        "database.user": role,
-        "database.password": "x",
-        "publication.autocreate.mode": "disabled",
-    }
-    database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR ALL TABLES")
-    try:
-        with pytest.raises(RowsHidden, match="policies hide rows of public.secret"):
-            pipeline.catch_up()
-        assert database.slots() == {}
-    finally:
-        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
-
-
-def test_only_the_asked_for_tables_are_read_and_a_select_of_ones_own_is_used(
-    database: Database, pipeline: PipelineRig
-) -> None:
-    database.execute(
-        "CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1, 'x'), (2, 'y');"
-        "CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (5);"
-    )
-    pipeline.settings |= {
-        "snapshot.include.collection.list": r"\Qpublic.a\E",
-        "snapshot.select.statement.overrides": "public.a",
-        "snapshot.select.statement.overrides.public.a": "SELECT v, id FROM a WHERE id > 1;",
-    }
-    pipeline.catch_up()
-    database.execute("INSERT INTO b VALUES (6)")
-    pipeline.catch_up()
-    assert [(e.op, e.table, e.row) for e in pipeline.destination.events] == [
-        ("r", "public.a", {"id": "2", "v": "y"}),
-        ("c", "public.b", {"id": "6"}),
-    ]
 
 
 def test_an_exact_number_of_rows_is_delivered_and_the_snapshot_is_taken_anew(
@@ -231,36 +134,3 @@ def test_an_exact_number_of_rows_is_delivered_and_the_snapshot_is_taken_anew(
     pipeline.destination.events.clear()
     pipeline.catch_up()
     assert pipeline.destination.ids("t") == list(range(1, 101))
-
-
-@pytest.mark.parametrize("size", [100, 30])
-def test_a_change_log_holds_every_row_whichever_tables_are_empty(
-    database: Database, pipeline: PipelineRig, tmp_path: Path, size: int
-) -> None:
-    """Also when the stream goes on, and when the snapshot is taken a second time."""
-    from waltap_sinks.changelog import ChangeLog
-
-    database.execute(
-        "CREATE TABLE a_empty (id int PRIMARY KEY); CREATE TABLE b_large (id int PRIMARY KEY);"
-        "INSERT INTO b_large SELECT generate_series(1, 90); CREATE TABLE c_empty (id int PRIMARY KEY);"
-        "CREATE TABLE d_one (id int PRIMARY KEY); INSERT INTO d_one VALUES (1);"
-        "CREATE TABLE e_empty (id int PRIMARY KEY); CREATE TABLE f_empty (id int PRIMARY KEY)"
-    )
-    log = ChangeLog(str(tmp_path / "log"))
-    settings = {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
-    pipeline.settings |= settings | {"snapshot.fetch.size": size}
-    pipeline.catch_up()
-
-    def ids(table: str) -> list[int]:
-        return [row["id"] for part in log.rows("public", table) for row in part.to_pylist()]
-
-    assert ids("b_large") == list(range(1, 91))
-    assert ids("d_one") == [1]
-    assert [ids(table) for table in ("a_empty", "c_empty", "e_empty", "f_empty")] == [[]] * 4
-    database.execute("INSERT INTO f_empty VALUES (5)")
-    pipeline.catch_up()
-    assert ids("f_empty") == [5]
-    assert ids("b_large") == list(range(1, 91))
-    last = log.last()
-    assert last is not None
-    assert last.last_generation == 1

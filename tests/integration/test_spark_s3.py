@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.command import waltap
-from tests.harness.dead_letters import write_profile
 from tests.harness.kafka import create
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers import delta as delta_lake
@@ -138,7 +137,7 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
     database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t (id, name) WHERE (id > 10)")
     pipeline.settings |= {f"sink.{name}": value for name, value in own.items()}
     pipeline.settings["publication.autocreate.mode"] = "disabled"
-    write_profile(pipeline)
+    pipeline.file()
     jars = ("--set", f"spark.jars={conf['spark.jars']}", "--master", "local[2]")
     tables = f"s3://{bucket}/lake"
 

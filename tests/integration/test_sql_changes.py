@@ -29,25 +29,6 @@ def held(place: Place, table: str) -> list[tuple[str | None, ...]]:
     return place.rows(table, *NAMES[table])
 
 
-def test_every_operation_leads_to_the_rows_of_the_source(place: Place, tmp_path: Path) -> None:
-    source, target = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "Ann", "long"], ["2", "Bob", None], ["3", "Cy\t\\N%s", "x\"\n{}'"])
-    source.insert(VISITS, ["1", "a"], ["1", "a"], ["2", "b"])
-    target.write(batch(source.commit()))
-    source.update(PEOPLE, ["1"], name="Anne", unsent=["note"])
-    source.update(PEOPLE, ["2"], id="20")
-    source.update(PEOPLE, ["1"], id="10", unsent=["note"])
-    source.delete(PEOPLE, ["3"])
-    source.update(VISITS, ["1", "a"], page="c")
-    source.delete(VISITS, ["1", "a"])
-    last = source.commit()
-    target.write(batch(last))
-    assert target.flush() == Position(last.end_lsn)
-    target.close()
-    for table in NAMES:
-        assert held(place, table) == model(source.rows[f"public.{table}"])
-
-
 def test_random_work_leads_to_the_rows_of_the_source(place: Place, tmp_path: Path) -> None:
     """Inserts, updates with and without values, moves of keys, deletes and truncates, in batches of any
     size, with crashes between: rows are the source's after each commit."""

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
 from tests.harness.servers.postgres import Database
-from tests.harness.sql import Place
+from tests.harness.sql import Place, mended
 
 from waltap_sinks.sql.errors import SqlChangeIgnored, SqlFunctionFailed
 
@@ -188,39 +188,30 @@ def test_row_security_of_the_target_is_refused_and_the_remedy_ends_it(
     assert place.rows("things", "id") == [("2",)]
 
 
-@pytest.mark.parametrize("verb", ["INSERT", "UPDATE", "DELETE"])
-def test_a_rule_that_does_something_else_is_refused(
-    postgres: Place, tmp_path: Path, verb: str
+THE_TABLE = "CREATE TABLE things (id int PRIMARY KEY, v text)"
+USELESS = {
+    verb: (
+        "postgres", "rule nothing", THE_TABLE, f"CREATE RULE nothing AS ON {verb} TO things DO INSTEAD NOTHING",
+        "ALTER TABLE things ENABLE ALWAYS RULE nothing",
+    )
+    for verb in ("INSERT", "UPDATE", "DELETE")
+}  # fmt: skip
+USELESS["MyISAM"] = "maria", "MyISAM", f"{THE_TABLE} ENGINE = MyISAM"
+
+
+@pytest.mark.parametrize(
+    ("place", "case"), [(USELESS[case][0], case) for case in USELESS], indirect=["place"]
+)
+def test_a_rule_or_an_engine_without_transactions_is_refused_until_its_remedy(
+    place: Place, tmp_path: Path, case: str
 ) -> None:
-    postgres.execute("CREATE TABLE things (id int PRIMARY KEY, v text)")
-    postgres.execute(f"CREATE RULE nothing AS ON {verb} TO things DO INSTEAD NOTHING")
-    postgres.execute("ALTER TABLE things ENABLE ALWAYS RULE nothing")
-    source, sink = Model(), postgres.opened(tmp_path)
+    _, told, *statements = USELESS[case]
+    for statement in statements:
+        place.execute(statement)
+    source = Model()
     source.insert(THINGS, ["1", "a"])
-    part = source.commit()
-    with pytest.raises(SqlChangeIgnored, match="rule nothing") as error:
-        sink.write(batch(part))
-    sink.close()
-    postgres.execute(str(error.value.fields["statement"]))  # the remedy
-    again = postgres.opened(tmp_path)
-    again.write(batch(part))
-    again.close()
-    assert postgres.rows("things", "id") == [("1",)]
-
-
-def test_an_engine_without_transactions_is_refused(maria: Place, tmp_path: Path) -> None:
-    maria.execute("CREATE TABLE things (id int PRIMARY KEY, v text) ENGINE = MyISAM")
-    source, sink = Model(), maria.opened(tmp_path)
-    source.insert(THINGS, ["1", "a"])
-    part = source.commit()
-    with pytest.raises(SqlChangeIgnored, match="MyISAM") as error:
-        sink.write(batch(part))
-    sink.close()
-    maria.execute(str(error.value.fields["statement"]))  # the remedy
-    again = maria.opened(tmp_path)
-    again.write(batch(part))
-    again.close()
-    assert maria.rows("things", "id") == [("1",)]
+    mended(place, tmp_path, place.opened(tmp_path), SqlChangeIgnored, told, source.commit())
+    assert place.rows("things", "id") == [("1",)]
 
 
 def test_a_row_that_another_unique_column_keeps_away_is_no_silence(
@@ -272,13 +263,6 @@ def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_reme
     place.execute("ALTER TABLE things ENABLE ALWAYS TRIGGER notes")
     source.insert(THINGS, ["2", "new"])
     part = source.commit()
-    with pytest.raises(SqlFunctionFailed, match=r"things: .*audit.*public\.noted\(\)") as error:
-        sink.write(batch(part))
-        sink.flush()
-    sink.close()
-    place.execute(str(error.value.fields["statement"]))
-    again = place.opened(tmp_path)
-    again.write(batch(part))
-    again.flush()
-    again.close()
+    told = r"things: .*audit.*public\.noted\(\)"
+    mended(place, tmp_path, sink, SqlFunctionFailed, told, part)
     assert place.rows("audit", "id") == [("2",)]

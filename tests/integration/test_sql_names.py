@@ -9,7 +9,7 @@ import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
 from tests.harness.servers.mariadb import MariaDb
-from tests.harness.sql import Place
+from tests.harness.sql import Place, mended
 
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap_sinks.sql.errors import SqlColumnNameTaken, SqlKeyUnfit, SqlNameTaken, SqlTableUnfit
@@ -202,12 +202,11 @@ def test_a_table_that_takes_keys_for_the_same_is_refused(
     source, sink = Model(), place.opened(tmp_path)
     source.insert(WORDS, ["a", "1"])
     part = source.commit()
-    with pytest.raises(SqlTableUnfit, match="different texts may be equal") as error:
-        sink.write(batch(part))
-    sink.close()
-    if name not in {"file", "duck"}:  # the statement that it names is the way out
-        place.execute(str(error.value.fields["statement"]))
-        again = place.opened(tmp_path)
-        again.write(batch(part))
-        again.close()
+    told = "different texts may be equal"
+    if name in {"file", "duck"}:  # no statement ends it there
+        with pytest.raises(SqlTableUnfit, match=told):
+            sink.write(batch(part))
+        sink.close()
+    else:
+        mended(place, tmp_path, sink, SqlTableUnfit, told, part)
         assert place.rows("words", "word") == [("a",)]

@@ -6,8 +6,6 @@ import pytest
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import pipeline
 
-from waltap_sinks.sql.errors import SqlRefused
-
 EVERY_TYPE = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
 CREATE DOMAIN price AS numeric(8, 2) CHECK (VALUE >= 0);
@@ -232,12 +230,6 @@ def test_masked_and_left_out_columns(database: Database, tmp_path: Path) -> None
     assert list(types_of(database, "replica.t")) == ["id", "secret", "name"]
     rows = database.execute("SELECT DISTINCT secret, name FROM replica.t")
     assert rows == [("***", "n")]
-
-
-def test_the_doctor_looks_at_the_target(database: Database, tmp_path: Path) -> None:
-    p = pipeline(database, tmp_path, **{"sink.url": database.dsn + "_not_there"})
-    with pytest.raises(SqlRefused):
-        p.run()
 
 
 def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(

@@ -323,16 +323,6 @@ def test_when_needed_starts_over_by_itself(
     assert destination.ids("t") == [1, 2, 2, 3, 4]
 
 
-def test_without_a_reconnect_the_next_start_does_it(behind: PipelineRig) -> None:
-    behind.settings |= WHEN_NEEDED | {"errors.max.retries": 0}
-    with pytest.raises(PublicationGone, match=r"snapshot\.mode=when_needed"):
-        with behind.running() as run:
-            behind.database.execute(f"DROP PUBLICATION {behind.slot}; INSERT INTO t VALUES (3)")
-            run.join()
-    behind.catch_up()
-    assert behind.destination.ids("t", "r") == [1, 2, 3]
-
-
 def test_changes_from_before_a_publication_was_dropped_do_not_hide_the_later_ones(
     behind: PipelineRig,
 ) -> None:

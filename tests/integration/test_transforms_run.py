@@ -1,40 +1,25 @@
-"""Transforms of events and of records in a pipeline: on JSON lines they are applied, on the change log refused."""
+"""Transforms of events and of records, converters of columns, and columns that are read back, in a pipeline: on JSON
+lines they are applied alike to snapshot and stream, on the change log refused, and what fails is told."""
 
-import functools
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.harness import command
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop, install_plugin
 
-ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
-
-
-waltap = functools.partial(command.waltap, COLUMNS="300")
-
-
-def connector(database: Database, folder: Path, sink: str, **more: str) -> Path:
-    config = {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "plugin.name": "pgoutput",
-        "topic.prefix": "shop",
-        "waltap.sink.type": sink,
-        "waltap.sink.path": "out",
-        **database.properties(),
-        **{name.replace("__", "."): value for name, value in more.items()},
-    }
-    path = folder / f"{database.name}.json"
-    path.write_text(json.dumps({"name": database.name, "config": config}))
-    return path
-
-
-PROFILE = """
-[source]
-{source}
-[sink]
-type = "{sink}"
-path = "out"
+CONNECT = "org.apache.kafka.connect.transforms"
+ROUTED = {
+    "transforms": "route",
+    "transforms__route__type": f"{CONNECT}.RegexRouter",
+    "transforms__route__regex": r"shop\.public\.(.*)",
+    "transforms__route__replacement": "to.$1",
+    "transforms__route__predicate": "items",
+    "predicates": "items",
+    "predicates__items__type": f"{CONNECT}.predicates.TopicNameMatches",
+    "predicates__items__pattern": r"shop\.public\.items",
+}
+FIELDS = """
 [[transforms]]
 type = "filter"
 tables = 'public\\.other'
@@ -46,53 +31,32 @@ renames = "name:title"
 """
 
 
-def profile(database: Database, folder: Path, sink: str) -> Path:
-    source = {"type": "postgres", **database.properties()}
-    lines = "\n".join(f'"{name}" = {json.dumps(value)}' for name, value in source.items())
-    path = folder / f"{database.name}.toml"
-    path.write_text(PROFILE.format(source=lines, sink=sink))
-    return path
-
-
-ROUTED = {
-    "transforms": "route",
-    "transforms__route__type": ROUTER,
-    "transforms__route__regex": r"shop\.public\.(.*)",
-    "transforms__route__replacement": "to.$1",
-    "transforms__route__predicate": "items",
-    "predicates": "items",
-    "predicates__items__type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
-    "predicates__items__pattern": r"shop\.public\.items",
-}
-
-
 @pytest.fixture
-def shop(database: Database) -> Database:
+def shop(database: Database, tmp_path: Path) -> Shop:
     database.psql(
         "CREATE TABLE items (id int PRIMARY KEY, name text, secret text);"
         "CREATE TABLE other (id int PRIMARY KEY);"
         "INSERT INTO items VALUES (1, 'bolt', 'x'); INSERT INTO other VALUES (1)"
     )
-    return database
+    made = Shop(tmp_path, database)
+    made.variables = {"COLUMNS": "400"}
+    return made
 
 
-def lines(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / "out").read_text().splitlines()]
+def runs(shop: Shop, code: int = 0, **config: str) -> str:
+    """Run a connector's file until nothing comes; return what is said."""
+    said = shop.says("run", shop.connector(**config), "--until-idle", 1, code=code)
+    return " ".join(said.replace("│", " ").split())
 
 
-def test_fields_are_left_out_and_renamed_in_snapshot_and_stream(
-    shop: Database, tmp_path: Path
-) -> None:
-    path = profile(shop, tmp_path, "jsonl")
-    first = waltap("run", path, "--until-idle", "1", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    shop.psql("UPDATE items SET name = 'nut'; DELETE FROM items")
-    again = waltap("run", path, "--until-idle", "1", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+def test_fields_are_left_out_and_renamed_in_snapshot_and_stream(shop: Shop) -> None:
+    shop.more = FIELDS
+    shop.run()
+    shop.database.psql("UPDATE items SET name = 'nut'; DELETE FROM items")
+    shop.run()
     parts = ("op", "before", "after")
     found = [
-        (line["key"], line["value"] and [line["value"][part] for part in parts])
-        for line in lines(tmp_path)
+        (r["key"], r["value"] and [r["value"][part] for part in parts]) for r in shop.records()
     ]
     key = {"id": 1}
     assert found == [
@@ -103,20 +67,13 @@ def test_fields_are_left_out_and_renamed_in_snapshot_and_stream(
     ]
 
 
-def test_a_connectors_file_routes_snapshot_and_stream(shop: Database, tmp_path: Path) -> None:
-    path = connector(shop, tmp_path, "jsonl", **ROUTED)
-    for change in (
-        "",
-        "UPDATE items SET name = 'nut'; DELETE FROM items; INSERT INTO other VALUES (2)",
-    ):
-        if change:
-            shop.psql(change)
-        done = waltap("run", path, "--until-idle", "1", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    found = [
-        (line["topic"], line["value"] and line["value"]["payload"]["op"])
-        for line in lines(tmp_path)
-    ]
+def test_a_connectors_file_routes_snapshot_and_stream(shop: Shop) -> None:
+    runs(shop, **ROUTED)
+    shop.database.psql(
+        "UPDATE items SET name = 'nut'; DELETE FROM items; INSERT INTO other VALUES (2)"
+    )
+    runs(shop, **ROUTED)
+    found = [(r["topic"], r["value"] and r["value"]["payload"]["op"]) for r in shop.records()]
     assert sorted(found[:2]) == [("shop.public.other", "r"), ("to.items", "r")]
     assert found[2:] == [
         ("to.items", "u"),
@@ -127,85 +84,264 @@ def test_a_connectors_file_routes_snapshot_and_stream(shop: Database, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["records", "events"])
-def test_a_sink_of_changes_is_refused_before_anything_is_made(
-    shop: Database, tmp_path: Path, kind: str
-) -> None:
-    path, told = connector(shop, tmp_path, "changelog", **ROUTED), "WT-3205"
+def test_a_sink_of_changes_is_refused_before_anything_is_made(shop: Shop, kind: str) -> None:
+    shop.sink = {"type": "changelog", "path": "out"}
+    path, told = shop.connector(**ROUTED), "WT-3205"
     if kind == "events":
-        path, told = profile(shop, tmp_path, "changelog"), "take the transform fields out of"
-    for command in ("doctor", "run"):
-        found = waltap(command, path, cwd=tmp_path)
-        said = f"{found.stdout}{found.stderr}"
-        assert found.returncode != 0
+        shop.more, told = FIELDS, "take the transform fields out of"
+        path = shop.path
+    for command, code in (("doctor", 1), ("run", 1 if kind == "records" else 2)):
+        done = shop.waltap(command, path)
+        said = f"{done.stdout}{done.stderr}"
+        assert done.returncode != 0
         assert "the sink changelog takes the changes themselves" in said
         assert told in said or (command == "doctor" and kind == "records")
         assert "Traceback" not in said
-    assert list(shop.slots()) == []
-    assert not (tmp_path / "out").exists()
+    assert shop.made() == []
+    assert not (shop.folder / "out").exists()
 
 
-def test_a_transform_that_fails_confirms_nothing_and_a_predicate_lets_it_go_on(
-    shop: Database, tmp_path: Path
-) -> None:
+def test_a_transform_that_fails_confirms_nothing_and_a_predicate_lets_it_go_on(shop: Shop) -> None:
     key = {
         "transforms": "key",
-        "transforms__key__type": "org.apache.kafka.connect.transforms.ValueToKey",
+        "transforms__key__type": f"{CONNECT}.ValueToKey",
         "transforms__key__fields": "op",
     }
-    first = waltap(
-        "run", connector(shop, tmp_path, "jsonl", **key), "--until-idle", "1", cwd=tmp_path
-    )
-    assert first.returncode == 0, first.stderr
-    delivered = lines(tmp_path)
-    assert [line["key"]["payload"] for line in delivered] == [{"op": "r"}, {"op": "r"}]
-
-    shop.psql("INSERT INTO items VALUES (2, 'nut'); DELETE FROM items WHERE id = 1")  # a tombstone
-    failed = waltap(
-        "run", connector(shop, tmp_path, "jsonl", **key), "--until-idle", "1", cwd=tmp_path
-    )
-    told = " ".join(failed.stderr.replace("│", " ").split())
-    assert failed.returncode != 0
-    assert "WT-3204" in told
-    assert "transform key (value-to-key)" in told
-    assert "topic shop.public.items" in told
-    assert '{"id":1}' in told
-    assert "RecordIsTombstone" in told
-    assert "Traceback" not in told
-
+    runs(shop, **key)
+    assert [r["key"]["payload"] for r in shop.records()] == [{"op": "r"}, {"op": "r"}]
+    # a tombstone
+    shop.database.psql("INSERT INTO items VALUES (2, 'nut'); DELETE FROM items WHERE id = 1")
+    said = runs(shop, code=1, **key)
+    for words in (
+        "WT-3204", "transform key (value-to-key)", "topic shop.public.items", '{"id":1}', "RecordIsTombstone",
+    ):  # fmt: skip
+        assert words in said
     live = {
         "transforms__key__predicate": "dead",
         "transforms__key__negate": "true",
         "predicates": "dead",
         "predicates__dead__type": "RecordIsTombstone",
     }
-    path = connector(shop, tmp_path, "jsonl", **key, **live)
-    done = waltap("run", path, "--until-idle", "1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = [line["key"]["payload"] for line in lines(tmp_path)[len(delivered) :]]
+    runs(shop, **key, **live)
+    found = [r["key"]["payload"] for r in shop.records()[2:]]
     assert {"op": "c"} in found
     assert found[-2:] == [{"op": "d"}, {"id": 1}]
 
 
-def test_rows_without_their_event_are_no_cloudevents(shop: Database, tmp_path: Path) -> None:
+def test_rows_without_their_event_are_no_cloudevents(shop: Shop) -> None:
     """Debezium sends null for each, which deletes the row wherever topics are compacted."""
     unwrap = {
         "value__converter": "io.debezium.converters.CloudEventsConverter",
         "transforms": "unwrap",
         "transforms__unwrap__type": "io.debezium.transforms.ExtractNewRecordState",
     }
-    done = waltap("run", connector(shop, tmp_path, "jsonl", **unwrap), cwd=tmp_path)
-    assert (done.returncode, shop.slots()) == (2, {})
-    assert "transform unwrap" in done.stderr
-    assert "writes change events" in done.stderr
+    said = runs(shop, code=2, **unwrap)
+    assert shop.made() == []
+    assert "transform unwrap" in said
+    assert "writes change events" in said
     # of some records only: the profile does not show which
-    some = {
-        "transforms__unwrap__predicate": "items",
-        "predicates": "items",
-        "predicates__items__type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
-        "predicates__items__pattern": ".*items",
+    some = {name: value for name, value in ROUTED.items() if name.startswith("predicates")}
+    said = runs(shop, code=1, **unwrap, **some, transforms__unwrap__predicate="items")
+    assert "cloudevents writes change events" in said
+    assert shop.records() == []
+
+
+# --- converters of columns -------------------------------------------------------------------------------
+
+PLUGIN = """
+from waltap.plugins.hookspecs import hookimpl
+from waltap.changes.mapping import ColumnConversion, ConnectKind, Schema
+from waltap.config import Properties, declare
+from waltap.ports.specs import ColumnConverterSpec
+
+WALTAP_API = 1
+
+
+class Chosen(Properties):
+    column: str = declare("column", summary="Column.")
+    kind: str = declare("kind", default="string", summary="What it becomes.")
+
+
+def strict(text):
+    if text == "bad":
+        raise ValueError("no code")
+    return text
+
+
+def made(properties):
+    ways = {
+        "string": (ConnectKind.STRING, lambda text: None if text is None else "<" + strict(text) + ">"),
+        "null": (ConnectKind.STRING, lambda text: "nothing" if text is None else text),
+        "int32": (ConnectKind.INT32, lambda text: None if text is None else len(text)),
+        "bytes": (ConnectKind.BYTES, lambda text: None if text is None else text.encode()),
+        "wrong": (ConnectKind.INT32, lambda text: text),
     }
-    path = connector(shop, tmp_path, "jsonl", **unwrap, **some)
-    done = waltap("run", path, "--until-idle", "1", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "cloudevents writes change events" in done.stderr
-    assert not (tmp_path / "out").exists() or not (tmp_path / "out").read_text()
+    kind, convert = ways[properties.kind]
+    schema = Schema(kind=kind, optional=True, name="acme." + kind.name.title(), parameters=(("a", "b"),))
+
+    def converter(relation, column):
+        if properties.column != f"{relation.name}.{column.name}":
+            return None
+        return ColumnConversion(schema=schema, values=lambda texts: [convert(text) for text in texts])
+
+    return converter
+
+
+@hookimpl
+def register_converters():
+    yield ColumnConverterSpec(
+        name="acme", aliases=("com.acme.Converter",), summary="Acme.", properties=Chosen, factory=made
+    )
+"""
+
+
+@pytest.fixture
+def books(database: Database, tmp_path: Path) -> Shop:
+    database.psql(
+        "CREATE TYPE mood AS ENUM ('calm', 'wild');"
+        "CREATE TABLE books (id int, code text, mood mood, size numeric, place point, raw text,"
+        " PRIMARY KEY (id, code));"
+        "ALTER TABLE books REPLICA IDENTITY FULL;"
+        "INSERT INTO books VALUES (1, 'a', 'calm', 1.5, '(1,2)', 'good'), (2, 'b', NULL, NULL, NULL, NULL)"
+    )
+    install_plugin(tmp_path, PLUGIN)
+    made = Shop(tmp_path, database)
+    made.variables = {"COLUMNS": "400"}
+    return made
+
+
+def converting(**columns: str) -> dict[str, str]:
+    """Return properties by which columns of `books` become what is said."""
+    found = {"converters": ", ".join(f"c_{name}" for name in columns)}
+    for name, kind in columns.items():
+        given = {"type": "com.acme.Converter", "column": f"public.books.{name}", "kind": kind}
+        found |= {f"c_{name}__{what}": value for what, value in given.items()}
+    return found
+
+
+def payload(record: dict[str, Any]) -> dict[str, Any]:
+    value: dict[str, Any] = record["value"]["payload"]
+    return value
+
+
+COLUMNS = converting(code="bytes", mood="string", size="int32", place="string", raw="null")
+
+
+def test_snapshot_and_stream_give_the_same_values_and_schemas(books: Shop) -> None:
+    runs(books, **COLUMNS)
+    books.database.psql("INSERT INTO books SELECT id + 10, code, mood, size, place, raw FROM books")
+    books.database.psql("UPDATE books SET mood = 'wild', code = 'c' WHERE id = 11")
+    runs(books, **COLUMNS)
+    read, null_read, new, null_new, gone, _, moved = books.records()
+    wanted = {"code": "YQ==", "mood": "<calm>", "size": 3, "place": "<(1,2)>", "raw": "good"}
+    nothing = {"code": "Yg==", "mood": None, "size": None, "place": None, "raw": "nothing"}
+    assert payload(read)["after"] == {"id": 1, **wanted}
+    assert payload(new)["after"] == {"id": 11, **wanted}
+    assert payload(null_read)["after"] == {"id": 2, **nothing}
+    assert payload(null_new)["after"] == {"id": 12, **nothing}
+    assert new["key"]["payload"] == {"id": 11, "code": "YQ=="}
+    assert new["value"]["schema"] == read["value"]["schema"]
+    assert new["key"]["schema"] == read["key"]["schema"]
+    row = read["value"]["schema"]["fields"][1]["fields"]
+    assert {field["field"]: field["type"] for field in row} == {
+        "id": "int32", "code": "bytes", "mood": "string", "size": "int32", "place": "string",
+        "raw": "string",
+    }  # fmt: skip
+    assert row[2] == {
+        "type": "string", "optional": True, "name": "acme.String", "parameters": {"a": "b"},
+        "field": "mood",
+    }  # fmt: skip
+    assert payload(gone)["before"] == {"id": 11, **wanted}
+    assert payload(moved)["after"] == {"id": 11, **wanted, "code": "Yw==", "mood": "<wild>"}
+
+
+def test_converted_formats_write_what_json_does(books: Shop) -> None:
+    flat = {"key__converter": "json", "key__converter__schemas__enable": "false"}
+    runs(
+        books, **COLUMNS, **flat, value__converter="org.apache.kafka.connect.json.JsonConverter",
+        transforms="unwrap", transforms__unwrap__type="io.debezium.transforms.ExtractNewRecordState",
+    )  # fmt: skip
+    assert [payload(record) for record in books.records()] == [
+        {"id": 1, "code": "YQ==", "mood": "<calm>", "size": 3, "place": "<(1,2)>", "raw": "good"},
+        {"id": 2, "code": "Yg==", "mood": None, "size": None, "place": None, "raw": "nothing"},
+    ]
+
+
+@pytest.mark.parametrize("kind", ["string", "wrong"])
+def test_a_value_that_cannot_be_converted_stops_where_that_is_asked_for(
+    books: Shop, kind: str
+) -> None:
+    config = converting(raw=kind) | {"snapshot__mode": "no_data"}
+    mode = "event__converting__failure__handling__mode"
+    runs(books, **config, **{mode: "fail"})
+    books.database.psql("INSERT INTO books VALUES (3, 'c', NULL, NULL, NULL, 'bad')")
+    said = runs(books, code=1, **config, **{mode: "fail"})
+    assert "WT-3207" in said
+    assert "the converter c_raw (acme) of column raw of public.books at LSN " in said
+    assert books.records() == []
+    said = runs(books, **config, **{mode: "warn"})
+    assert "column raw of public.books: the converter c_raw (acme) " in said
+    (record,) = books.records()
+    assert payload(record)["after"]["raw"] is None
+
+
+def test_converters_that_nobody_can_apply_are_refused(books: Shop) -> None:
+    java = {"converters": "isbn", "isbn.type": "com.example.IsbnConverter", "isbn.prefix": "x"}
+    said = runs(books, code=2, **java)
+    for words in ("isbn.type", "names a Java class", "register_converters"):
+        assert words in said
+    books.sink = {"type": "changelog", "path": "out"}
+    done = books.waltap("run", books.connector(**COLUMNS))
+    assert (done.returncode != 0, "WT-3208" in done.stderr) == (True, True)
+
+
+# --- columns that the server did not send are read back ---------------------------------------------------
+
+LONG = "long " * 800
+
+
+@pytest.fixture
+def docs(database: Database, tmp_path: Path) -> Shop:
+    database.psql(
+        "CREATE TABLE docs (id numeric(9,2) PRIMARY KEY, body text, spare text, note text);"
+        "ALTER TABLE docs ALTER body SET STORAGE EXTERNAL, ALTER spare SET STORAGE EXTERNAL;"
+        f"INSERT INTO docs SELECT n + 0.5, '{LONG}' || n, '{LONG}', 'first' FROM generate_series(1, 3) AS n"
+    )
+    reselect = "io.debezium.processors.reselect.ReselectColumnsPostProcessor"
+    made = Shop(tmp_path, database, **{"snapshot.mode": "no_data", "post.processors": "again"})
+    made.source |= {"post.processors.again.type": reselect, "decimal.handling.mode": "string"}
+    made.variables = {"COLUMNS": "300"}
+    runs(made)
+    return made
+
+
+def updated(shop: Shop) -> list[dict[str, Any]]:
+    events = [payload(record) for record in shop.records() if record["value"]]
+    return [event["after"] for event in events if event["op"] == "u"]
+
+
+def test_values_of_a_numeric_key_find_their_rows(docs: Shop) -> None:
+    docs.database.psql(
+        "UPDATE docs SET note = 'second' WHERE id < 3; UPDATE docs SET spare = NULL WHERE id > 3"
+    )
+    runs(docs)
+    found = {row["id"]: (row["body"], row["spare"], row["note"]) for row in updated(docs)}
+    assert found == {
+        "1.50": (f"{LONG}1", LONG, "second"),
+        "2.50": (f"{LONG}2", LONG, "second"),
+        "3.50": (f"{LONG}3", None, "first"),
+    }
+
+
+def test_a_row_or_a_column_that_is_gone_stops_the_pipeline_or_leaves_placeholders(
+    docs: Shop,
+) -> None:
+    docs.database.psql(
+        "BEGIN; UPDATE docs SET note = 'x' WHERE id < 2; DELETE FROM docs WHERE id < 2; COMMIT"
+    )
+    said = runs(docs, code=1, post__processors__again__reselect__error__handling__mode="fail")
+    assert "WT-3206" in said
+    assert "1 rows of public.docs are gone" in said
+    docs.database.psql("UPDATE docs SET note = 'x' WHERE id = 2.5; ALTER TABLE docs DROP spare")
+    assert "cannot be read back" in runs(docs)
+    assert [row["body"] for row in updated(docs)] == ["__debezium_unavailable_value"] * 2

@@ -1,19 +1,25 @@
-"""Whatever can be read back is compared with the source by one command: every type, every difference, and
-while both are written."""
+"""Whatever can be read back is compared with the source by one command: every type, every difference, while both
+are written, captured tables that are not there at all, and rows that only the destination has."""
 
 import contextlib
+import json
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
+from click.testing import Result
 from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
+from tests.harness.sql import pipeline as to_replica
 from typer.testing import CliRunner
 
 from waltap.cli.application import application
+from waltap.errors import SourceError
 
 TABLES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -55,73 +61,49 @@ DELETE FROM pairs WHERE a > 290;
 class Destination:
     """A pipeline from a database of the test's own, and how rows are spoilt in what it filled."""
 
-    def __init__(
-        self, database: Database, folder: Path, settings: dict[str, Any], spoil: Callable[..., Any]
-    ) -> None:
-        settings = {"schema.include.list": "public", **settings}
-        self.database, self.settings, self.spoil = database, settings, spoil
-        self.pipeline = PipelineRig(database, folder, settings)
-        self.transforms: list[str] = []
-        self._profile = folder / "profile.toml"
+    def __init__(self, pipeline: PipelineRig, spoil: Callable[[str], object]) -> None:
+        self.pipeline, self.database, self.spoil = pipeline, pipeline.database, spoil
+        self.transforms = ""
+
+    def command(self, *words: str) -> Result:
+        """Run a command line with the profile behind it."""
+        profile = self.pipeline.file()
+        profile.write_text(profile.read_text() + self.transforms)
+        return CliRunner().invoke(application, [*words, str(profile)], env={"COLUMNS": "300"})
 
     def verify(
         self, *options: str, patience: float = 0, refused: type[Exception] | None = None
     ) -> tuple[int, str]:
         """Run ``waltap verify``; return exit code and what it printed. Raises: ``refused``."""
-        lines = ['name = "p"', "[source]", 'type = "postgres"']
-        source = self.database.properties() | {
-            name: value for name, value in self.settings.items() if name[:5] != "sink."
-        }
-        lines += [f'"{name}" = "{value}"' for name, value in source.items()]
-        lines += ["[sink]"]
-        lines += [
-            f'"{name.removeprefix("sink.")}" = "{value}"'
-            for name, value in self.settings.items()
-            if name.startswith("sink.")
-        ]
-        lines += self.transforms
-        self._profile.write_text("\n".join(lines))
-        command = ["verify", str(self._profile), "--patience", str(patience), *options]
-        done = CliRunner().invoke(application, command, env={"COLUMNS": "300"})
+        done = self.command("verify", "--patience", str(patience), *options)
         if refused is not None and isinstance(done.exception, refused):
             raise done.exception
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return done.exit_code, " ".join(done.output.replace("│", " ").split())
 
 
-@pytest.fixture
-def postgres(database: Database) -> Iterator[dict[str, Any]]:
-    yield {
-        "sink.type": "sql",
-        "sink.url": database.dsn,
-        "sink.table.name.format": "replica.{table}",
-        "sink.position.table": "replica.waltap_position",
-    }
+TARGETS = ("postgres", "file", "maria", "duck")
 
 
-EVERY = ("postgres", "file", "maria", "duck", "changelog")
-
-
-@pytest.fixture(params=EVERY)
+@pytest.fixture(params=(*TARGETS, "changelog"))
 def destination(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> Destination:
     database.execute(TABLES)
     kind = request.param
     if kind == "postgres":
-        settings = request.getfixturevalue("postgres")
 
         def spoil(statement: str) -> None:
             with psycopg.connect(database.dsn, autocommit=True) as connection:
                 connection.execute("SET search_path = replica")
                 connection.execute(statement.encode())
 
-        return Destination(database, tmp_path, settings, spoil)
+        return Destination(to_replica(database, tmp_path), spoil)
+    settings = {"schema.include.list": "public", "sink.type": "changelog"}
     if kind == "changelog":
-        log = {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
-        return Destination(database, tmp_path, log, lambda _statement: None)
+        settings["sink.path"] = str(tmp_path / "log")
+        return Destination(PipelineRig(database, tmp_path, settings), lambda _statement: None)
     place = request.getfixturevalue(kind)
-    return Destination(
-        database, tmp_path, {"sink.type": "sql", "sink.url": place.url}, place.execute
-    )
+    settings |= {"sink.type": "sql", "sink.url": place.url}
+    return Destination(PipelineRig(database, tmp_path, settings), place.execute)
 
 
 def test_every_type_is_equal_and_each_difference_is_found(destination: Destination) -> None:
@@ -129,8 +111,7 @@ def test_every_type_is_equal_and_each_difference_is_found(destination: Destinati
     destination.pipeline.catch_up()
     code, output = destination.verify()
     assert code == 0, output
-    for statement in CHANGES.strip().split(";\n"):
-        database.execute(statement)
+    database.run(*CHANGES.split(";\n"))
     code, output = destination.verify()
     assert code == 1, "nothing of it is there yet"
     assert "DIFFERENT" in output
@@ -150,12 +131,14 @@ def test_every_type_is_equal_and_each_difference_is_found(destination: Destinati
     assert code == 1
     assert "--without more" in output
     assert destination.verify("--table", "public.pairs", "--without", "public.pairs.more")[0] == 0
+    database.execute("ALTER TABLE pairs RENAME n TO m")  # of which the target has not heard yet
+    assert destination.verify("--table", "public.pairs", "--without", "more")[0] == 0
     code, output = destination.verify("--without", "more", "--table", "public.elsewhere")
     assert code == 1
     assert "public.elsewhere is not in" in output
 
 
-@pytest.mark.parametrize("destination", ["postgres", "file", "maria", "duck"], indirect=True)
+@pytest.mark.parametrize("destination", TARGETS, indirect=True)
 def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(
     destination: Destination,
 ) -> None:
@@ -205,7 +188,7 @@ def test_both_sides_are_written_meanwhile(destination: Destination) -> None:
         stack.callback(stop.set)
         code, output = destination.verify(patience=60.0)
         assert code == 0, output
-        if destination.settings["sink.type"] == "sql":
+        if destination.pipeline.settings["sink.type"] == "sql":
             destination.spoil("UPDATE pairs SET n = -5 WHERE a = 280")
 
             def seen() -> bool:  # a pipeline that is behind for these seconds gives no verdict
@@ -245,12 +228,12 @@ def test_rows_and_columns_that_are_not_published_are_not_missed(destination: Des
         """CREATE PUBLICATION part FOR TABLE f ("I d", name) WHERE (name LIKE '%n%' AND "I d" > 3),"""
         " nothing WHERE (id > 1), pairs"
     )
-    destination.settings |= {
+    destination.pipeline.settings |= {
         "publication.name": "part",
         "publication.autocreate.mode": "disabled",
         "table.include.list": "public.f,public.nothing,public.pairs",
     }
-    destination.pipeline.catch_up(**destination.settings)
+    destination.pipeline.catch_up()
     code, output = destination.verify()
     assert code == 0, output
     destination.spoil('UPDATE f SET name = NULL WHERE "I d" = 4')
@@ -260,3 +243,301 @@ def test_rows_and_columns_that_are_not_published_are_not_missed(destination: Des
     assert "I d=4" in output
     assert "I d=3" in output
     assert "I d=5" not in output
+
+
+# --- captured tables that the destination lacks ------------------------------------------------------------
+
+LATER = """
+CREATE TABLE later (id int PRIMARY KEY); INSERT INTO later VALUES (1), (2);
+CREATE TABLE empty (id int PRIMARY KEY);
+CREATE SCHEMA other; CREATE TABLE other.t (id int PRIMARY KEY); INSERT INTO other.t VALUES (1);
+CREATE TEMP TABLE passing (id int); INSERT INTO passing VALUES (1);
+CREATE UNLOGGED TABLE unlogged (id int); INSERT INTO unlogged VALUES (1);
+"""
+
+
+def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_difference(
+    destination: Destination,
+) -> None:
+    destination.pipeline.catch_up()
+    destination.database.execute(LATER)
+    code, output = destination.verify()
+    assert code == 1, output
+    assert output.count("DIFFERENT") == 1
+    assert "public.later 2 0 DIFFERENT" in output
+    assert "has no such table" in output
+    assert "--without public.later" in output
+    for name in ("public.empty", "other.t", "passing", "unlogged"):
+        assert name not in output, "it has no rows, or is not captured"
+    code, output = destination.verify("--without", "public.later")
+    assert code == 0, output
+    assert "public.later" not in output
+    assert destination.verify("--table", "public.later")[0] == 1
+    assert destination.verify("--table", "public.empty")[0] == 0
+    code, output = destination.verify("--table", "public.pairs")
+    assert (code, "public.later" in output) == (0, False)
+    code, output = destination.verify("--table", "other.t")
+    assert code == 1
+    assert "other.t is not in" in output
+
+
+@pytest.mark.parametrize("destination", ["file"], indirect=True)
+def test_tables_of_which_no_snapshot_was_taken_are_a_difference(destination: Destination) -> None:
+    settings = {"snapshot.mode": "no_data", "signal.data.collection": "public.signals"}
+    destination.database.execute(
+        "CREATE TABLE signals (id varchar(42) PRIMARY KEY, type varchar(32), data varchar(2048));"
+        " INSERT INTO signals VALUES ('1', 'log', '{}')"
+    )
+    destination.pipeline.settings |= settings
+    destination.pipeline.catch_up()
+    destination.database.execute("UPDATE bag SET b = b")
+    destination.pipeline.catch_up()
+    code, output = destination.verify()
+    assert code == 1
+    for told in ("public.kinds 3 0", "public.pairs 300 0"):
+        assert told in output
+    assert "public.signals" not in output
+    without = ("--without", "public.kinds", "--without", "public.pairs")
+    code, output = destination.verify(*without, "--without", "public.bag")
+    assert (code, "DIFFERENT" in output) == (1, False)
+    assert "no table of this pipeline is in" in output, "nothing is left to compare"
+
+
+@pytest.mark.parametrize("destination", ["postgres", "file"], indirect=True)
+def test_a_table_whose_first_rows_are_on_their_way_is_waited_for(destination: Destination) -> None:
+    destination.database.execute("CREATE TABLE empty (id int PRIMARY KEY)")
+    destination.pipeline.catch_up()
+    destination.database.execute("INSERT INTO empty VALUES (1)")
+    code, output = destination.verify(patience=0.3)
+    assert code == 5, output
+    assert "public.empty" in output
+    later = threading.Timer(0.5, destination.pipeline.catch_up)
+    later.start()
+    code, output = destination.verify(patience=120.0)
+    later.join()
+    assert code == 0, output
+    assert "public.empty 1 1" in output
+
+
+PARTS = """
+CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE part_a PARTITION OF parts FOR VALUES FROM (0) TO (10);
+CREATE TABLE part_b PARTITION OF parts FOR VALUES FROM (10) TO (20);
+CREATE TABLE part_c PARTITION OF parts FOR VALUES FROM (20) TO (30) PARTITION BY RANGE (id);
+CREATE TABLE part_d PARTITION OF part_c FOR VALUES FROM (20) TO (30);
+INSERT INTO parts VALUES (1), (11), (21);
+"""
+
+
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+@pytest.mark.parametrize("whole", [True, False], ids=["via root", "by partition"])
+def test_rows_of_partitions_are_there_under_the_name_that_they_are_sent_by(
+    destination: Destination, *, whole: bool
+) -> None:
+    settings = {"publish.via.partition.root": str(whole).lower()}
+    destination.pipeline.settings |= settings
+    destination.database.execute(PARTS)
+    destination.pipeline.catch_up()
+    code, output = destination.verify()
+    assert code == 0, output
+    assert ("public.parts " in output) is whole
+    assert ("public.part_d " in output) is not whole
+    destination.database.execute(PARTS.replace("part", "piece"))
+    code, output = destination.verify()
+    assert code == 1
+    told = ["public.pieces 3 0"] if whole else [f"public.piece_{n} 1 0" for n in "abd"]
+    assert all(each in output for each in told), output
+    assert output.count("DIFFERENT") == len(told)
+
+
+@contextlib.contextmanager
+def role(database: Database, *tables: str) -> Iterator[str]:
+    """Make a role that may read ``tables`` alone; give how to connect as it."""
+    name = f"narrow_{database.name}"[:63]
+    database.execute(f'CREATE ROLE "{name}"; GRANT SELECT ON {", ".join(tables)} TO "{name}"')
+    try:
+        yield f"{database.dsn}?options=-c%20role%3D{name}"
+    finally:
+        database.execute(f'DROP OWNED BY "{name}"; DROP ROLE "{name}"')
+
+
+@pytest.mark.parametrize("destination", ["file"], indirect=True)
+def test_what_may_be_missing_on_purpose_or_may_not_be_read_is_told_and_does_not_count(
+    destination: Destination,
+) -> None:
+    destination.pipeline.catch_up()
+    destination.database.execute(LATER)
+    with role(destination.database, "kinds", "bag", "pairs") as dsn:
+        code, output = destination.verify("--dsn", dsn)
+    assert code == 0, output
+    assert "public.later" in output
+    assert "may not read" in output
+    destination.transforms = '[[transforms]]\ntype = "filter"\ntables = "public.later"\n'
+    code, output = destination.verify()
+    assert code == 0, output
+    assert "public.later" in output
+    assert "not compared" in output
+    assert "DIFFERENT" not in output
+
+
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+def test_a_captured_table_that_the_role_may_not_read_is_told_with_a_code(
+    destination: Destination,
+) -> None:
+    destination.pipeline.catch_up()
+    denied = pytest.raises(SourceError, match="permission denied for table pairs")
+    with role(destination.database, "kinds", "bag") as dsn, denied as refused:
+        destination.verify("--dsn", dsn, refused=SourceError)
+    assert str(refused.value).startswith("WT-2000")
+
+
+# --- rows that only the destination has: all are named in a file, with SQL that removes them --------------------
+
+KEYS = ["it''s", r"back\slash", "line\nend", "ü😀", "-- no; comment", "g", "h", "i", "j", "k", "l"]
+
+
+@pytest.mark.parametrize("destination", TARGETS, indirect=True)
+def test_the_file_names_all_and_its_sql_removes_them(
+    destination: Destination, tmp_path: Path
+) -> None:
+    for number, key in enumerate(KEYS):
+        destination.database.execute(f"INSERT INTO pairs VALUES ({1000 + number}, '{key}', 1)")
+    destination.pipeline.catch_up()
+    destination.database.execute("SELECT pg_drop_replication_slot(%s)", destination.pipeline.slot)
+    destination.database.execute("DELETE FROM pairs WHERE a >= 1000")
+    code, output = destination.verify()
+    assert code == 1
+    assert f"all {len(KEYS)} rows of public.pairs that only the target has" in output
+    (place,) = tmp_path.rglob("differences/*.sql")
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    text = place.read_text()
+    assert text.count("DELETE FROM") == len(KEYS)
+    first, _, statements = text.partition("\n")
+    assert first.startswith(f"-- {len(KEYS)} rows of public.pairs")
+    for statement in filter(None, statements.split(";\n")):
+        destination.spoil(statement)
+    code, output = destination.verify()
+    assert code == 0, output
+    assert not list(tmp_path.rglob("differences/*"))
+
+
+TYPED = {
+    "boolean": ("false", "true"),
+    "double precision": ("3", "1.5"),
+    "real": ("3", "0.1"),
+    "bytea": (r"'\x30'", r"'\x00ff27'"),
+    "numeric(20,4)": ("3", "1.5000"),
+    "date": ("'2024-01-01'", "'2024-02-29'"),
+    "time": ("'10:00'", "'10:00:00.25'"),
+    "timestamp": ("'2024-01-01 00:00'", "'2024-02-29 10:00:00.25'"),
+    "timestamptz": ("'2024-01-01 00:00+00'", "'2024-02-29 10:00:00.25+02'"),
+    "uuid": (
+        "'00000000-0000-0000-0000-000000000003'",
+        "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
+    ),
+    "interval": ("'3 days'", "'1 month 2 days 00:00:01.5'"),
+    "character(5)": ("'a'", "'b'"),
+    "inet": ("'10.0.0.1'", "'10.0.0.0/8'"),
+}
+"""Types of keys: a key that stays, and one whose row goes at the source."""
+
+
+@pytest.mark.parametrize("destination", TARGETS, indirect=True)
+def test_the_sql_removes_the_row_with_a_key_of_any_type_and_no_other(
+    destination: Destination, tmp_path: Path
+) -> None:
+    database = destination.database
+    for number, (type_, (stays, goes)) in enumerate(TYPED.items()):
+        database.psql(
+            f"CREATE TABLE keyed_{number} (k {type_}, n int, PRIMARY KEY (k, n));"
+            f"INSERT INTO keyed_{number} VALUES ({stays}, 1), ({goes}, 1)"
+        )
+    destination.pipeline.catch_up()
+    database.execute("SELECT pg_drop_replication_slot(%s)", destination.pipeline.slot)
+    for number, (_, goes) in enumerate(TYPED.values()):
+        database.execute(f"DELETE FROM keyed_{number} WHERE k = {goes}")
+    code, output = destination.verify()
+    assert code == 1, output
+    for place in tmp_path.rglob("differences/*.sql"):
+        for statement in filter(None, place.read_text().partition("\n")[2].split(";\n")):
+            destination.spoil(statement)
+    code, output = destination.verify()
+    assert code == 0, output
+
+
+# --- targets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("destination", ["postgres"], indirect=True)
+def test_the_command_for_targets_tells_by_its_exit_code(destination: Destination) -> None:
+    destination.pipeline.catch_up()
+    command = ("sql", "verify", "--dsn", destination.database.dsn, "--patience", "0")
+    done = destination.command(*command)
+    assert (done.exit_code, "public.bag" in done.output) == (0, True), done.output
+    destination.spoil("UPDATE kinds SET t = 'wrong' WHERE id = 2")
+    done = destination.command(*command)
+    assert (done.exit_code, "(id=2)" in done.output) == (1, True), done.output
+    assert destination.command(*command, "--table", "public.bag").exit_code == 0
+    assert destination.command(*command, "--without", "t", "--table", "public.kinds").exit_code == 0
+
+
+def test_sequences_are_moved_on_request(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY)")
+    database.execute("CREATE SCHEMA replica")
+    database.execute(
+        "CREATE TABLE replica.t (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY)"
+    )
+    database.execute("INSERT INTO t SELECT FROM generate_series(1, 40)")
+    target = Destination(to_replica(database, tmp_path), database.execute)
+    target.pipeline.catch_up()
+    done = target.command("sql", "sequences")
+    assert done.exit_code == 0, done.output
+    assert sorted(done.output.split("\n"))[1:] == ["replica.t_id_seq: 40", "replica.t_n_seq: 40"]
+    assert database.execute("INSERT INTO replica.t DEFAULT VALUES RETURNING id, n") == [(41, 41)]
+    assert "is where its rows are" in target.command("sql", "sequences").output
+
+
+def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
+    database: Database, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    """`doctor` and `plan` tell of it."""
+    shop = Shop(tmp_path, database)
+    name = f"held_{database.name}"
+    mariadb.execute(f"CREATE DATABASE {name}")
+    database.execute(
+        "CREATE TABLE words (a text, b text, v text, PRIMARY KEY (a, b));"
+        "CREATE TABLE short (a varchar(256), b varchar(9), n int, PRIMARY KEY (a, b, n))"
+    )
+    shop.source["table.include.list"] = "public.words,public.short"
+    shop.sink = {"type": "sql", "url": mariadb.url(name)}
+
+    def told(command: str, verdict: str) -> list[dict[str, str]]:
+        found = json.loads(shop.waltap(f"{command} FILE --json").stdout)
+        checks = found["problems"] if command == "plan" else found
+        return [c for c in checks if c["name"].startswith("target") and c["verdict"] == verdict]
+
+    for command in ("doctor", "plan"):
+        (keys,) = told(command, "warning")
+        assert "384 characters of a, b, of the key of public.words (768 by 2" in keys["found"]
+    limit = keys["remedy"].partition("ALTER TABLE")[2].partition("; or")[0]
+    database.execute("ALTER TABLE" + limit)
+    mariadb.execute(
+        f"CREATE TABLE {name}.words (a varchar(99) COLLATE latin1_swedish_ci, b varchar(99) COLLATE"
+        " utf8mb4_nopad_bin, v text CHARACTER SET latin1, PRIMARY KEY (a, b))"
+    )
+    (refused,) = told("doctor", "error")
+    assert "compares keys in a" in refused["found"]
+    (narrow,) = [c for c in told("plan", "warning") if c["name"] == "target words"]
+    assert "column v is latin1" in narrow["found"]
+    for remedy in (refused["remedy"], narrow["remedy"]):  # they suffice as they stand
+        statement = remedy[remedy.index("ALTER TABLE") :].partition(";")[0]
+        with contextlib.closing(mariadb.connect(name)) as connection:
+            connection.cursor().execute(statement)
+            connection.commit()
+    found = json.loads(shop.waltap("doctor FILE --json").stdout)
+    left = {c["name"]: c["verdict"] for c in found if c["name"].startswith("target")}
+    assert "error" not in left.values()
+    assert left.get("target words", "ok") == "ok"
+    database.execute("INSERT INTO words VALUES ('k', 'K', '\U0001f600')")
+    shop.run()
+    mariadb.execute(f"DROP DATABASE {name}")

@@ -160,6 +160,29 @@ class Database:
         with self.connect() as connection:
             return _rows(connection, query, parameters)
 
+    def run(self, *statements: str) -> None:
+        """Run statements one after the other on one connection, each a transaction unless they say otherwise."""
+        with self.connect() as connection:
+            for statement in filter(str.strip, statements):
+                connection.execute(statement.encode())
+
+    def wal_end(self) -> int:
+        """Return where the WAL ends now."""
+        return int(self.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8")[0][0])
+
+    def rows(self, table: str, *key: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+        """Return the rows of a table as the server sends them, as text, by ``key`` (default ``id``)."""
+        with self.connect() as connection:
+            connection.execute("SET timezone = 'UTC'; SET extra_float_digits = 3")
+            found = connection.pgconn.exec_(f"SELECT * FROM {table}".encode())
+        names = [(found.fname(n) or b"").decode() for n in range(found.nfields)]
+        rows = []
+        for number in range(found.ntuples):
+            values = (found.get_value(number, n) for n in range(found.nfields))
+            texts = [value if value is None else value.decode() for value in values]
+            rows.append(dict(zip(names, texts, strict=True)))
+        return {tuple(row[name] for name in key or ("id",)): row for row in rows}
+
     def psql(self, script: Path | str) -> str:
         """Run a file, or text, of psql commands; stop at the first error; return what it prints.
 

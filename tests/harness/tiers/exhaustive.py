@@ -46,7 +46,6 @@ RARE: Final = {
     r"integration/test_sql_changes.py::test_(a_col|half|a_broken).*\[duckdb": "the other targets",
     r"integration/test_dead_letters_kafka.py::.*at_least": "test_kafka_sink.py, and exactly once",
     r"integration/test_header_kinds.py::test_header_values.*\[(standalone|strimzi|engine)": "Connect's and the server's",
-    r"integration/test_changelog_crash.py::test_a_crash_at_any": "the sink suite's kills",
     r"integration/test_object_store.py::test_requests_that_fail_at_random": "requests that fail, one by one",
     r"integration/test_spark_(?!delta)\w+.py::.*\[(.*-)?delta": "the same on Parquet",
     r"integration/test_spark_settling.py::.*in_delta": "the same on Parquet",
@@ -100,8 +99,6 @@ THINNED: Final = {
     "tests/integration/test_sql_ignored.py": "postgres",
     "tests/integration/test_kafka_sink.py": "",
     "tests/integration/test_object_store.py": "",
-    "tests/integration/test_verify_lacking.py": "file",
-    "tests/integration/test_surplus_named.py": "postgres",
 }
 """Module → the value of a parameter that `make test` keeps of every function."""
 

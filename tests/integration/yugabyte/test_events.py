@@ -29,8 +29,7 @@ def streamed(
     """Return the events of ``statements``, each a transaction."""
     database = pipeline.server.database
     with pipeline.running(**settings) as run:
-        for statement in statements:
-            database.execute(statement)
+        database.run(*statements)
         database.execute("INSERT INTO t (id) VALUES (9999)")
         run.until(lambda: any(event[1] == last for event in pipeline.events()), "the last row")
     assert pipeline.server.refused == []
