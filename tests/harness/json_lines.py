@@ -1,10 +1,13 @@
-"""Reads what the sink of JSON lines has written, also while it writes."""
+"""Pipelines into files of JSON lines, and what they have written, also while the sink writes."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["records"]
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+
+__all__ = ["Lines", "records"]
 
 
 def records(path: Path) -> list[Any]:
@@ -12,3 +15,32 @@ def records(path: Path) -> list[Any]:
     sink that is at work may be torn."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
+
+
+class Lines(PipelineRig):
+    """A pipeline into the file ``out``, keys and values with their schemas."""
+
+    def __init__(self, database: Database, folder: Path, **settings: Any) -> None:
+        own = {f"{side}.converter.schemas.enable": "true" for side in ("key", "value")}
+        own |= {"sink.type": "jsonl", "sink.path": str(folder / "out"), "topic.prefix": "x"}
+        super().__init__(database, folder, own | settings)
+        self.out = folder / "out"
+
+    def records(self, table: str) -> list[dict[str, Any]]:
+        """Return the records of a table, tombstones left out."""
+        found = (r for r in records(self.out) if r["topic"] == f"x.public.{table}")
+        return [record for record in found if record["value"] is not None]
+
+    def keys(self, table: str) -> list[tuple[str, dict[str, Any] | None]]:
+        """Return (operation, key) of each record."""
+        return [
+            (r["value"]["payload"]["op"], r["key"] and r["key"]["payload"])
+            for r in self.records(table)
+        ]
+
+    def required(self, table: str) -> list[list[str]]:
+        """Return, per record, the fields of a row that are not optional."""
+        return [
+            [f["field"] for f in r["value"]["schema"]["fields"][1]["fields"] if not f["optional"]]
+            for r in self.records(table)
+        ]

@@ -4,11 +4,22 @@ import json
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 from tests.harness.dead_letters import KEEP, dead_letters, letters_of, verified
+from tests.harness.json_lines import records
+from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import pipeline as to_replica
 
+from waltap.errors import DecodeError
 from waltap_sinks.sql.errors import SqlConstraintViolated
 
 
@@ -207,3 +218,118 @@ def test_a_sink_of_its_own_gets_copies(
     assert copy["key"] == letter.id
     assert copy["value"]["event"]["value"]["after"]["id"] == 2
     assert "change" not in copy["value"]
+
+
+# --- a record that is too large for Kafka ----------------------------------------------------------------
+
+
+def test_a_record_too_large_for_kafka_is_replayed_when_it_may_be_larger(
+    database: Database, kafka: Kafka, tmp_path: Path
+) -> None:
+    prefix = kafka.topic_name()
+    topic = f"{prefix}.public.t"
+    create(kafka.bootstrap, NewTopic(topic, 1, config={"max.message.bytes": "20000"}))
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    settings = {
+        "snapshot.mode": "no_data",
+        "topic.prefix": prefix,
+        "sink.type": "kafka",
+        "sink.bootstrap.servers": kafka.bootstrap,
+        "sink.delivery.guarantee": "exactly_once",
+        "sink.producer.message.max.bytes": 1_000_000,
+    }
+    pipeline = PipelineRig(database, tmp_path, settings | KEEP)
+    pipeline.catch_up()
+    database.execute(
+        "INSERT INTO t SELECT i, CASE WHEN i = 3 THEN repeat('x', 50000) ELSE 'v' END "
+        "FROM generate_series(1, 5) i"
+    )
+    pipeline.catch_up()
+    assert _ids(kafka, topic) == [1, 2, 4, 5]
+    (letter,) = letters_of(pipeline)
+    assert (letter.code, letter.table, letter.place.index) == ("WT-5405", "public.t", 2)
+    assert dead_letters(pipeline, "replay").returncode == 1
+    _allow(kafka, topic, 200_000)
+    answer = dead_letters(pipeline, "replay")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert dead_letters(pipeline, "replay").returncode == 0
+    assert _ids(kafka, topic) == [1, 2, 4, 5, 3]
+    last = read_all(kafka.bootstrap, topic)[-1]
+    marks = dict(last.headers() or [])
+    assert json.loads(marks["waltap-dead-letter"]) == letter.id
+    database.execute("INSERT INTO t VALUES (6, 'v')")
+    pipeline.catch_up()
+    assert _ids(kafka, topic) == [1, 2, 4, 5, 3, 6]
+
+
+def _ids(kafka: Kafka, topic: str) -> list[int]:
+    return [json.loads(m.value() or b"")["after"]["id"] for m in read_all(kafka.bootstrap, topic)]
+
+
+def _allow(kafka: Kafka, topic: str, size: int) -> None:
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
+# --- changes that no event can be made of: stopped at, left out, or kept -----------------------------------------
+
+
+@pytest.fixture
+def to_lines(database: Database, tmp_path: Path) -> PipelineRig:
+    database.execute("CREATE TABLE n (id int PRIMARY KEY, v numeric(9,2))")
+    sink = {"sink.type": "jsonl", "sink.path": str(tmp_path / "events.jsonl")}
+    return PipelineRig(database, tmp_path, sink | {"snapshot.mode": "no_data"})
+
+
+def _written(pipeline: PipelineRig) -> list[int]:
+    found = records(pipeline.folder / "events.jsonl")
+    return [record["value"]["after"]["id"] for record in found]
+
+
+NAN = "INSERT INTO n VALUES (1, 1.5), (2, 'NaN'), (3, 2.5)"
+
+
+def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: PipelineRig) -> None:
+    to_lines.settings |= {"event.converting.failure.handling.mode": "dead_letter"}
+    to_lines.catch_up()
+    to_lines.database.execute(NAN)
+    to_lines.catch_up()
+    assert _written(to_lines) == [1, 3]
+    (letter,) = letters_of(to_lines)
+    assert (letter.table, letter.op, letter.place.index) == ("public.n", "c", 1)
+    assert letter.record is None
+    # with null in its place it can be delivered
+    del to_lines.settings["event.converting.failure.handling.mode"]
+    answer = dead_letters(to_lines, "replay")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert _written(to_lines) == [1, 3, 2]
+
+
+@pytest.mark.parametrize(("mode", "tolerance"), [("warn", "none"), ("skip", "none"), (None, "all")])
+def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(
+    to_lines: PipelineRig, mode: str | None, tolerance: str
+) -> None:
+    to_lines.settings |= {
+        "event.converting.failure.handling.mode": "fail",
+        "event.processing.failure.handling.mode": mode,
+        "errors.tolerance": tolerance,
+    }
+    to_lines.catch_up()
+    to_lines.database.execute(NAN)
+    run = to_lines.catch_up()
+    assert _written(to_lines) == [1, 3]
+    assert letters_of(to_lines) == []
+    assert run.engine.status().left_out == 1
+
+
+def test_by_default_it_stops_the_pipeline_and_is_named(to_lines: PipelineRig) -> None:
+    to_lines.settings |= {"event.converting.failure.handling.mode": "fail"}
+    to_lines.settings |= {"waltap.linger.ms": 3_600_000}  # one batch, however the rows are sent
+    to_lines.catch_up()
+    to_lines.database.execute(NAN)
+    with pytest.raises(DecodeError, match=r"c of public\.n, [0-9A-F]+/[0-9A-F]+, change 1"):
+        to_lines.catch_up()
+    assert _written(to_lines) == []

@@ -235,8 +235,7 @@ def test_an_exact_number_of_changes_and_the_rest_with_the_next_run(
 def test_a_batch_is_no_larger_than_asked(quiet: PipelineRig, database: Database) -> None:
     quiet.catch_up()
     database.execute("INSERT INTO quiet SELECT generate_series(1, 1000)")
-    for number in range(2000, 2300):
-        database.execute(f"INSERT INTO quiet VALUES ({number})")
+    database.run(*(f"INSERT INTO quiet VALUES ({number})" for number in range(2000, 2300)))
     quiet.catch_up(**{"max.batch.size": 64})
     assert max(batch.events for batch in quiet.destination.batches) == 64
     assert quiet.destination.ids("quiet") == [*range(1, 1001), *range(2000, 2300)]

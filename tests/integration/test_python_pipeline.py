@@ -1,15 +1,26 @@
-"""`waltap.Pipeline` and `waltap.stream`: a pipeline that a program starts, asks and stops."""
+"""`waltap.Pipeline` and `waltap.stream`: a pipeline that a program starts, asks and stops, and acknowledges."""
 
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.json_lines import records
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.harness.slow_network import one_message_at_a_time
 
 import waltap
 from waltap.errors import SourceError
+from waltap.pipeline.batches import AcknowledgedTooLate
 from waltap.pipeline.in_process import PipelineEnded
+
+IDLE = waltap.Limits(until_idle=0.2)
 
 
 @pytest.fixture
@@ -89,3 +100,248 @@ def test_samples_are_of_the_last_run(database: Database, profile: dict[str, Any]
     shop.run(waltap.Limits(max_records=1))
     assert shop.history()[0].at_ms > first[0].at_ms
     assert "<td>public.t</td>" in shop._repr_html_(), "a run without a snapshot has its tables, too"
+
+
+# --- acknowledge="explicit": what is acknowledged is stored, what is not comes again ------------------------------
+
+
+@pytest.fixture
+def loop(database: Database, profile: dict[str, Any]) -> dict[str, Any]:
+    """Return a profile whose slot is there, each change a batch of its own."""
+    database.execute("TRUNCATE t; ALTER TABLE t ADD big text")
+    del profile["sink"]
+    profile["source"] |= {
+        "max.batch.size": 1,
+        "snapshot.mode": "no_data",
+        "publication.autocreate.mode": "all_tables",
+    }
+    assert list(explicit(profile)) == []
+    return profile
+
+
+def explicit(profile: dict[str, Any], **given: Any) -> waltap.BatchStream:
+    return waltap.stream(profile, acknowledge="explicit", **{"limits": IDLE, **given})
+
+
+def with_changes(
+    batches: Iterator[waltap.StreamedBatch],
+) -> Iterator[tuple[int, waltap.StreamedBatch]]:
+    """Give each batch with the id of its change. A commit that the server sends after its change was
+    handed over is a batch without one: that depends on the network."""
+    for batch in batches:
+        for record in batch.records or ():
+            yield int(json.loads(record.key)["id"]), batch
+
+
+def numbers(batches: Iterator[waltap.StreamedBatch]) -> list[int]:
+    return [number for number, _ in with_changes(batches)]
+
+
+def insert(database: Database, *ids: int) -> None:
+    for each in ids:
+        database.execute("INSERT INTO t (id) VALUES (%s)", each)
+
+
+def test_only_what_is_acknowledged_is_not_given_again(
+    database: Database, loop: dict[str, Any]
+) -> None:
+    insert(database, 1, 2, 3, 4, 5)
+    seen: list[int] = []
+    for number, batch in with_changes(explicit(loop)):
+        seen.append(number)
+        if number != 3:
+            batch.ack()
+            batch.ack()
+            assert batch.acknowledged
+    assert seen == [1, 2, 3, 4, 5]
+    assert numbers(explicit(loop)) == [3, 4, 5], "the position stays before the first that waits"
+    with explicit(loop) as batches:
+        kept = list(batches)
+        kept[-1].ack(earlier=True)
+    assert numbers(explicit(loop)) == []
+
+
+def test_the_server_hears_of_nothing_else(database: Database, loop: dict[str, Any]) -> None:
+    def confirmed() -> int:
+        ((lsn,),) = database.execute(
+            "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s",
+            loop["source"]["slot.name"],
+        )
+        return int(lsn)
+
+    insert(database, 1)
+    before = confirmed()
+    for number, _ in with_changes(explicit(loop, limits=waltap.Limits(until_idle=1.5))):
+        insert(database, *([2] if number == 1 else []))
+    assert confirmed() == before
+    for batch in explicit(loop):
+        batch.ack()
+    assert confirmed() > before
+
+
+def test_a_program_killed_before_it_acknowledges_gets_it_again(
+    database: Database, loop: dict[str, Any], tmp_path: Path
+) -> None:
+    insert(database, 1, 2, 3)
+    program = """
+import json, os, signal, sys, time, waltap
+from pathlib import Path
+profile = json.loads(sys.argv[1])
+offset = Path(profile["source"]["waltap.state.dir"], "shop", "offset.json")
+for batch in waltap.stream(profile, acknowledge="explicit"):
+    if any(json.loads(record.key)["id"] == 2 for record in batch.records):
+        while offset.read_bytes() == before:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    before = offset.read_bytes()
+    batch.ack()
+"""
+    done = subprocess.run([sys.executable, "-c", program, json.dumps(loop)], timeout=120)
+    assert done.returncode == -9
+    assert numbers(explicit(loop)) == [2, 3]
+
+
+def test_a_snapshot_that_is_not_acknowledged_is_taken_again(
+    database: Database, loop: dict[str, Any]
+) -> None:
+    insert(database, 1, 2)
+    loop["source"] |= {
+        "snapshot.mode": "initial",
+        "slot.name": loop["source"]["slot.name"] + "s",
+    }
+    loop["name"] = "snapshot"
+    rows = [json.loads(record.value)["op"] for b in explicit(loop) for record in b.records or ()]
+    assert rows == ["r", "r"]
+    ops = []
+    with explicit(loop) as batches:
+        for batch in batches:
+            ops += [json.loads(record.value)["op"] for record in batch.records or ()]
+        batch.ack(earlier=True)
+    assert ops == ["r", "r"]
+    insert(database, 3)
+    assert numbers(explicit(loop)) == [3]
+
+
+def test_any_thread_acknowledges_and_room_is_waited_for(
+    database: Database, loop: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    insert(database, *range(20))
+    held: list[waltap.StreamedBatch] = []
+    told = threading.Event()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "not acknowledged" in record.getMessage():
+                told.set()
+
+    heard = Heard()
+    logging.getLogger("waltap.pipeline.batches").addHandler(heard)
+
+    def work() -> None:
+        assert told.wait(60)
+        assert len(held) <= 3
+        held[-1].ack(earlier=True)
+        for batch in iter(lambda: later.pop(0) if later else None, None):
+            batch.ack()
+
+    later: list[waltap.StreamedBatch] = []
+    worker = threading.Thread(target=work)
+    worker.start()
+    seen = []
+    with explicit(loop, unacknowledged=3) as batches:
+        for number, batch in with_changes(batches):
+            seen.append(number)
+            if told.is_set():
+                worker.join()
+                batch.ack(earlier=True)
+            held.append(batch)
+    logging.getLogger("waltap.pipeline.batches").removeHandler(heard)
+    assert seen == list(range(20))
+    assert numbers(explicit(loop)) == []
+
+
+def test_too_late_is_told(database: Database, loop: dict[str, Any]) -> None:
+    insert(database, 1)
+    batch, *_ = explicit(loop)
+    with pytest.raises(AcknowledgedTooLate, match="WT-1203"):
+        batch.ack()
+    assert not batch.acknowledged
+    assert numbers(explicit(loop)) == [1]
+
+
+def test_an_incremental_snapshot_is_as_far_as_what_is_acknowledged(
+    database: Database, loop: dict[str, Any]
+) -> None:
+    """Rows of a chunk that nobody acknowledged come again, though the chunk behind it was read."""
+    insert(database, 1, 2, 3, 4)
+    for batch in explicit(loop):
+        batch.ack()
+    database.execute("CREATE TABLE signals (id text PRIMARY KEY, type text, data text)")
+    loop["source"] |= {
+        "signal.data.collection": "public.signals",
+        "incremental.snapshot.chunk.size": 1,
+    }
+    database.execute(
+        "INSERT INTO signals VALUES ('1', 'execute-snapshot', '{\"data-collections\": [\"public.t\"]}')"
+    )
+    read: list[int] = []
+    for batch in explicit(loop, limits=waltap.Limits(until_idle=1)):
+        for record in batch.records or ():
+            if json.loads(record.value)["op"] == "r":
+                read.append(json.loads(record.key)["id"])
+        if read != [1, 2, 3] and read != [1, 2, 3, 4]:
+            batch.ack()
+    assert read == [1, 2, 3, 4]
+    again: list[int] = []
+    for batch in explicit(loop, limits=waltap.Limits(until_idle=1)):
+        for record in batch.records or ():
+            if json.loads(record.value)["op"] == "r":
+                again.append(json.loads(record.key)["id"])
+        batch.ack()
+    assert again == [3, 4]
+
+
+# --- changes and commits that come one by one: promises do not hang on how the server sends ------------------------
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_message_at_a_time(monkeypatch)
+
+
+@pytest.mark.usefixtures("slowly")
+def test_changes_come_in_order_once_and_are_confirmed(
+    database: Database, pipeline: PipelineRig
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with pipeline.running() as run:
+        database.execute("INSERT INTO t SELECT generate_series(1, 10)")
+        run.until(lambda: len(pipeline.destination.ids("t")) == 10, "the first transaction")
+    batches = [batch for batch in pipeline.destination.batches if batch.parts]
+    assert len(batches) > 10, "each in a batch of its own, as is the commit"
+    database.execute("DELETE FROM t WHERE id > 5")
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t", "c") == [*range(1, 11)]
+    assert pipeline.destination.ids("t", "d") == [*range(6, 11)]
+    assert pipeline.offset().sole.position.end_lsn == pipeline.slot_lsns()[0]  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("slowly")
+def test_a_loop_acknowledges_what_it_was_given_and_no_commits(
+    database: Database, loop: dict[str, Any]
+) -> None:
+    """A commit that comes behind its change is a batch in which there is nothing: it holds nothing up."""
+    loop["source"].pop("max.batch.size")
+
+    def ids(batch: waltap.StreamedBatch) -> list[Any]:
+        return [json.loads(record.key)["id"] for record in batch.records or ()]
+
+    insert(database, 1, 2, 3, 4)
+    seen, empty = [], 0
+    for batch in explicit(loop, limits=waltap.Limits(until_idle=0.5)):
+        seen += ids(batch)
+        empty += not ids(batch)
+        if ids(batch) not in ([], [3]):
+            batch.ack()
+    assert (seen, empty) == ([1, 2, 3, 4], 4)
+    assert numbers(explicit(loop)) == [3, 4]

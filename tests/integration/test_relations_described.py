@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.json_lines import records
+from tests.harness.json_lines import Lines
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
 
@@ -28,61 +28,13 @@ DECODERS = {
 Key = dict[str, Any] | None
 
 
-class Rig:
-    """One pipeline into JSON lines."""
-
-    def __init__(self, database: Database, folder: Path, **settings: Any) -> None:
-        self.out = folder / "out"
-        self.pipeline = PipelineRig(
-            database,
-            folder,
-            {
-                "sink.type": "jsonl",
-                "sink.path": str(self.out),
-                "topic.prefix": "x",
-                "key.converter.schemas.enable": "true",
-                "value.converter.schemas.enable": "true",
-                **settings,
-            },
-        )
-
-    def catch_up(self) -> None:
-        self.pipeline.catch_up()
-
-    def records(self, table: str) -> list[dict[str, Any]]:
-        """Return the records of a table, tombstones left out."""
-        return [
-            r
-            for r in records(self.out)
-            if r["topic"] == f"x.public.{table}" and r["value"] is not None
-        ]
-
-    def keys(self, table: str) -> list[tuple[str, Key]]:
-        """Return (operation, key) of each record."""
-        return [
-            (r["value"]["payload"]["op"], r["key"] and r["key"]["payload"])
-            for r in self.records(table)
-        ]
-
-    def required(self, table: str) -> list[list[str]]:
-        """Return, per record, the fields of a row that are not optional."""
-        return [
-            [f["field"] for f in r["value"]["schema"]["fields"][1]["fields"] if not f["optional"]]
-            for r in self.records(table)
-        ]
-
-
-class LogRig:
-    """One pipeline into a change log."""
+class Log(PipelineRig):
+    """A pipeline into a change log."""
 
     def __init__(self, database: Database, folder: Path, **settings: Any) -> None:
         self.out = folder / "log"
-        self.pipeline = PipelineRig(
-            database, folder, {"sink.type": "changelog", "sink.path": str(self.out), **settings}
-        )
-
-    def catch_up(self) -> None:
-        self.pipeline.catch_up()
+        own = {"sink.type": "changelog", "sink.path": str(self.out)}
+        super().__init__(database, folder, own | settings)
 
     def entries(self, table: str) -> list[tuple[tuple[str, ...], dict[str, int]]]:
         """Return (key, operations) for each key that a table had; how many manifests there are depends
@@ -134,7 +86,7 @@ def test_the_key_of_a_change_is_that_of_its_moment(
             for t, (_, identity) in CASES.items()
         ),
     )
-    rig = (Rig if sink == "jsonl" else LogRig)(database, tmp_path, **DECODERS[plugin])
+    rig = (Lines if sink == "jsonl" else Log)(database, tmp_path, **DECODERS[plugin])
     rig.catch_up()
     for t, (later, _) in CASES.items():
         database.run(
@@ -146,7 +98,7 @@ def test_the_key_of_a_change_is_that_of_its_moment(
     rig.catch_up()
     moves: list[tuple[str, Key]] = [("d", {"id": 1}), ("c", {"id": 2}), ("d", {"id": 5})]
     for t, case in CASES.items():
-        if isinstance(rig, Rig):
+        if isinstance(rig, Lines):
             assert rig.keys(t) == [("c", {"id": 1}), ("c", {"id": 5}), *moves], case
         else:
             assert rig.entries(t) == [(("id",), {"c": 3, "d": 2})], case
@@ -160,11 +112,11 @@ def test_a_dropped_key_does_not_outlive_the_lag(
     for one that committed after the restart it is known."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
-    rig = Rig(database, tmp_path, **DECODERS[plugin])
+    rig = Lines(database, tmp_path, **DECODERS[plugin])
     rig.catch_up()
     database.execute("INSERT INTO t VALUES (1, 'a')")
     database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
-    with rig.pipeline.running() as run:
+    with rig.running() as run:
         run.until(lambda: rig.out.exists() and len(rig.keys("t")) == 1, "the first row")
         database.execute("INSERT INTO t VALUES (1, 'b')")
         run.until(lambda: len(rig.keys("t")) == 2, "the second row")
@@ -183,8 +135,8 @@ def test_a_table_made_and_filled_in_one_transaction_is_described_as_it_made_it(
     """The server decodes a transaction as soon as its commit is written, which is before others see
     what it did; nothing pauses between the transactions here."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    rig = Rig(database, tmp_path, **{"publication.autocreate.mode": "all_tables"}, **decoder)
-    with rig.pipeline.running() as run, database.connect(autocommit=True) as connection:
+    rig = Lines(database, tmp_path, **{"publication.autocreate.mode": "all_tables"}, **decoder)
+    with rig.running() as run, database.connect(autocommit=True) as connection:
         for n in range(TABLES):
             full = f"ALTER TABLE m{n} REPLICA IDENTITY FULL;" if n % 2 else ""
             connection.execute(
@@ -240,14 +192,14 @@ def test_relations_of_a_transaction_in_progress_are_described_when_it_has_commit
 ) -> None:
     """They are announced before anyone sees what the transaction did, or did not do in the end."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text NOT NULL DEFAULT 'd')")
-    rig = Rig(database, tmp_path, **STREAMED)
-    with rig.pipeline.running() as run, database.connect(autocommit=True) as connection:
+    rig = Lines(database, tmp_path, **STREAMED)
+    with rig.running() as run, database.connect(autocommit=True) as connection:
         connection.execute("BEGIN")
         for statement in (*MAKING[:1], f"ALTER TABLE m REPLICA IDENTITY {identity}", *MAKING[1:]):
             connection.execute(statement.encode())
         for statement in CHANGING:
             connection.execute(statement.encode())
-        assert sent(database, rig.pipeline.slot)
+        assert sent(database, rig.slot)
         connection.execute(end.encode())
         if end == "ROLLBACK":
             database.execute("INSERT INTO t VALUES (3000, 'y')")
@@ -280,7 +232,7 @@ def test_relations_of_a_prepared_transaction_are_described_when_it_is_handed_out
 ) -> None:
     """With the policy ``prepare`` that is before others see what it did: the wire's word is there."""
     gid = database.name
-    rig = Rig(
+    rig = Lines(
         database,
         tmp_path,
         **{
@@ -290,13 +242,13 @@ def test_relations_of_a_prepared_transaction_are_described_when_it_is_handed_out
         },
     )
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text NOT NULL DEFAULT 'd')")
-    with rig.pipeline.running() as run, database.connect(autocommit=True) as connection:
+    with rig.running() as run, database.connect(autocommit=True) as connection:
         connection.execute("BEGIN")
         for statement in (*MAKING, *CHANGING[:2]):
             connection.execute(statement.encode())
         connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
         try:
-            assert sent(database, rig.pipeline.slot)
+            assert sent(database, rig.slot)
             if policy == "prepare":
                 run.until(lambda: rig.out.read_text().count('"op":"c"') == 3001, "its rows")
         finally:
@@ -318,13 +270,13 @@ def test_the_key_of_a_table_that_is_gone_is_never_null(
     database: Database, tmp_path: Path, identity: str
 ) -> None:
     """Made, filled, dropped and made anew while the engine was down: only the wire knows of it."""
-    rig = Rig(database, tmp_path)
+    rig = Lines(database, tmp_path)
     rig.catch_up()
     made = "CREATE TABLE t (id int PRIMARY KEY, v text, k int NOT NULL)"
     database.execute(
         f"{made}; CREATE UNIQUE INDEX u ON t (k); ALTER TABLE t REPLICA IDENTITY {identity}"
     )
-    database.execute(f"ALTER PUBLICATION {rig.pipeline.slot} ADD TABLE t")
+    database.execute(f"ALTER PUBLICATION {rig.slot} ADD TABLE t")
     database.execute("INSERT INTO t VALUES (1, 'a', 2)")
     database.execute(f"DROP TABLE t; {made}")
     rig.catch_up()

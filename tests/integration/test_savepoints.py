@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.pipeline import PipelineRig
+from tests.harness.json_lines import Lines
 from tests.harness.servers.postgres import Cluster, Database
 
 LARGE = {
@@ -100,39 +100,26 @@ def silent(decoder: str, case: Case) -> bool:
     return ddl in found or named in found or bool(full & {ddl, named})
 
 
-class Rig:
-    """A pipeline of many tables, one for each case, into JSON lines."""
+class Rig(Lines):
+    """A pipeline of many tables, one for each case."""
 
     def __init__(self, database: Database, folder: Path, decoder: str) -> None:
-        self.database, self.out = database, folder / "out"
         self.rows = 300 if decoder == "streaming" else 1
-        self.pipeline = PipelineRig(
-            database,
-            folder,
-            {
-                "sink.type": "jsonl",
-                "sink.path": str(self.out),
-                "topic.prefix": "x",
-                "key.converter.schemas.enable": "true",
-                "value.converter.schemas.enable": "true",
-                "publication.autocreate.mode": "all_tables",
-                **DECODERS[decoder],
-            },
-        )
-        for n, (_, _, identity, _) in enumerate(CASES):
-            database.execute(
+        all_tables = {"publication.autocreate.mode": "all_tables"}
+        super().__init__(database, folder, **all_tables, **DECODERS[decoder])
+        database.run(
+            "CREATE TABLE last (id int PRIMARY KEY)",
+            *(
                 f"CREATE TABLE t{n} (id int PRIMARY KEY, v text NOT NULL, w int);"
                 f" ALTER TABLE t{n} REPLICA IDENTITY {identity}"
-            )
-        database.execute("CREATE TABLE last (id int PRIMARY KEY)")
-        self.pipeline.catch_up()
+                for n, (_, _, identity, _) in enumerate(CASES)
+            ),
+        )
+        self.catch_up()
 
     def work(self) -> None:
-        with self.database.connect(autocommit=True) as connection:
-            for n, case in enumerate(CASES):
-                for text in self._work(n, case):
-                    connection.execute(text.encode())
-            connection.execute(b"INSERT INTO last VALUES (1)")
+        statements = (text for n, case in enumerate(CASES) for text in self._work(n, case))
+        self.database.run(*statements, "INSERT INTO last VALUES (1)")
 
     def _work(self, n: int, case: Case) -> Iterator[str]:
         ddl, form, identity, rows = case
@@ -157,7 +144,7 @@ class Rig:
     def told(self) -> dict[str, list[tuple[str, str]]]:
         """Return, by table, key and required columns of its rows: rows of the same put together."""
         found: dict[str, list[tuple[str, str]]] = {}
-        with self.out.open() as lines:
+        with self.out.open() as lines:  # too many to hold all
             for record in map(json.loads, lines):
                 if record["value"] is None:
                     continue
@@ -171,7 +158,7 @@ class Rig:
 
     def wrong(self, *, but: list[Case]) -> list[Any]:
         """Return what is not as it was in the transaction; but for cases of which the second half counts."""
-        told, found = self.told(), []
+        told, found = self.told(), list[Any]()
         for n, case in enumerate(CASES):
             ddl, form, _, rows = case
             before, after = ("id", "id v"), DDL[ddl][1:]
@@ -196,9 +183,9 @@ def test_what_the_wire_shows_is_of_its_transaction(
     rig = Rig(database, tmp_path, decoder)
     if mode == "lag":
         rig.work()
-        rig.pipeline.catch_up()
+        rig.catch_up()
     else:
-        with rig.pipeline.running() as run:
+        with rig.running() as run:
             rig.work()
             run.until(lambda: "x.public.last" in rig.out.read_text(), "the last row")
     silently = [
@@ -215,5 +202,5 @@ def test_commit_timestamps_tell_what_the_wire_does_not(
     private_server.restart()
     rig = Rig(private_server.create_database("timed"), tmp_path, decoder)
     rig.work()
-    rig.pipeline.catch_up()
+    rig.catch_up()
     assert rig.wrong(but=[case for case in CASES if case[0].endswith("no key")]) == []

@@ -44,7 +44,6 @@ RARE: Final = {
     r"integration/test_plugins_new.py::test_the_tests_of_a_package_pass_as_made\[(?!sink|check)": "a sink, a check",
     r"integration/test_sql_history.py::test_(?!random).*\[(sqlite|duckdb)": "PostgreSQL, MariaDB, and random work",
     r"integration/test_sql_changes.py::test_(a_col|half|a_broken).*\[duckdb": "the other targets",
-    r"integration/test_dead_letters_kafka.py::.*at_least": "test_kafka_sink.py, and exactly once",
     r"integration/test_header_kinds.py::test_header_values.*\[(standalone|strimzi|engine)": "Connect's and the server's",
     r"integration/test_object_store.py::test_requests_that_fail_at_random": "requests that fail, one by one",
     r"integration/test_spark_(?!delta)\w+.py::.*\[(.*-)?delta": "the same on Parquet",

@@ -1,19 +1,21 @@
-"""Signals that are given to a running pipeline: by `Engine.signal`, and by ``waltap signal``."""
+"""Signals that a running pipeline gets by `Engine.signal`, by channels and by ``waltap signal``, and notifications."""
 
 import json
+import os
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.notifications import Notification
-from waltap.ports.signals import SignalAnswer, SignalCall, SignalUnusable
-from waltap.ports.specs import SignalActionSpec
+from waltap.ports.signals import Signal, SignalAnswer, SignalCall, SignalUnusable
+from waltap.ports.specs import NotificationChannelSpec, SignalActionSpec, SignalChannelSpec
 
 WAIT_S = 60.0
 READ_T = {"data-collections": ["public.t"]}
@@ -50,14 +52,6 @@ pytestmark = pytest.mark.pipeline(
         "incremental.snapshot.chunk.size": 10,
     },
 )
-
-
-def test_a_signal_given_to_the_engine_reads_a_table(pipeline: PipelineRig) -> None:
-    with pipeline.running() as run:
-        answer = run.engine.signal("execute-snapshot", READ_T, identifier="mine").result(WAIT_S)
-        assert answer == SignalAnswer("mine", taken=True)
-        run.until(lambda: len(pipeline.destination.ids("t", "r")) == 25, "the rows")
-    assert run.notices.signals == [("execute-snapshot", "mine")]
 
 
 BAD: list[tuple[str, str | dict[str, object], str]] = [
@@ -152,6 +146,131 @@ def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline: PipelineRig) -> N
         free.set()
         assert kept.result(WAIT_S).taken
     assert run.notices.signals == [("log", "but this")]
+
+
+# --- channels: signals that come by other ways than the signal table, and notifications --------------------------
+
+
+class Kept:
+    """A plugin with a channel of either kind; ``faults`` are what they raise."""
+
+    def __init__(self) -> None:
+        self.sent: list[Notification] = []
+        self.waiting: list[Signal] = []
+        self.faults: list[Exception] = []
+        self.closed = 0
+
+    @hookimpl
+    def register_notification_channels(self):
+        spec = NotificationChannelSpec(name="kept", summary="Keeps.", factory=lambda _: self)
+        return [spec]
+
+    @hookimpl
+    def register_signal_channels(self):
+        return [SignalChannelSpec(name="given", summary="Gives.", factory=lambda _: self)]
+
+    def send(self, notification: Notification) -> None:
+        if self.faults:
+            raise self.faults[0]
+        self.sent.append(notification)
+
+    def poll(self) -> list[Signal]:
+        if self.faults:
+            raise self.faults[0]
+        found, self.waiting = self.waiting, []
+        return found
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def told(self, aggregate: str) -> list[str]:
+        return [n.kind for n in self.sent if n.aggregate_type == aggregate]
+
+
+CHANNELS = pytest.mark.pipeline(
+    settings={
+        "signal.enabled.channels": "file,given",
+        "signal.poll.interval.ms": 20,
+        "notification.enabled.channels": "kept,log",
+    }
+)
+
+
+@pytest.fixture
+def kept(pipeline: PipelineRig) -> Kept:
+    pipeline.settings["signal.file"] = str(pipeline.folder / "asks.txt")
+    return Kept()
+
+
+def ask(folder: Path, name: str = "ad-hoc-1", *tables: str) -> None:
+    data = {"data-collections": list(tables) or ["public.t"]}
+    line = json.dumps({"id": name, "type": "execute-snapshot", "data": data})
+    with (folder / "asks.txt").open("a") as file:
+        file.write(line + "\n")
+
+
+def completed(kept: Kept) -> bool:
+    return "COMPLETED" in kept.told("Incremental Snapshot")
+
+
+@CHANNELS
+def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(
+    pipeline: PipelineRig, kept: Kept, tmp_path: Path
+) -> None:
+    ask(tmp_path)  # before the start: it is not lost
+    with pipeline.running(kept) as run:
+        run.until(lambda: completed(kept), "the snapshot's end")
+        run.until(lambda: len(pipeline.destination.ids("t", "r")) == 25, "the rows")
+    assert pipeline.destination.ids("t", "r") == list(range(1, 26))
+    assert run.notices.signals == [("execute-snapshot", "ad-hoc-1")]
+    assert kept.told("Initial Snapshot") == ["SKIPPED"]
+    assert kept.told("Incremental Snapshot") == [
+        "STARTED", *["IN_PROGRESS"] * 3, "TABLE_SCAN_COMPLETED", "COMPLETED",
+    ]  # fmt: skip
+    mine = [n for n in kept.sent if n.aggregate_type == "Incremental Snapshot"]
+    assert {n.identifier for n in mine} == {"ad-hoc-1"}
+    second, scanned = mine[2], mine[4]
+    assert second.additional_data == {
+        "connector_name": "p",
+        "data_collections": "public.t",
+        "current_collection_in_progress": "public.t",
+        "maximum_key": "25",
+        "last_processed_key": "20",
+    }
+    assert scanned.additional_data is not None
+    assert scanned.additional_data["status"] == "SUCCEEDED"
+    assert scanned.additional_data["total_rows_scanned"] == "25"
+    assert kept.closed >= 2
+
+
+@CHANNELS
+def test_rows_of_the_signal_table_are_no_signals_without_the_channel_source(
+    pipeline: PipelineRig, database: Database, kept: Kept, tmp_path: Path
+) -> None:
+    with pipeline.running(kept) as run:
+        database.execute(
+            "INSERT INTO signals VALUES ('by-table', 'execute-snapshot',"
+            """ '{"data-collections": ["public.t"]}')"""
+        )
+        run.until(lambda: pipeline.destination.of("signals"), "the row")
+        ask(tmp_path, "by-file")
+        run.until(lambda: completed(kept), "the snapshot's end")
+    assert run.notices.signals == [("execute-snapshot", "by-file")]
+
+
+@CHANNELS
+def test_a_channel_that_fails_is_told_once_and_stops_nothing(
+    pipeline: PipelineRig, database: Database, kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.faults = [OSError(os.strerror(5))]
+    with pipeline.running(kept) as run:
+        database.execute("INSERT INTO t VALUES (100)")
+        run.until(lambda: pipeline.destination.ids("t", "c") == [100], "the row")
+        kept.faults = []
+        kept.waiting = [Signal("9", "execute-snapshot", '{"data-collections": ["public.t"]}')]
+        run.until(lambda: completed(kept), "the snapshot's end")
+    told = [record for record in caplog.records if "channel " in record.getMessage()]
+    assert sorted(record.args[0] for record in told) == ["given", "kept"]
 
 
 # --- the command ---------------------------------------------------------------------------------

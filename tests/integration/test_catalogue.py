@@ -1,0 +1,304 @@
+"""What the catalogue says of tables, and what it costs: a column's number and the value of older rows; few questions
+for many relations, and no answer that is older than the transaction it is for; names that mean the same still."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from tests.harness.servers.postgres import Database
+
+from waltap.changes.decode.relation import Column
+from waltap.ports.source.relation_memory import RelationMemory
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.catalog.description import RelationDescriber
+from waltap_postgres.catalog.evidence import (
+    BURST,
+    CHECKS_BURST,
+    CHECKS_PER_S,
+    PAUSE_S,
+    NameResolutionCache,
+    TablesAhead,
+)
+from waltap_postgres.properties import PostgresProperties
+
+TABLES = 120
+OUTPUT = "-c timezone=UTC -c datestyle=ISO -c bytea_output=hex"
+
+
+class Asked(PostgresCatalogue):
+    """The catalogue of `TABLES` tables t0, t1, …; it notes how many names are in each question."""
+
+    def __init__(self, database: Database) -> None:
+        database.run(";".join(f"CREATE TABLE t{n} (id int PRIMARY KEY)" for n in range(TABLES)))
+        self.connection = database.connect(autocommit=True)
+        super().__init__(
+            self.connection,
+            PostgresProperties.model_validate({"database.dbname": database.name}),
+        )
+        self.names: list[int] = []
+
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        found = super().query(sql, parameters)
+        self.names.append(len(found))
+        return found
+
+
+@pytest.fixture
+def catalogue(database: Database) -> Iterator[Asked]:
+    made = Asked(database)
+    yield made
+    made.connection.close()
+
+
+def xid(database: Database, statement: str = "SELECT 1") -> int:
+    """Return the id of a transaction that has just committed."""
+    return int(database.execute(f"{statement}; SELECT txid_current()")[0][0]) % (1 << 32)
+
+
+# --- columns ---------------------------------------------------------------------------------------------
+
+
+def columns(database: Database, table: str, seen: list[str] | None = None) -> dict[str, Column]:
+    """Return the columns of ``table``; ``seen``: as the stream has announced them, by name."""
+    with database.connect(options=OUTPUT, autocommit=True) as connection:
+        catalogue = PostgresCatalogue(connection, PostgresProperties.model_construct())
+        relation = catalogue.relation("public", table)
+        assert relation is not None
+        if seen is not None:
+            wire = tuple(Column(name=name, type_oid=23) for name in seen)
+            relation = RelationDescriber(catalogue, RelationMemory()).describe(
+                msgspec.structs.replace(relation, columns=wire, primary_key=None)
+            )
+    return {column.name: column for column in relation.columns}
+
+
+def test_a_columns_number_outlives_its_name(database: Database) -> None:
+    database.psql(
+        "create table t (id int primary key, a int, b int, c int);"
+        "alter table t drop column a; alter table t rename column b to a;"
+        "alter table t add column b int"
+    )
+    found = columns(database, "t")
+    assert {name: column.number for name, column in found.items()} == {
+        "id": 1, "a": 3, "c": 4, "b": 5,
+    }  # fmt: skip
+    described = columns(database, "t", ["id", "a", "c"])
+    assert [described[name].number for name in ("id", "a", "c")] == [1, 3, 4]
+
+
+def test_a_table_that_is_being_altered_is_described_all_the_same(database: Database) -> None:
+    """Reading a default locks the table; whoever alters it, or has prepared that, may take for ever."""
+    database.psql(
+        "create table t (id int primary key, v text default 'x');"
+        "create table u (id int primary key, v text default 'y')"
+    )
+    with database.connect(autocommit=True) as other:
+        other.execute("BEGIN; ALTER TABLE t ADD w int")
+        found = columns(database, "t")
+        with database.connect(options=OUTPUT, autocommit=True) as connection:
+            catalogue = PostgresCatalogue(connection, PostgresProperties.model_construct())
+            tables = {table.relation.table: table for table in catalogue.tables()}
+        other.execute("ROLLBACK")
+    assert list(found) == ["id", "v"]
+    assert found["v"].nullable
+    assert not tables["t"].defaults_known
+    assert tables["u"].defaults_known
+    assert tables["u"].relation.columns[1].default == "'y'::text"
+    assert columns(database, "t")["v"].default == "'x'::text"
+
+
+@pytest.mark.parametrize(
+    ("added", "missing"),
+    [
+        ("int default 7", "7"),
+        ("text default 'a,\"b\" {c} \\'", 'a,"b" {c} \\'),
+        ("text default ''", ""),
+        ("text default 'NULL'", "NULL"),
+        ("int[] default '{1,2}'", "{1,2}"),
+        ("text[] default '{\"x y\",NULL}'", '{"x y",NULL}'),
+        ("bytea default '\\x00ff'", "\\x00ff"),
+        ("timestamptz default '2024-01-01 12:00+02'", "2024-01-01 10:00:00+00"),
+        ("numeric default 'NaN'", "NaN"),
+        ("int", None),
+        ("int default null", None),
+        ("float8 default random()", None),
+    ],
+)
+def test_a_constant_default_is_the_value_of_the_rows_before_it(
+    database: Database, added: str, missing: str | None
+) -> None:
+    database.psql(f"create table t (id int primary key); insert into t values (1);"
+                  f"alter table t add column v {added}; alter table t alter column v drop default")  # fmt: skip
+    assert columns(database, "t")["v"].missing == missing
+
+
+# --- descriptions that are asked for ahead ----------------------------------------------------------------
+
+
+def names(found: object) -> list[str]:
+    return [column.name for column in found.relation.columns]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("by", ["oid", "name"])
+def test_a_burst_of_questions_is_answered_by_few(
+    database: Database, catalogue: Asked, by: str
+) -> None:
+    tables = catalogue.tables()
+    before, ahead = xid(database), TablesAhead(catalogue, clock=lambda: 0.0)
+    ahead.expect(table.relation.oid for table in tables)
+    catalogue.names.clear()
+    for table in tables:
+        if by == "oid":
+            found = ahead.table_of(table.relation.oid, before)
+        else:
+            found = ahead.table("public", table.relation.table, before)
+        assert found is not None
+        assert (found.relation.name, found.relation.oid) == (
+            table.relation.name, table.relation.oid,
+        )  # fmt: skip
+    assert len(catalogue.names) < BURST * 3
+
+
+def test_an_answer_from_ahead_is_not_for_later_transactions(
+    database: Database, catalogue: Asked
+) -> None:
+    tables, now = catalogue.tables(), 0.0
+    before, ahead = xid(database), TablesAhead(catalogue, clock=lambda: now)
+    ahead.expect(table.relation.oid for table in tables)
+    oids = [table.relation.oid for table in tables]
+    for oid in oids[: BURST + 1]:
+        ahead.table_of(oid, before)
+    last, gone = tables[-1], tables[-2]
+    later = xid(
+        database, f"ALTER TABLE {last.relation.table} ADD v int; DROP TABLE {gone.relation.table}"
+    )
+    found = ahead.table_of(last.relation.oid, later)
+    assert names(found) == ["id", "v"]
+    assert ahead.table_of(gone.relation.oid, later) is None
+    now += PAUSE_S + 1
+    for oid in oids[BURST + 1 : -2]:
+        assert names(ahead.table_of(oid, later)) == ["id"]
+
+
+def test_a_stream_that_lags_behind_many_changes_of_a_table_asks_once(
+    database: Database, catalogue: Asked
+) -> None:
+    ahead, oid = TablesAhead(catalogue), catalogue.tables()[0].relation.oid
+    changes = [xid(database, f"ALTER TABLE t0 ADD c{n} int") for n in range(20)]
+    catalogue.table_of(oid)  # its types are known
+    catalogue.names.clear()
+    for change in changes:
+        told = ahead.again(oid, change)
+        assert told is not None
+        found, horizon = told
+        assert len(names(found)) == 21
+        assert (horizon - change) % (1 << 32) >= 1
+    assert len(catalogue.names) == 1
+    later = xid(database, "DROP TABLE t0")
+    told = ahead.again(oid, later)
+    assert told is not None
+    assert told[0] is None
+    assert len(catalogue.names) == 2
+
+
+def test_a_change_that_is_not_visible_yet_is_waited_for(
+    database: Database, catalogue: Asked
+) -> None:
+    ahead, oid = TablesAhead(catalogue), catalogue.tables()[0].relation.oid
+    with database.connect(autocommit=False) as open_one:
+        open_one.execute("ALTER TABLE t0 ADD v int")
+        row = open_one.execute("SELECT txid_current()").fetchone()
+        assert row is not None
+        change = int(row[0]) % (1 << 32)
+        assert ahead.again(oid, change) is None
+        open_one.commit()
+        told = ahead.again(oid, change)
+    assert told is not None
+    assert names(told[0]) == ["id", "v"]
+
+
+# --- whether names mean the same still --------------------------------------------------------------------
+
+
+class Rig:
+    def __init__(self, catalogue: Asked) -> None:
+        self.catalogue, self.now = catalogue, 0.0
+        self.standings = NameResolutionCache(catalogue, lambda xid: None, lambda: self.now)
+
+    def of(self, n: int, xid: int) -> object:
+        return self.standings.of("public", f"t{n}", xid)
+
+
+@pytest.fixture
+def rig(catalogue: Asked) -> Rig:
+    return Rig(catalogue)
+
+
+def test_one_answer_is_for_all_transactions_that_it_saw(database: Database, rig: Rig) -> None:
+    xids = [xid(database) for _ in range(20)]
+    stood = {rig.of(1, each) for each in xids}
+    assert (len(stood), len(rig.catalogue.names)) == (1, 1)
+    assert not rig.standings.due(xids[-1])
+
+
+def test_a_lagging_stream_sees_each_change_at_its_place(database: Database, rig: Rig) -> None:
+    xids = [xid(database)]
+    for ddl in (
+        "ALTER TABLE t1 REPLICA IDENTITY FULL",
+        "ALTER TABLE t1 DROP CONSTRAINT t1_pkey, ADD PRIMARY KEY (id)",
+    ):
+        xid(database, ddl)
+        xids.append(xid(database))
+    stood = [rig.of(1, each) for each in xids]
+    assert len(set(stood)) == len(xids)
+    assert rig.standings.due(xids[1])
+    assert stood == [rig.of(1, each) for each in xids]
+    assert rig.catalogue.names == [1]
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "DROP TABLE t1; CREATE TABLE t1 (id int PRIMARY KEY)",
+        "ALTER TABLE t1 DROP CONSTRAINT t1_pkey",
+        "DROP TABLE t1; CREATE MATERIALIZED VIEW t1 AS SELECT 1 AS id",
+        "ALTER TABLE t1 REPLICA IDENTITY FULL",
+        "ALTER TABLE t1 REPLICA IDENTITY USING INDEX t1_pkey",
+        "ALTER TABLE t1 RENAME TO s; ALTER TABLE t2 RENAME TO t1",
+        "ALTER TABLE t1 ADD w text",
+        "DROP TABLE t1",
+    ],
+)
+def test_another_value_stands_after_each_change(database: Database, rig: Rig, ddl: str) -> None:
+    before = rig.of(1, xid(database))
+    assert before == rig.of(1, xid(database, "CREATE TEMPORARY TABLE passing (a int)"))
+    assert before != rig.of(1, xid(database, ddl))
+
+
+def test_a_question_names_the_tables_that_were_in_use(database: Database, rig: Rig) -> None:
+    """All of them in a few questions when they come back, and one again when the rest is idle."""
+    first = xid(database)
+    for n in range(TABLES):
+        rig.of(n, first)
+    rig.catalogue.names.clear()
+    for _ in range(3):
+        late = xid(database)
+        for n in range(TABLES):
+            rig.of(n, late)
+    assert rig.catalogue.names == [TABLES] * 3
+    for _ in range(3):
+        rig.of(1, xid(database))
+    assert rig.catalogue.names[-2:] == [1, 1]
+    late = xid(database)
+    rig.catalogue.names.clear()
+    for n in range(TABLES):
+        rig.of(n, late)
+    assert len(rig.catalogue.names) <= TABLES // 8
+
+
+def test_transactions_with_rows_are_looked_into_now_and_then(database: Database, rig: Rig) -> None:
+    late = xid(database)
+    assert sum(rig.standings.due(late) for _ in range(1000)) == CHECKS_BURST
+    rig.now += 1
+    assert sum(rig.standings.due(late) for _ in range(1000)) == CHECKS_PER_S
