@@ -1,7 +1,7 @@
 """Generate the page of properties, grouped by component."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.text import GENERATED, table
@@ -33,6 +33,11 @@ What a property reaches is said where that is not everything. *Records* are thos
 their topics; *rows* are what sinks get that take the changes themselves: the change log, Spark, SQL
 targets, lakes and files in columns. What a sink or a format declares itself reaches that alone.
 """
+
+# So many equal rows are listed once, by the first component that has them.
+SHARED_ROWS: Final = 3
+
+_Row = tuple[str, str, str]
 
 # `PropertyDeclaration.reach` → sentence about it. No sentence stands for both kinds.
 REACH = {
@@ -72,19 +77,41 @@ def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
 def properties_page(host: "Host") -> str:
     """Return the page."""
     lines = ["# Properties", "", GENERATED, "", INTRODUCTION]
-    shown: dict[type[Properties], str] = {}
+    shown: dict[str, list[_Row]] = {}
     for heading, section, model in components(host):
         lines += [f"## {heading}", ""]
-        # Several components may declare one model; the first one lists its properties.
-        if model in shown:
-            lines += [f"The same as {shown[model]}.", ""]
+        rows = [_row(declaration) for declaration in declarations(model)]
+        same = next((name for name, others in shown.items() if others == rows), None)
+        if same is not None:
+            lines += [f"The same as {same}.", ""]
             continue
-        shown[model] = heading
         first = (model.__doc__ or "").strip().split("\n\n")[0]
         lines += [f"{first} Set in `{section}`.", ""]
-        lines += table(("property", "default", "meaning"), (_row(d) for d in declarations(model)))
+        own, shared = _shared(rows, shown)
+        lines += table(("property", "default", "meaning"), own)
+        for name, common in shared.items():
+            names = ", ".join(row[0] for row in common)
+            lines += ["", f"As in [{name}](#{_anchor(name)}): {names}."]
         lines.append("")
+        shown[heading] = rows
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _shared(
+    rows: list[_Row], shown: dict[str, list[_Row]]
+) -> tuple[list[_Row], dict[str, list[_Row]]]:
+    """Return the rows that no earlier component has, and the others by component."""
+    own, shared = rows, {}
+    for name, others in shown.items():
+        common = [row for row in own if row in others]
+        if len(common) >= SHARED_ROWS:
+            shared[name] = common
+            own = [row for row in own if row not in common]
+    return own, shared
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace("`", "").replace(" ", "-")
 
 
 def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
