@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from waltap.changes.decode.relation import Relation
 from waltap_postgres.errors import ConditionRefused
 from waltap_postgres.snapshot.condition import ConditionCheck, parse_tree
 
@@ -79,7 +80,8 @@ class Server:
         return [(oid, *rest) for oid, rest in FUNCTIONS.items() if str(oid) in sql]
 
     def judge(self) -> ConditionCheck:
-        return ConditionCheck("public", "t", OID, self.parse, self.ask)
+        relation = Relation(oid=OID, schema="public", table="t", columns=())
+        return ConditionCheck(relation, self.parse, self.ask)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from waltap_postgres.replication.transport import ReplicationTransport, open_tra
 from waltap_postgres.resume_check import ResumeCheck
 from waltap_postgres.setup_plan import SetupPlanner, set_identities
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
-from waltap_postgres.snapshot.initial import BlockingRead, InitialSnapshot
+from waltap_postgres.snapshot.initial import SnapshotReader
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.startup_plan import (
     StartupPlan,
@@ -105,7 +105,7 @@ class PostgresConnector(Connector):
         )
         self._terms = SnapshotOptions(properties, context, self._publications.narrowed)
         parts = dialect.reading, dialect.planner, version_num, self._terms
-        self._snapshot = InitialSnapshot(
+        self._snapshot = SnapshotReader(
             properties, context, self.catalogue, self._captured_of, self._watch, *parts
         )
         try:
@@ -551,8 +551,6 @@ class PostgresConnector(Connector):
     def read_tables(
         self, requests: Sequence[SnapshotRequest], refused: Callable[[SnapshotRequest, str], None]
     ) -> Iterator[SnapshotRows]:
-        parts = self.catalogue, self._watch, self.dialect.reading, self._terms
-        read = BlockingRead(self.properties, self.context, *parts)
         ready = []
         for request in requests:
             left = self._publications.wait_s((request.schema, request.table))
@@ -560,7 +558,7 @@ class PostgresConnector(Connector):
                 refused(request, f"{NOT_YET}: ask for it again in {left:.0f} s")
             else:
                 ready.append(request)
-        yield from read.pieces(ready, refused)
+        yield from self._snapshot.requested(ready, refused)
 
     def chunk_source(self, signal_table: tuple[str, str] | None) -> PostgresChunks:
         self._chunks = self.dialect.chunks(

@@ -188,9 +188,9 @@ class PostgresChunks:
             self.close()
 
     def _judge(self, session: PostgresSession, relation: Relation, condition: str) -> None:
-        ConditionCheck(
-            relation.schema, relation.table, relation.oid, session.parsed, self._catalogue.query
-        ).condition(identifier(relation.schema, relation.table), condition)
+        ConditionCheck(relation, session.parsed, self._catalogue.query).condition(
+            identifier(relation.schema, relation.table), condition
+        )
 
     @staticmethod
     def _took_too_long(error: QueryCancelled, limit_ms: int) -> ConditionRefused:

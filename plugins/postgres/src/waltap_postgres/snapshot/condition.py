@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from waltap.changes.decode.relation import Relation
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import ConditionRefused
 from waltap_postgres.properties import PostgresProperties
@@ -198,9 +199,7 @@ def take_role(session: PostgresSession, properties: PostgresProperties) -> None:
 class ConditionCheck:
     """Check a signal's SQL in the transaction that reads its table."""
 
-    schema: str
-    table: str
-    oid: int
+    relation: Relation
     # Lets the server parse one statement in that transaction and returns the tree's text. Its lock
     # keeps the columns from changing.
     parse: Parse
@@ -232,8 +231,8 @@ class ConditionCheck:
     # --- types ---
 
     def _column_types(self) -> None:
-        self.parse(f"SELECT FROM {identifier(self.schema, self.table)}")
-        rows = self.ask(COLUMN_TYPES_SQL.format(oid=self.oid, built_in=BUILT_IN))
+        self.parse(f"SELECT FROM {identifier(self.relation.schema, self.relation.table)}")
+        rows = self.ask(COLUMN_TYPES_SQL.format(oid=self.relation.oid, built_in=BUILT_IN))
         for name, runs, check in rows:
             if runs is not None:
                 raise ConditionRefused(f"the table has values of the type {name}, which {runs}")
@@ -263,7 +262,7 @@ class ConditionCheck:
             if first not in {"pg_catalog", *own} and not self._is_place(words, at):
                 raise ConditionRefused(
                     f"{word}.{_at(words, at + 2)} is neither the table nor built in: a condition compares "
-                    f"values of {self.schema}.{self.table} by what pg_catalog has"
+                    f"values of {self.relation.name} by what pg_catalog has"
                 )
 
     def _is_place(self, words: Words, at: int) -> bool:
@@ -274,7 +273,7 @@ class ConditionCheck:
         """
         if at + 2 >= len(words) or words[at + 2][0] not in NAMES:
             return False
-        if (_folded(*words[at]), _folded(*words[at + 2])) != (self.schema, self.table):
+        if (_folded(*words[at]), _folded(*words[at + 2])) != self.relation.place:
             return False
         before = _at(words, at - 1).lower()
         if _at(words, at + 3) == ".":
@@ -286,7 +285,7 @@ class ConditionCheck:
 
         They are the table's name and its aliases in a SELECT.
         """
-        found = {self.table}
+        found = {self.relation.table}
         for at in range(len(words)):
             if self._is_place(words, at) and _at(words, at - 1).lower() in {"from", "only"}:
                 after = at + 3 + (_at(words, at + 3).lower() == "as")
@@ -310,10 +309,10 @@ class ConditionCheck:
             raise ConditionRefused("the statement writes; a snapshot only reads")
         relations = [node for node in nodes if node.tag in {"RTE", "RANGETBLENTRY"}]
         if len(relations) > 1 or any(
-            node.fields["rtekind"] != ["0"] or node.numbers("relid") != [self.oid]
+            node.fields["rtekind"] != ["0"] or node.numbers("relid") != [self.relation.oid]
             for node in relations
         ):
-            raise ConditionRefused(f"it reads another relation than {self.schema}.{self.table}")
+            raise ConditionRefused(f"it reads another relation than {self.relation.name}")
         return query
 
     def _columns(self, query: ParseNode) -> None:
@@ -323,7 +322,8 @@ class ConditionCheck:
         names = {
             int(number): name
             for number, name in self.ask(
-                f"SELECT attnum::int4, attname::text FROM pg_attribute WHERE attrelid = {self.oid}"
+                "SELECT attnum::int4, attname::text FROM pg_attribute"
+                f" WHERE attrelid = {self.relation.oid}"
                 " AND attnum > 0 AND NOT attisdropped"
             )
         }
@@ -339,7 +339,7 @@ class ConditionCheck:
             )
             if [names.get(number) for number in numbers] != [called]:
                 raise ConditionRefused(
-                    f"{called} is no column of {self.schema}.{self.table} as it is: a SELECT of a signal "
+                    f"{called} is no column of {self.relation.name} as it is: a SELECT of a signal "
                     "has columns of the table under their own names"
                 )
 

@@ -1,4 +1,8 @@
-"""The initial snapshot: its tables, its transaction and its position."""
+"""Read tables for an initial, a resumed or a blocking snapshot.
+
+`SnapshotReader` reads the rows, or gives the chunks of an initial snapshot to other processes, which
+read them by `PostgresChunk`. Incremental snapshots are in chunk_query.py.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -41,129 +45,11 @@ from waltap_postgres.waiting import ServerWaits
 
 __all__ = [
     "AskedBefore",
-    "BlockingRead",
-    "InitialSnapshot",
     "PostgresChunk",
+    "SnapshotReader",
 ]
 
 log = logging.getLogger(__name__)
-
-
-# Rows of a blocking snapshot, read while the stream waits.
-
-Refused = Callable[[SnapshotRequest, str], None]
-
-
-class BlockingRead:
-    """Read the tables of one signal in one transaction.
-
-    A table that cannot be read is reported and skipped.
-    """
-
-    def __init__(
-        self,
-        properties: PostgresProperties,
-        context: ConnectorContext,
-        now: PostgresCatalogue,
-        watch: ServerWaits,
-        reading: type[ReadingTransaction],
-        terms: SnapshotOptions,
-    ) -> None:
-        self._properties, self._context, self._now = properties, context, now
-        self._watch, self._reading, self._terms = watch, reading, terms
-
-    def pieces(
-        self, requests: Sequence[SnapshotRequest], refused: Refused
-    ) -> Iterator[SnapshotRows]:
-        """Yield the rows with the markers of a snapshot.
-
-        Raises: as `Connector.read_tables`.
-        """
-        asked = {(request.schema, request.table): request for request in requests}
-        transaction = self._new()
-        try:
-            targets = self._targets(asked, refused)
-            isolation = self._terms.isolation
-            if locks := self._terms.locks(targets):
-                transaction.lock(locks, isolation)
-            transaction.begin(None, isolation)
-            ((ts,),) = transaction.session.execute(
-                "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
-            )
-            point = SnapshotPoint(lsn=0, xid=None, ts=int(ts or 0))
-            for piece in mark(self._read(transaction, targets, asked, point, refused)):
-                piece.visible = ""  # nothing is left out of the stream
-                yield piece
-        finally:
-            transaction.close()
-
-    def _new(self) -> ReadingTransaction:
-        return self._reading(self._properties, self._now, self._watch)
-
-    def _targets(
-        self, asked: dict[tuple[str, str], SnapshotRequest], refused: Refused
-    ) -> list[SnapshotTable]:
-        """Return the present tables in the order of an initial snapshot."""
-        found: list[CatalogTable] = []
-        for place, request in asked.items():
-            table = self._now.table(*place)
-            if table is None:
-                refused(request, "no such table is captured")
-            else:
-                found.append(table)
-        ordered = in_order(found, self._context.capture.table_include)
-        return self._terms.targets(ordered, deep=self._context.debezium)
-
-    def _read(
-        self,
-        transaction: ReadingTransaction,
-        targets: list[SnapshotTable],
-        asked: dict[tuple[str, str], SnapshotRequest],
-        point: SnapshotPoint,
-        refused: Refused,
-    ) -> Iterator[SnapshotRows]:
-        for target in targets:
-            relation = target.table.relation
-            request = asked[relation.place]
-            statement = (request.condition or "").strip().rstrip(";")
-            limit_ms = self._properties.condition_timeout_ms if statement else 0
-            # The savepoint keeps an error of one table from ending the transaction.
-            transaction.session.execute("SAVEPOINT waltap_asked")
-            try:
-                if statement:
-                    transaction.session.execute(f"SET LOCAL statement_timeout = {limit_ms}")
-                    session = transaction.session
-                    ConditionCheck(
-                        relation.schema,
-                        relation.table,
-                        relation.oid,
-                        session.parsed,
-                        self._now.query,
-                    ).statement(statement)
-                    statement = target.selected(statement)
-                    take_role(session, self._properties)
-                transaction.expect([target])
-                chosen = statement or self._terms.chosen(target)
-                reader = TablesReader(
-                    transaction,
-                    point,
-                    self._properties,
-                    self._new,
-                    statements={relation.name: chosen} if chosen else {},
-                    users_path=not statement,
-                    before_stream=False,
-                )
-                yield from reader.read(ReadTask([target]))
-            except QueryCancelled as error:
-                if not statement:
-                    raise
-                why = f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
-                refused(request, why)
-            except (SourceError, SnapshotError) as error:
-                if error.retry is not RetryVerdict.NEVER:
-                    raise
-                refused(request, error.problem)
-            transaction.session.execute("ROLLBACK TO SAVEPOINT waltap_asked")
 
 
 # Chunks of an initial snapshot that other processes read.
@@ -282,11 +168,15 @@ class AskedBefore:
 ROWS_AHEAD = 8192
 
 
-class InitialSnapshot:
-    """Take one initial snapshot.
+Refused = Callable[[SnapshotRequest, str], None]
 
-    Order of calls: `lock`, `delay`, `begin`, `pieces`; `close` at any time. ``now`` is a catalogue
-    of the present; ``terms`` are the rules for reading tables.
+
+class SnapshotReader:
+    """Read the tables of one connector's snapshots.
+
+    Order of calls for an initial snapshot: `lock`, `delay`, `begin`, then `pieces` or `chunks`;
+    `close` at any time. `requested` reads a blocking snapshot in a transaction of its own. ``now``
+    is a catalogue of the present; ``terms`` are the rules for reading tables.
     """
 
     def __init__(
@@ -629,16 +519,93 @@ class InitialSnapshot:
 
         It is not after any change that the rows lack. A standby has no transaction id.
         """
-        ((ts,),) = transaction.session.execute(
-            "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
-        )
         lsn = start.offset.sole.position.end_lsn
         # The id belongs to the catalogue's connection and ends at once. An id of the reading
         # transaction would hold back every slot on the server until the snapshot is over.
         xid = None if self._now.standby() else self._now.transaction_id()
         if self._asked is not None:
             lsn = self._asked.position(self._seen, lsn) if start.stream else self._asked.lsn
-        return SnapshotPoint(ts=int(ts or 0), xid=xid, lsn=lsn)
+        return SnapshotPoint(ts=transaction.timestamp(), xid=xid, lsn=lsn)
+
+    # --- blocking snapshots ---------------------------------------------------------------------
+
+    def requested(
+        self, requests: Sequence[SnapshotRequest], refused: Refused
+    ) -> Iterator[SnapshotRows]:
+        """Yield the rows of a signal's tables while the stream waits.
+
+        A table that cannot be read is reported and skipped. Raises: as `Connector.read_tables`.
+        """
+        asked = {(request.schema, request.table): request for request in requests}
+        with closing(self._new()) as transaction:
+            targets = self._requested_targets(asked, refused)
+            isolation = self._terms.isolation
+            if locks := self._terms.locks(targets):
+                transaction.lock(locks, isolation)
+            transaction.begin(None, isolation)
+            point = SnapshotPoint(lsn=0, xid=None, ts=transaction.timestamp())
+            for piece in mark(self._read_requested(transaction, targets, asked, point, refused)):
+                piece.visible = ""  # nothing is left out of the stream
+                yield piece
+
+    def _requested_targets(
+        self, asked: dict[tuple[str, str], SnapshotRequest], refused: Refused
+    ) -> list[SnapshotTable]:
+        """Return the present tables in the order of an initial snapshot."""
+        found: list[CatalogTable] = []
+        for place, request in asked.items():
+            table = self._now.table(*place)
+            if table is None:
+                refused(request, "no such table is captured")
+            else:
+                found.append(table)
+        ordered = in_order(found, self._context.capture.table_include)
+        return self._terms.targets(ordered, deep=self._context.debezium)
+
+    def _read_requested(
+        self,
+        transaction: ReadingTransaction,
+        targets: list[SnapshotTable],
+        asked: dict[tuple[str, str], SnapshotRequest],
+        point: SnapshotPoint,
+        refused: Refused,
+    ) -> Iterator[SnapshotRows]:
+        session = transaction.session
+        for target in targets:
+            relation = target.table.relation
+            request = asked[relation.place]
+            statement = (request.condition or "").strip().rstrip(";")
+            limit_ms = self._properties.condition_timeout_ms if statement else 0
+            # The savepoint keeps an error of one table from ending the transaction.
+            session.execute("SAVEPOINT waltap_asked")
+            try:
+                if statement:
+                    session.execute(f"SET LOCAL statement_timeout = {limit_ms}")
+                    ConditionCheck(relation, session.parsed, self._now.query).statement(statement)
+                    statement = target.selected(statement)
+                    take_role(session, self._properties)
+                transaction.expect([target])
+                chosen = statement or self._terms.chosen(target)
+                reader = TablesReader(
+                    transaction,
+                    point,
+                    self._properties,
+                    self._new,
+                    statements={relation.name: chosen} if chosen else {},
+                    users_path=not statement,
+                    before_stream=False,
+                )
+                yield from reader.read(ReadTask([target]))
+            except QueryCancelled as error:
+                if not statement:
+                    raise
+                why = f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
+                refused(request, why)
+            except (SourceError, SnapshotError) as error:
+                if error.retry is not RetryVerdict.NEVER:
+                    raise
+                refused(request, error.problem)
+            session.execute("ROLLBACK TO SAVEPOINT waltap_asked")
 
     def close(self) -> None:
         """End the transaction; may be called twice."""

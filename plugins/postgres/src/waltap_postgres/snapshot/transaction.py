@@ -269,6 +269,13 @@ class ReadingTransaction:
         snapshot = self.catalogue.snapshot()
         return "" if snapshot is None else f"{snapshot}@{self.catalogue.horizon()}"
 
+    def timestamp(self) -> int:
+        """Return the transaction's time in µs since 1970 UTC."""
+        ((ts,),) = self.session.execute(
+            "SELECT (extract(epoch FROM transaction_timestamp()) * 1000000)::int8::text"
+        )
+        return int(ts or 0)
+
     def expect(self, targets: Sequence[SnapshotTable]) -> None:
         """Remember the tables' shapes in the snapshot."""
         self.then.update(_shapes(self.catalogue, targets))
