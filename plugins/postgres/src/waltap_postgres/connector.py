@@ -41,8 +41,8 @@ from waltap_postgres.replication.transport import ReplicationTransport, open_tra
 from waltap_postgres.resume_check import ResumeCheck
 from waltap_postgres.setup_plan import SetupPlanner, set_identities
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
-from waltap_postgres.snapshot.initial import SnapshotReader
 from waltap_postgres.snapshot.options import SnapshotOptions
+from waltap_postgres.snapshot.snapshot_reader import SnapshotReader
 from waltap_postgres.startup_plan import (
     StartupPlan,
     belonging,

@@ -48,7 +48,7 @@ from waltap_postgres.replication.publication import (
 )
 from waltap_postgres.replication.slot import failover_refusal, slot_in_use
 from waltap_postgres.snapshot.options import overrides
-from waltap_postgres.snapshot.reader import failed
+from waltap_postgres.snapshot.tables_reader import failed
 from waltap_postgres.snapshot.transaction import SnapshotTable
 from waltap_postgres.startup_plan import StartupPlan
 

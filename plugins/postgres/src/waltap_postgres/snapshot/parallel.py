@@ -20,7 +20,7 @@ from waltap.changes.transactions.row_block import RowBlock
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import StopRequested
 from waltap_postgres.snapshot.plan import ReadTask
-from waltap_postgres.snapshot.reader import TablesReader
+from waltap_postgres.snapshot.tables_reader import TablesReader
 from waltap_postgres.waiting import POLL_S
 
 __all__ = [

@@ -26,14 +26,14 @@ from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.parallel import ParallelReading
 from waltap_postgres.snapshot.plan import ReadTask, SnapshotPlanner, TableSplit
-from waltap_postgres.snapshot.reader import (
+from waltap_postgres.snapshot.resumed import left_to_read, to_restart
+from waltap_postgres.snapshot.tables_reader import (
     SnapshotPoint,
     TablesReader,
     in_order,
     mark,
     snapshot_tables,
 )
-from waltap_postgres.snapshot.resumed import left_to_read, to_restart
 from waltap_postgres.snapshot.transaction import (
     ONE_SNAPSHOT,
     CatalogShape,
