@@ -1,7 +1,7 @@
-"""The parts in which servers that speak PostgreSQL's protocol differ, and PostgreSQL's own.
+"""Replaceable parts of the connector, for servers with PostgreSQL's protocol.
 
-A connector for another server is the same arrangement of other parts: it subclasses a part, overrides what
-differs there, and names it in a `PostgresDialect`. Nothing private is touched.
+A connector for another server subclasses a part, overrides its differences, and names the subclass
+in a `PostgresDialect`. It uses no private names.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,20 +28,21 @@ __all__ = [
 ]
 
 
-# Which server this is, and what its timelines were.
-
+# The present timeline of the WAL. The control file has the timeline of the last checkpoint, which is
+# the former one after a promotion.
 TIMELINE_SQL = """
 SELECT system_identifier::text,
        CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int4 END
   FROM pg_control_system()
 """
-"""The timeline that WAL is written on. The control file names that of the last checkpoint: after a
-promotion the former one, until there is another."""
 
 
 class ServerIdentity:
-    """Asks a PostgreSQL server. ``replication`` opens a session for replication commands."""
+    """Identify a PostgreSQL server and its timelines.
+
+    ``replication`` opens a session for replication commands.
+    """
 
     def __init__(
         self,
@@ -53,10 +54,12 @@ class ServerIdentity:
         self.replication = replication
 
     def identify(self) -> ServerInfo:
-        """Return what tells this server from others; the same as long as its data is. Raises: SourceError.
+        """Return the server's identity, which lasts as long as its data.
 
-        By SQL; where a role may not ask that, and of a standby, by a walsender: REPLICATION is enough.
+        Raises: SourceError.
         """
+        # A role without the right to this SQL, and a standby, need a walsender: that takes only
+        # REPLICATION.
         try:
             rows = self.catalogue.query(TIMELINE_SQL)
             system_id, timeline = rows[0]
@@ -74,7 +77,8 @@ class ServerIdentity:
 
     @contextmanager
     def _walsender(self) -> Iterator[PostgresSession]:
-        """Return a session that is over, for the server too, behind its block: a place may be its last."""
+        """Open a session that has also ended for the server after the block."""
+        # It may use the last free walsender.
         session = self.replication()
         try:
             yield session
@@ -82,22 +86,25 @@ class ServerIdentity:
             session.leave()
 
     def refuse_others(self, meant_for: Callable[[str], str | None]) -> None:
-        """Raises: OtherConnector for a server that, by its version, another connector is for
-        (`ConnectorContext.meant_for`); SourceError."""
+        """Refuse a server that another connector is for.
+
+        ``meant_for`` is `ConnectorContext.meant_for`. Raises: OtherConnector, SourceError.
+        """
         version = self.version()
         other = meant_for(version)
         if other is not None:
             raise OtherConnector(f"the server says it is {version!r}", connector=other)
 
     def version(self) -> str:
-        """Return what the server says of its version."""
+        """Return the server's version text."""
         ((version,),) = self.catalogue.query("SELECT version()")
         return str(version)
 
     def history(self, timeline: int) -> str:
-        """Return the history file of a timeline. Raises: SourceError.
+        """Return the history file of a timeline.
 
-        Source: PostgreSQL manual, "Streaming Replication Protocol", TIMELINE_HISTORY.
+        Source: PostgreSQL manual, "Streaming Replication Protocol", TIMELINE_HISTORY. Raises:
+        SourceError.
         """
         with self._walsender() as session:
             ((_name, content),) = session.execute(f"TIMELINE_HISTORY {timeline}")
@@ -106,29 +113,32 @@ class ServerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresDialect:
-    """Which part does what. Defaults of properties that differ, and what errors mean
-    (`PostgresProperties.meanings`), are in the class of properties that the connector's spec names.
+    """Name the parts of a connector.
 
-    ``catalogue`` describes tables and types, and tells where WAL and transactions stand where there are
-    such.
-    ``identity`` tells one server from another. ``slots`` is their life. ``publications`` says what is
-    streamed. ``decide`` says how a start goes on. ``reading`` begins in the snapshot that came with the
-    slot, and sees where tables were changed meanwhile. ``planner`` cuts tables into ranges for several
-    readers. ``chunks`` reads incremental snapshots, and says what a chunk has seen. ``stream``
-    says of an open stream how far the server has come. ``preflight`` checks
-    all that before a start.
+    The properties of the connector's spec hold different defaults and the meanings of errors
+    (`PostgresProperties.meanings`).
     """
 
     name: str
+    # Describes tables and types, and returns positions of WAL and transactions.
     catalogue: type[PostgresCatalogue] = PostgresCatalogue
+    # Distinguishes servers.
     identity: type[ServerIdentity] = ServerIdentity
+    # Reads, creates and drops slots.
     slots: type[SlotAdmin] = SlotAdmin
+    # Decides which tables are streamed.
     publications: type[PublicationSet] = PublicationSet
+    # Plans a start.
     decide: Callable[[StartupState], StartupPlan] = decide
+    # Reads in the slot's snapshot, and detects tables that changed since.
     reading: type[ReadingTransaction] = ReadingTransaction
+    # Splits tables into ranges for several readers.
     planner: type[SnapshotPlanner] = SnapshotPlanner
+    # Reads incremental snapshots, and returns the visibility of a chunk.
     chunks: type[PostgresChunks] = PostgresChunks
+    # Receives changes, and returns the server's progress.
     stream: type[ReplicationStream] = ReplicationStream
+    # Checks the server before a start.
     preflight: type[PreflightChecks] = PreflightChecks
 
 

@@ -1,4 +1,4 @@
-"""What a stored offset is worth on the server we met: can streaming go on from it without a gap?"""
+"""Check whether streaming can resume at the stored offset without a gap."""
 
 from collections.abc import Callable
 
@@ -26,8 +26,10 @@ BELIEVES_SLOT = frozenset({"trust_slot", "trust_greater_lsn"})
 
 
 class ResumeCheck:
-    """Compares offset, slot and server. ``history`` gives the timeline history file, asked for only
-    when the timeline has changed."""
+    """Compare offset, slot and server.
+
+    ``history`` returns a timeline's history file; it is called only after a change of timeline.
+    """
 
     def __init__(
         self,
@@ -41,19 +43,21 @@ class ResumeCheck:
         self._here = (server.system_id, properties.dbname, properties.slot_name)
 
     def made_by_us(self, offset: Offset) -> bool:
-        """Tell whether the run that stored ``offset`` made the slot, on this server."""
+        """Return whether the offset's run created the slot on this server."""
         return offset.sole.slot_created_lsn > 0 and _belongs_to(offset) == self._here
 
     def belongs_here(self, offset: Offset) -> bool:
-        """Tell whether ``offset`` is one of this server, database and slot."""
+        """Return whether the offset is of this server, database and slot."""
         return _belongs_to(offset) == self._here
 
     def goes_on(
         self, offset: Offset | None, slot: ReplicationSlot | None, *, restarts: bool
     ) -> bool:
-        """Tell whether the snapshot of ``offset`` can go on: something of it was kept, and the slot still
-        brings everything behind it. ``restarts``: tables that cannot may begin anew. Raises:
-        SourceError."""
+        """Return whether the snapshot of ``offset`` can continue.
+
+        A part of it was kept, and the slot still has every later change. ``restarts``: tables that
+        cannot continue may start again. Raises: SourceError.
+        """
         if offset is None or slot is None or offset.snapshot is None or not offset.snapshot.tables:
             return False
         return (
@@ -67,10 +71,8 @@ class ResumeCheck:
     def lost(
         self, offset: Offset | None, slot: ReplicationSlot | None
     ) -> SourceError | OffsetError | None:
-        """Return why streaming cannot go on from where it ended, None when it can.
-
-        Of an offset without a complete snapshot, as without any, only the slot counts.
-        """
+        """Return why streaming cannot resume, None if it can."""
+        # An offset without a complete snapshot is no position, so only the slot decides.
         if offset is not None and offset.snapshot is not None:
             offset = None
         if offset is not None and self._renamed(offset):
@@ -86,7 +88,8 @@ class ResumeCheck:
             )
         if offset is not None:
             earlier = self._earlier(offset)
-            if earlier is not None:  # also where the slot is gone: a copy of a server has none
+            # Checked before the slot, because a copy of a server has no slots.
+            if earlier is not None:
                 return earlier
         if slot is None:
             return None if offset is None else self._missing(offset)
@@ -104,7 +107,7 @@ class ResumeCheck:
         return None if offset is None else self._gap(offset, slot)
 
     def _renamed(self, offset: Offset) -> bool:
-        """Tell whether ``offset`` is one of this database, and of another slot."""
+        """Return whether the offset is of another slot of this database."""
         return not self.belongs_here(offset) and _belongs_to(offset)[:2] == self._here[:2]
 
     def _missing(self, offset: Offset) -> SlotMissing:
@@ -116,8 +119,10 @@ class ResumeCheck:
         )
 
     def _earlier(self, offset: Offset) -> OffsetError | None:
-        """Return that this server has not been where the stored offset comes from, as one that was
-        restored from a copy."""
+        """Return the error for a server that never had the offset's WAL.
+
+        Such a server was restored from a copy.
+        """
         end_lsn, wal_end = offset.sole.position.end_lsn, self._catalogue.wal_end()
         if offset.sole.timeline > self._server.timeline:
             return OtherServer(
@@ -140,7 +145,7 @@ class ResumeCheck:
         return None
 
     def _gap(self, offset: Offset, slot: ReplicationSlot) -> OffsetError | None:
-        """Return what lies between the stored offset and what the slot can send."""
+        """Return the error for a slot that is ahead of the offset."""
         end_lsn = offset.sole.position.end_lsn
         gap = slot.confirmed_flush_lsn - end_lsn
         if gap <= 0 or self._properties.offset_mismatch_strategy in BELIEVES_SLOT:
@@ -151,10 +156,11 @@ class ResumeCheck:
         )
 
     def _parted_from(self, timeline: int) -> int | None:
-        """Return where this server's history left ``timeline``, None when it was never on it.
+        """Return the LSN at which the server left ``timeline``.
 
-        A line of the file is: timeline, the LSN where the next one began, a reason.
+        None means that it was never on it.
         """
+        # A line of the file has the timeline, the LSN at which the next one began, and a reason.
         for line in self._history(self._server.timeline).splitlines():
             words = line.split()
             if len(words) > 1 and words[0] == str(timeline):

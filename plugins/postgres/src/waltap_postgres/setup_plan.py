@@ -1,4 +1,4 @@
-"""What a start would make on the server, told before it: the SQL, and each captured table."""
+"""Plan a start's changes on the server, and list the captured tables."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -76,6 +76,8 @@ def set_identities(
             raise driver_error(error, properties) from error
 
 
+# The size of a locked table waits for the lock, so such tables are left out. The size of a partitioned
+# table is that of its leaves; other tables are in no partition tree.
 SIZES_SQL = """
 SELECT c.oid::int8,
        (SELECT sum(pg_table_size(t.relid))::int8 FROM pg_partition_tree(c.oid) t WHERE t.isleaf),
@@ -84,14 +86,12 @@ SELECT c.oid::int8,
  WHERE c.oid = ANY(%s) AND NOT EXISTS (
    SELECT FROM pg_locks l WHERE l.relation = c.oid AND l.mode = 'AccessExclusiveLock' AND l.granted)
 """
-"""The size of a table waits for whoever has locked it: such a one is left out. A partitioned table is its
-leaves; of no partition tree are the others."""
 
 SQL = re.compile(r"(?:ALTER|CREATE|DROP|GRANT|REVOKE|SELECT) ")
 
 
 class SetupPlanner:
-    """Tells what a connector with these parts would make. It changes nothing."""
+    """Plan the changes of a connector with these parts."""
 
     def __init__(
         self,
@@ -111,16 +111,16 @@ class SetupPlanner:
         snapshot_tables: Callable[[], Iterable[CatalogTable]],
         checks: Iterable[PreflightCheck],
     ) -> SetupPlan:
-        """Return what a start by ``decision`` makes. ``snapshot_tables`` gives those of which its
-        snapshot reads the rows, ``checks`` tell what stands in its way.
+        """Return the changes of a start by ``decision``.
 
+        ``snapshot_tables`` returns the tables that its snapshot reads; ``checks`` report obstacles.
         Raises: SourceError, OffsetError.
         """
         properties, slot = self._properties, None
         read = snapshot_tables() if decision.snapshot else ()
         statements = list(identity_statements(properties, captured))
         if decision.stream:
-            with suppress(PublicationMissing, IdentityMissing):  # which the checks tell of
+            with suppress(PublicationMissing, IdentityMissing):  # the checks report them
                 statements += self._publications.statements(new_slot=decision.exports)
         if decision.exports:
             decoder = self._context.decoder
@@ -130,7 +130,8 @@ class SetupPlanner:
         others = [each for check in checks if check.error for each in _mending(check.error)]
         signal = self._context.capture.signal_table
         if signal and set(statements) & set(others) and self._catalogue.relation(*signal) is None:
-            # they make both: the publication's statement names the tables that are there now
+            # Another role creates the signal table and the publication, whose statement names only
+            # the present tables.
             member = identifier(*signal)
             others.append(
                 f"ALTER PUBLICATION {identifier(properties.publication_name)} ADD TABLE {member}"
@@ -161,7 +162,8 @@ class SetupPlanner:
 
 
 def _as_sql(step: str) -> str:
-    """Return ``step`` of a remedy, a comment where it is no statement: some are done in a console."""
+    """Return a remedy's step, as a comment if it is no statement."""
+    # Some steps belong to a service's console.
     return step if SQL.match(step) and "…" not in step else f"-- {step}"
 
 
@@ -180,7 +182,7 @@ def _mending(error: WaltapError) -> Iterator[str]:
             | PrivilegeMissing()
         ):
             yield from map(_as_sql, str(facts["sql"]).split("; "))
-        case WalLevelTooLow():  # a restart, or the switch of a service, is no SQL
+        case WalLevelTooLow():  # a restart, or a service's switch, is no SQL
             for step in str(facts["sql"]).split("; "):
                 yield step.partition(" (")[0] if step.startswith("ALTER SYSTEM") else f"-- {step}"
         case _:

@@ -1,9 +1,11 @@
-"""Which transactions a snapshot already contains, when it was read beside an older slot, or a table of it
-later than the rest.
+"""Visibility of transactions in a snapshot, and their overlap with the stream.
 
-Source: PostgreSQL manual, "Transaction ID and Snapshot Information Functions" (pg_snapshot's text form
-``xmin:xmax:xip,…``). A commit's LSN alone cannot decide: a commit record may stand before the
-snapshot's LSN while the transaction was not yet visible to it.
+A snapshot that is read with an older slot contains changes that the stream sends, too. So does a
+table that is read later than the others. A commit's LSN alone cannot decide: its record may be
+before the snapshot's LSN while the snapshot does not see the transaction yet.
+
+Source: PostgreSQL manual, "Transaction ID and Snapshot Information Functions" (pg_snapshot's text
+form ``xmin:xmax:xip,…``).
 """
 
 from collections.abc import Mapping
@@ -19,19 +21,22 @@ __all__ = ["PostgresOverlap", "SnapshotVisibility", "changed_since"]
 
 HALF = 1 << 31
 WHOLE = 1 << 32
+# The first ordinary id; lower ones mark frozen rows, which are older than every transaction.
 FIRST_XID = 3
-"""Those below mean that the row is as old as can be."""
 
 
 class SnapshotVisibility:
-    """Which transactions a snapshot saw; all of them committed before ``horizon``."""
+    """Describe which transactions a snapshot saw.
+
+    All of them committed before the LSN ``horizon``.
+    """
 
     def __init__(self, xmin: int, xmax: int, in_progress: frozenset[int], horizon: int) -> None:
         self.xmin, self.xmax, self.in_progress, self.horizon = xmin, xmax, in_progress, horizon
 
     @classmethod
     def parse(cls, text: str) -> "SnapshotVisibility | None":
-        """Return what `Offset.visible_in` says, None when it is empty."""
+        """Return the visibility of `Offset.visible_in`, None if empty."""
         if not text:
             return None
         snapshot, _, horizon = text.partition("@")
@@ -39,13 +44,14 @@ class SnapshotVisibility:
 
     @classmethod
     def of_snapshot(cls, text: str, horizon: int = 0) -> "SnapshotVisibility":
-        """Return what the snapshot saw that the server writes as ``text``."""
+        """Return the visibility of a snapshot that the server printed."""
         xmin, xmax, in_progress = text.split(":")
         running = frozenset(int(xid) for xid in in_progress.split(",") if xid)
         return cls(int(xmin), int(xmax), running, horizon)
 
     def saw(self, xid: int) -> bool:
-        """Tell whether the 32-bit ``xid`` of the stream had committed in the snapshot's eyes."""
+        """Return whether the snapshot saw the stream's 32-bit ``xid``."""
+        # The missing upper bits are those of the nearest id.
         wide = (self.xmax & ~(WHOLE - 1)) | xid
         if wide > self.xmax + HALF:
             wide -= WHOLE
@@ -54,19 +60,18 @@ class SnapshotVisibility:
         return wide < self.xmax and wide not in self.in_progress
 
     def contains(self, part: TransactionPart) -> bool:
-        """Tell whether the snapshot saw the transaction of ``part``."""
+        """Return whether the snapshot saw the transaction of ``part``."""
         return part.xid is not None and part.commit_lsn <= self.horizon and self.saw(part.xid)
 
 
 def changed_since(then: SnapshotVisibility, now: SnapshotVisibility) -> tuple[str, bool]:
-    """Return the SQL condition that a row, visible ``now``, was written by a transaction that ``then`` did
-    not see; and whether rows that it does not hold for are certain to be as they were then, and the others
-    not.
+    """Return the SQL condition that a row was written after ``then``.
 
-    ``xmin`` is 32 bits of a number that has 64: a row of four thousand million transactions ago may look
-    as if it were new. That cannot be where there were not as many yet. A subtransaction of one that was in
+    The row is visible ``now``, and a transaction that ``then`` did not see wrote it. The second value
+    says whether the condition is certain for every row. A subtransaction of a transaction that was in
     progress then counts as seen.
     """
+    # ``xmin`` has 32 bits of a 64-bit id. After a wrap-around, a very old row may look new.
     started = now.xmax - then.xmax
     xmin = "xmin::text::int8"
     terms = [f"(({xmin} - {then.xmax % WHOLE}) & {WHOLE - 1}) < {started}"]
@@ -77,20 +82,26 @@ def changed_since(then: SnapshotVisibility, now: SnapshotVisibility) -> tuple[st
 
 
 class PostgresOverlap:
-    """Leaves out of a stream what a snapshot has read already: of the tables that it read, changes by
-    transactions that it saw. Logical messages are in no snapshot: all of them stay."""
+    """Drop changes of a stream that a snapshot already contains.
+
+    They are changes of tables that it read, by transactions that it saw. Logical messages are in no
+    snapshot, so all of them stay.
+    """
 
     def __init__(
         self, whole: SnapshotVisibility | None, tables: Mapping[str, SnapshotVisibility]
     ) -> None:
-        """``tables``: by OID and by schema.table, as `Offset.visible_in`. ``whole``: of all tables."""
+        """Keep the visibilities: ``whole`` of all tables, ``tables`` of some.
+
+        ``tables`` are by OID and by schema.table, as in `Offset.visible_in`.
+        """
         self._whole, self._tables = whole, tables
         every = [*tables.values(), *([whole] if whole else [])]
         self.horizon = max((each.horizon for each in every), default=0)
 
     @classmethod
     def parse(cls, visible: str, visible_in: Mapping[str, str]) -> "PostgresOverlap | None":
-        """Return what an offset says, None when it says nothing."""
+        """Return the overlap of an offset, None without any."""
         tables = {
             name: seen
             for name, text in visible_in.items()
@@ -100,7 +111,7 @@ class PostgresOverlap:
         return cls(whole, tables) if whole or tables else None
 
     def filter(self, parts: list[TransactionPart]) -> list[TransactionPart]:
-        """Return ``parts`` without the changes that the snapshot contains; no part is left out."""
+        """Return all ``parts`` without changes that the snapshot contains."""
         for part in parts:
             if part.xid is None or part.commit_lsn > self.horizon:
                 continue
@@ -114,7 +125,10 @@ class PostgresOverlap:
 
 
 def _leave_out(part: TransactionPart, names: set[str] | None) -> None:
-    """Take the changes of the tables in ``names``, None: of all, out of a part."""
+    """Remove the changes of tables from a part.
+
+    ``names`` are the tables, None means all.
+    """
     kept: list[Change] = []
     numbers: list[int] = []
     for number, change in zip(part.numbers(), part.changes, strict=True):
@@ -127,11 +141,9 @@ def _leave_out(part: TransactionPart, names: set[str] | None) -> None:
 
 
 def _without(change: Change, names: set[str] | None) -> Change | None:
-    """Return a change without the tables in ``names``, None when nothing stays.
-
-    A table of another number that had the name before is left out as well: what is at the destination
-    under that name is what the snapshot read.
-    """
+    """Return a change without the tables in ``names``, None if empty."""
+    # A table with another OID that had the name before is removed, too: under that name the
+    # destination has the rows of the snapshot.
 
     def among(relation: Relation) -> bool:
         return names is None or str(relation.oid) in names or relation.name in names

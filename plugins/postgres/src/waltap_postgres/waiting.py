@@ -1,10 +1,9 @@
-"""How every wait for the server goes: it ends with a stop, and over a link that passes nothing.
+"""Waits for the server that end at a stop, and on a dead link.
 
-Nothing here or elsewhere in this package blocks in libpq or in the socket: a `ServerWait` looks
-every tenth
-of a second whether the run is to stop, and, when nothing has come for half of the receive timeout, asks
-the server over another connection what it is busy with (`connection.busy`). A lock, a long query or a
-large transaction are things to wait for; a server that waits for us, or gives no answer, is not.
+Nothing in this package blocks in libpq or in the socket. A `ServerWait` checks every tenth of a
+second whether the run must stop. After half of the receive timeout without data, it asks the server
+over another connection whether it is busy (`connection.busy`). A lock, a long query or a large
+transaction are reasons to wait. A server that waits for the client, or does not answer, is none.
 """
 
 import contextlib
@@ -33,10 +32,10 @@ __all__ = [
 
 READ, WRITE = select.POLLIN, select.POLLOUT
 POLL_S = 0.1
+# A query may run for so long after a stop; the queries of a clean end take milliseconds.
 STOP_GRACE_S = 0.5
-"""After a stop a query may go on for so long: what a clean end asks for is a matter of milliseconds."""
+# The same for the clean end itself, which drops a slot or a publication on a slow server.
 END_GRACE_S = 5.0
-"""So long, when it is the clean end itself: a slot or a publication is dropped, on a slow server."""
 CANCEL_S = 0.5
 
 T = TypeVar("T")
@@ -48,11 +47,11 @@ def _never() -> bool:
 
 
 class ServerWaits:
-    """What the waits of one connector have in common.
+    """Hold the rules for all waits of one connector.
 
-    ``stopping`` tells that the run is to end. ``timeout_s`` is the receive timeout, 0 for none. ``busy``
-    asks another way whether the server still works on what a connection waits for. ``deadline_s`` ends
-    every wait, also for a server that is busy.
+    ``stopping`` returns whether the run must end. ``timeout_s`` is the receive timeout, 0 for none.
+    ``busy`` asks the server over another connection whether it works for a connection.
+    ``deadline_s`` ends every wait, also for a busy server.
     """
 
     def __init__(
@@ -70,11 +69,14 @@ class ServerWaits:
         self.connection_class = watched(self)
 
     def ends(self) -> None:
-        """What is asked from here on belongs to the end, and is waited for."""
+        """Wait longer from now on: these queries belong to the clean end."""
         self._grace_s = END_GRACE_S
 
     def check(self, began: float) -> None:
-        """End a wait that began at ``began`` when a stop has come. Raises: StopRequested."""
+        """End a wait that began at ``began`` after a stop.
+
+        Raises: StopRequested.
+        """
         if not self.stopping():
             return
         now = time.monotonic()
@@ -89,7 +91,7 @@ class ServerWaits:
 
 
 class ServerWait:
-    """One wait for the server: for an answer, or for the next bytes of one."""
+    """Wait for an answer of the server, or for its next bytes."""
 
     __slots__ = ("_asked", "_began", "_heard", "_pgconn", "_watch")
 
@@ -99,9 +101,9 @@ class ServerWait:
         self._asked = False
 
     def ready(self, fd: int, events: int) -> int:
-        """Return which of ``events`` (READ, WRITE) can be done, 0 after a tenth of a second.
+        """Return the possible ones of ``events``, 0 after a tenth of a second.
 
-        Raises: StopRequested, ConnectionLost.
+        The events are READ and WRITE. Raises: StopRequested, ConnectionLost.
         """
         poll = select.poll()
         poll.register(fd, events)
@@ -110,7 +112,7 @@ class ServerWait:
         if found:
             mask = found[0][1]
             self._heard, self._asked = now, False
-            # an error or the other side's end shows when it is read
+            # A read shows an error or the end of the connection.
             return mask & events or events
         watch = self._watch
         watch.check(self._began)
@@ -121,7 +123,7 @@ class ServerWait:
         return 0
 
     def _ask(self, now: float, timeout_s: float, busy: Busy) -> None:
-        """At half of the timeout, and at its end, ask whether there is something to wait for."""
+        """Ask at half of the timeout, and at its end, if the server is busy."""
         silence = now - self._heard
         if silence < (timeout_s if self._asked else timeout_s / 2):
             return
@@ -134,14 +136,14 @@ class ServerWait:
 
 
 def readable(fd: int) -> bool:
-    """Tell whether something waits in the socket: it may have come while another question was asked."""
+    """Return whether the socket has data, which may have just arrived."""
     poll = select.poll()
     poll.register(fd, READ)
     return bool(poll.poll(0))
 
 
 def watched(watch: ServerWaits) -> "type[psycopg.Connection[tuple[Any, ...]]]":
-    """Return the class of connections whose every wait is a `ServerWait`, also while they connect."""
+    """Return the class of connections that always wait by `ServerWait`."""
 
     class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
         @classmethod
@@ -161,7 +163,7 @@ def watched(watch: ServerWaits) -> "type[psycopg.Connection[tuple[Any, ...]]]":
                 raise
 
         def _give_up(self, gen: Any) -> None:
-            """Cancel what runs; where that does not help in time, leave the connection."""
+            """Cancel the query, or close the connection if that takes long."""
             cancel(self)
             with contextlib.suppress(psycopg.Error, ConnectionLost):
                 _drive(
@@ -174,15 +176,19 @@ def watched(watch: ServerWaits) -> "type[psycopg.Connection[tuple[Any, ...]]]":
 
 
 def cancel(connection: "psycopg.Connection[Any]") -> None:
-    """Ask the server to end what runs; asking is a connection of its own, which may hang too. libpq
-    before 17 would block for as long as that does, the whole process: it is not asked."""
+    """Ask the server to cancel the running query."""
+    # The request uses a connection of its own, which may hang, too. libpq before 17 would block the
+    # whole process for that time, so it does not send one.
     if psycopg.capabilities.has_cancel_safe():
         with contextlib.suppress(psycopg.Error):
             connection.cancel_safe(timeout=CANCEL_S)
 
 
 def _drive(gen: Generator[Any, Any, T], fd: int, waiting: ServerWait) -> T:
-    """Run a psycopg generator to its end: it yields what it waits for, and is sent what is ready."""
+    """Run a psycopg generator to its end.
+
+    It yields the events that it waits for, and receives the events that are ready.
+    """
     try:
         wanted = next(gen)
         while True:
@@ -200,7 +206,7 @@ def _drive(gen: Generator[Any, Any, T], fd: int, waiting: ServerWait) -> T:
 
 
 def _checked(gen: Generator[Any, Any, T], watch: ServerWaits) -> Generator[Any, Any, T]:
-    """Pass a connecting generator on; end it when a stop comes while nothing is ready."""
+    """Yield a connecting generator's waits, and end it at a stop."""
     began = time.monotonic()
     try:
         wanted = next(gen)
@@ -215,7 +221,10 @@ def _checked(gen: Generator[Any, Any, T], watch: ServerWaits) -> Generator[Any, 
 
 
 def pause(seconds: float, *, stopping: Callable[[], bool]) -> None:
-    """Wait so many seconds. Raises: StopRequested."""
+    """Wait for ``seconds``.
+
+    Raises: StopRequested.
+    """
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if stopping():
