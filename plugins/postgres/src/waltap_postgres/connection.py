@@ -1,4 +1,4 @@
-"""Connections to the server: parameters, session settings, and libpq errors as ours."""
+"""Open connections with their session settings, and translate libpq's errors."""
 
 import contextlib
 import ipaddress
@@ -59,17 +59,18 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# Names of hosts to addresses, in a wait that a stop ends.
+# Resolve the names of hosts in a wait that a stop ends.
 #
-# The system's resolver blocks whoever asks it, for half a minute where name servers do not
-# answer. psycopg asks it in the caller's thread before it connects, unless it is told addresses.
+# The system's resolver blocks its caller, for half a minute if name servers do not answer. psycopg
+# calls it in the caller's thread before it connects, unless it gets addresses.
 
 
 def with_addresses(conninfo: str, watch: ServerWaits) -> str:
-    """Return libpq's connection string ``conninfo`` with the addresses of the hosts that it names.
+    """Return libpq's connection string with the hosts' addresses.
 
-    A host of several addresses stands there once for each, in the resolver's order. Raises:
-    StopRequested; psycopg.OperationalError where a name has no address; UnicodeError for what is no name.
+    A host with several addresses is repeated for each, in the resolver's order. Raises:
+    StopRequested; psycopg.OperationalError for a name without an address; UnicodeError for an
+    invalid name.
     """
     parameters = conninfo_to_dict(conninfo)
     if parameters.get("hostaddr") or not parameters.get("host"):
@@ -98,7 +99,7 @@ def with_addresses(conninfo: str, watch: ServerWaits) -> str:
 
 def _is_name(host: str) -> bool:
     if not host or host.startswith(("/", "@")):
-        return False  # a socket's folder
+        return False  # the folder of a socket
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return False
@@ -106,7 +107,8 @@ def _is_name(host: str) -> bool:
 
 
 def _resolved(host: str, port: str, watch: ServerWaits) -> list[str]:
-    """Ask the resolver in a thread, which is left alone with it when a stop comes first."""
+    """Return the addresses of a host."""
+    # A stop leaves the thread behind, because nothing can end the resolver's wait.
     answers: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -154,14 +156,14 @@ SELECT 1 FROM pg_stat_activity
 
 COPYING = frozenset((pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH))
 
+# A link is dead after a minute without a sign from the other kernel; the system's own values are hours.
+# A busy server still answers at this level, however long it decodes.
 DEAD_LINK = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""After a minute without a sign from the other side's kernel a link is dead; the system's own values are
-hours. A server that is busy still answers at this level, however long it decodes."""
 
 
 def conninfo(
@@ -171,9 +173,10 @@ def conninfo(
     replication: bool = False,
     stopping: Callable[[], bool] = lambda: False,
 ) -> str:
-    """Return libpq's connection string; ``role`` is what the connection is for (application_name).
+    """Return libpq's connection string.
 
-    ``stopping`` ends the wait for a password that a command gives. Raises: WaltapError, StopRequested.
+    ``role`` is the connection's purpose (application_name). ``stopping`` ends the wait for a command
+    that prints the password. Raises: WaltapError, StopRequested.
     """
     own = properties.parameters
     host, port = properties.addresses
@@ -203,7 +206,7 @@ def conninfo(
 def watch(
     properties: PostgresProperties, stopping: Callable[[], bool] = lambda: False
 ) -> ServerWaits:
-    """Return how to wait for the server of ``properties``."""
+    """Return the rules for waits of a profile's connections."""
     timeout_s = properties.receive_timeout_ms / 1000
 
     def ask(pgconn: "pq.abc.PGconn") -> bool:
@@ -219,11 +222,11 @@ def busy(
     *,
     within_s: float,
 ) -> bool:
-    """Ask over a connection of its own whether the server still works on what ``pgconn`` waits for.
+    """Return whether the server still works for ``pgconn``.
 
-    It does not when it is idle or waits for the client: then what it sent, or was sent, is lost. It
-    counts as lost, too, when it does not answer ``within_s``. One that refuses the question is there.
-    Raises: StopRequested.
+    The question uses another connection. A backend that is idle or waits for the client does not
+    work: a request or its answer is lost. So it is without an answer ``within_s`` seconds. A server
+    that refuses the question is alive. Raises: StopRequested.
     """
     where = {"host": pgconn.host, "hostaddr": pgconn.hostaddr, "port": pgconn.port}
     own = {f"driver.{name}": value.decode() for name, value in where.items() if value}
@@ -248,11 +251,11 @@ def _opened(
     replication: bool = False,
     plugin: str = "",
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open a connection in autocommit. psycopg waits for the server in Python: PQconnectdb would hold
-    every other thread.
+    """Open a connection in autocommit.
 
-    Raises: SourceError, StopRequested; ConfigurationError for parameters that libpq does not have.
+    Raises: SourceError, StopRequested; ConfigurationError for unknown parameters of libpq.
     """
+    # psycopg waits in Python; PQconnectdb would block every other thread.
     try:
         text = Secret(
             conninfo(properties, role=role, replication=replication, stopping=watch.stopping)
@@ -269,7 +272,8 @@ def _opened(
         without_frames(error)
         words = str(error).strip().removeprefix("connection is bad: ")
         unsent = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
-        if unsent or re.match(r"invalid \S+ value", words):  # libpq refuses the connection string
+        # libpq refuses the connection string itself.
+        if unsent or re.match(r"invalid \S+ value", words):
             names = ", ".join(sorted(properties.libpq)) or "database.*"
             problem = PropertyProblem(names, words, allowed="what libpq's documentation says of it")
             raise ConfigurationError([problem]) from error
@@ -285,7 +289,7 @@ def _opened(
 
 
 def identify(properties: PostgresProperties) -> dict[str, str]:
-    """Return what error messages may say of where we connect: never a password."""
+    """Return the facts about the connection for errors, without password."""
     return {
         "slot": properties.slot_name,
         "user": properties.user,
@@ -298,7 +302,7 @@ def identify(properties: PostgresProperties) -> dict[str, str]:
 def driver_error(
     error: psycopg.Error, properties: PostgresProperties, plugin: str = ""
 ) -> WaltapError:
-    """Return what a psycopg error means."""
+    """Return the error for a psycopg error."""
     text = str(error.diag.message_primary or error).strip()
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         return unreachable(text, properties)
@@ -308,7 +312,8 @@ def driver_error(
 
 
 def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
-    """Return what a failed connection attempt means: libpq gives text, no SQLSTATE."""
+    """Return the error for a failed connection attempt."""
+    # libpq reports such failures by text, without SQLSTATE.
     lines = text.strip().splitlines() or ["connection failed"]
     refused = None if "FATAL:" in text else SystemRefused.told(lines[0])
     if refused is not None:
@@ -361,7 +366,8 @@ def connect(
 def _begin_as_user_wants(
     connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties
 ) -> None:
-    """Run ``database.initial.statements``, and remember the path that they leave for SQL of its user."""
+    """Run ``database.initial.statements`` and store their search_path."""
+    # The profile's own SQL runs with that path.
     connection.execute(b"SET search_path TO DEFAULT")
     for statement in _statements(properties.initial_statements):
         connection.execute(statement.encode())
@@ -371,7 +377,10 @@ def _begin_as_user_wants(
 
 @contextmanager
 def users_path(connection: "psycopg.Connection[tuple[Any, ...]]") -> Iterator[None]:
-    """Let SQL of a profile find what it finds in a session of its user; ``connection`` is `connect`'s."""
+    """Resolve names as in a session of the profile's user.
+
+    ``connection`` comes from `connect`.
+    """
     connection.execute(USERS_PATH)
     try:
         yield
@@ -417,9 +426,9 @@ def _statements(text: str | None) -> Sequence[str]:
 
 
 class PostgresSession:
-    """A connection at libpq's level: for replication commands, and for COPY read from its socket.
+    """Run replication commands, and COPY that is read from the socket.
 
-    ``connection`` is psycopg's view of it, for ordinary queries between those.
+    It works at libpq's level. ``connection`` is the psycopg connection for ordinary queries.
     """
 
     def __init__(
@@ -431,7 +440,10 @@ class PostgresSession:
         replication: bool = False,
         plugin: str = "",
     ) -> None:
-        """Connect. Raises: SourceError, ConfigurationError, StopRequested."""
+        """Open the connection.
+
+        Raises: SourceError, ConfigurationError, StopRequested.
+        """
         self.properties, self.plugin, self.watch = properties, plugin, watch
         self.replication = replication
         self.connection = _opened(
@@ -443,11 +455,11 @@ class PostgresSession:
     def execute(
         self, sql: str, *, alone: bool = False, meanwhile: Callable[[float], None] | None = None
     ) -> list[tuple[str | None, ...]]:
-        """Run a simple query; return its rows as text.
+        """Run a simple query and return its rows as text.
 
-        ``alone``: by the protocol that takes no second statement. ``meanwhile`` is called twice a second
-        with the seconds since the command while there is no answer; what it raises cancels the command.
-        Raises: SourceError, StopRequested.
+        ``alone`` uses the protocol that takes only one statement. ``meanwhile`` is called twice a
+        second with the seconds since the command until the answer comes; its exception cancels the
+        command. Raises: SourceError, StopRequested.
         """
         result = self.result(sql, alone=alone, meanwhile=meanwhile)
         if result.status in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
@@ -468,9 +480,10 @@ class PostgresSession:
         parse_only: bool = False,
         meanwhile: Callable[[float], None] | None = None,
     ) -> "pq.abc.PGresult":
-        """Run a query, or only parse it; return its last result, or the first that begins a COPY.
+        """Run a query, or only parse it, and return its last result.
 
-        Raises: ConnectionLost, StopRequested; a query that fails is a result.
+        The first result that begins a COPY is returned instead. A failed query is a result, too.
+        Raises: ConnectionLost, StopRequested.
         """
         pgconn, query, last = self.pgconn, sql.encode(), None
         began = time.monotonic()
@@ -513,7 +526,8 @@ class PostgresSession:
     def parsed(self, sql: str) -> str:
         """Return the parse tree of one statement as the server prints it.
 
-        It is neither planned nor run. A transaction is open. Raises: SourceError, StopRequested.
+        The server neither plans nor runs the statement. A transaction must be open. Raises:
+        SourceError, StopRequested.
         """
         details: list[str] = []
 
@@ -532,7 +546,7 @@ class PostgresSession:
         return next((text for text in details if text.lstrip().startswith("{QUERY")), "")
 
     def cancel(self) -> None:
-        """End the command at hand; the connection is closed where that does not help in time."""
+        """Cancel the running command, or close the connection after a while."""
         deadline = time.monotonic() + CANCEL_S
         with suppress(psycopg.Error):
             cancel(self.connection)
@@ -548,17 +562,23 @@ class PostgresSession:
         self.close()
 
     def wait_readable(self) -> None:
-        """Wait until the socket can be read. Raises: ConnectionLost, StopRequested."""
+        """Wait until the socket has data.
+
+        Raises: ConnectionLost, StopRequested.
+        """
         waiting = self.watch.waiting(self.pgconn)
         while not waiting.ready(self.pgconn.socket, READ):
             pass
 
     def busy(self) -> bool:
-        """Ask another way whether the server works on what this connection waits for."""
+        """Return whether the server still works for this connection."""
         return self.watch.busy is not None and self.watch.busy(self.pgconn)
 
     def error(self, result: "pq.abc.PGresult", *, streaming: bool = False) -> WaltapError:
-        """Return what a failed result means; ``streaming``: it ended a stream of changes."""
+        """Return the error for a failed result.
+
+        ``streaming``: the result ended a stream of changes.
+        """
         sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
         message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
         text = message.decode("utf-8", "replace").strip()
@@ -578,8 +598,10 @@ class PostgresSession:
         self.connection.close()
 
     def leave(self) -> None:
-        """Close the connection, and wait a moment for the server's end of it: only then are a walsender's
-        place and its slot free for the next."""
+        """Close the connection and wait a moment for the server's end.
+
+        Only then can another connection use the walsender and the slot.
+        """
         with (
             suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self.pgconn.socket)) as link,
@@ -587,7 +609,7 @@ class PostgresSession:
             self.close()
             link.shutdown(socket.SHUT_WR)
             deadline = time.monotonic() + LEAVE_S
-            # a server inside a large transaction may go on sending for long
+            # A server inside a large transaction may send for a long time.
             while (left := deadline - time.monotonic()) > 0:
                 link.settimeout(left)
                 if not link.recv(LEAVE_BYTES):

@@ -1,4 +1,4 @@
-"""Connections that cannot be made for a reason of their own: a pooler in between, or certificates."""
+"""Errors of connections: poolers, certificates and outdated passwords."""
 
 import re
 
@@ -45,17 +45,18 @@ class CertificateRefused(SourceError):
     remedy = "{way}. `waltap doctor FILE` tells whether it fits."
 
 
+# Messages of PgBouncer and similar poolers. PostgreSQL calls its own parameters `unrecognized`.
 POOLERS = re.compile(
     r"unsupported startup parameter|PgBouncer|pgbouncer|Tenant or user not found|no such database: "
     r"|no more connections allowed \(max_client_conn\)|query_wait_timeout"
 )
-"""What PgBouncer and those like it say, and no PostgreSQL: its own parameters are `unrecognized`."""
 
+# Messages of the SQL parser about replication commands: a pooler dropped the parameter ``replication``.
 NO_WALSENDER = re.compile(
     r'at or near "(?:IDENTIFY_SYSTEM|CREATE_REPLICATION_SLOT|START_REPLICATION|TIMELINE_HISTORY)"'
 )
-"""What the SQL parser says of replication commands: somebody left the parameter ``replication`` out."""
 
+# Pattern of libpq's and OpenSSL's message → the remedy; the first match counts.
 CERTIFICATES = (
     (
         r"does not match host name",
@@ -99,24 +100,25 @@ CERTIFICATES = (
         "Switch TLS on at the server (ssl = on); database.sslmode=prefer or disable goes without",
     ),
 )  # fmt: skip
-"""What libpq and OpenSSL say, first match first, and what helps."""
 
 
 def password_outdated(error: SourceError) -> PasswordOutdated | None:
-    """Return what a refused authentication means where the next try has another password; None where it
-    is not the password that was refused."""
+    """Return the error for a refused password that may change.
+
+    None means that the server refused something else.
+    """
     if "authentication failed" in error.problem or "no password supplied" in error.problem:
         return PasswordOutdated(error.problem, **error.fields)
     return None
 
 
 def pooler_told(text: str, address: str) -> PoolerInTheWay | None:
-    """Return the error where ``text`` is what a pooler says."""
+    """Return the error for a pooler's message, None for another."""
     return PoolerInTheWay(text, address=address) if POOLERS.search(text) else None
 
 
 def certificate_refused(text: str, address: str) -> CertificateRefused | None:
-    """Return the error where ``text`` is about TLS."""
+    """Return the error for a message about TLS, None for another."""
     for pattern, way in CERTIFICATES:
         if re.search(pattern, text):
             return CertificateRefused(text, way=way.format(address=address))

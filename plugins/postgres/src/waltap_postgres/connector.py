@@ -59,12 +59,12 @@ __all__ = ["PostgresConnector"]
 
 log = logging.getLogger(__name__)
 
+# Reason to refuse a blocking snapshot of a table that has just joined the publication.
 NOT_YET = "it joined the publication, and the stream does not bring its changes yet"
-"""Of a table that is asked for at once."""
 
 
 class PostgresConnector(Connector):
-    """Captures from one database of a PostgreSQL server."""
+    """Capture from one database of a PostgreSQL server."""
 
     catalogue: PostgresCatalogue
 
@@ -116,10 +116,10 @@ class PostgresConnector(Connector):
             raise
         context.memory.open(f"{self.server.system_id}/{properties.dbname}")
 
-    # --- what there is ------------------------------------------------------------------------
+    # --- the server's objects ------------------------------------------------------------------------
 
     def captured(self) -> list[CatalogTable]:
-        """Return the tables that the profile wants, as the catalogue has them."""
+        """Return the captured tables from the catalogue."""
         if self._captured is None:
             self._captured = self._captured_of(self.catalogue)
         return self._captured
@@ -216,7 +216,7 @@ class PostgresConnector(Connector):
         self._slots.drop(belonging.name)
         self.context.belongings.forget([belonging])
 
-    # --- how to start -------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------
 
     def prepare(self, offset: Offset | None) -> StartPosition:
         decision = self._decide(offset)
@@ -240,14 +240,14 @@ class PostgresConnector(Connector):
         offset = decision.offset
         if slot is not None:
             if slot.temporary:
-                slot = self._read_slot()  # it went with the connection that made it
+                slot = self._read_slot()  # a temporary slot ends with its connection
             else:
                 take(self.context, self._belonging("slot", slot.name), decision, offset)
                 if self.properties.slot_failover and not (slot.failover or decision.anew):
                     self._replication = self._replication_session()
                     self._slots.set_failover(self._replication, slot.name)
         self._publications.make(new_slot=decision.anew)
-        coverage = self._publications.coverage()  # as of before the slot
+        coverage = self._publications.coverage()  # before the slot exists
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
             self._captured = None
@@ -262,7 +262,7 @@ class PostgresConnector(Connector):
         return covered(start, coverage, offset, slot, steady=self._snapshot.steady)
 
     def _decide(self, offset: Offset | None) -> StartupPlan:
-        """Decide, and ask the snapshot mode about tables by what was decided."""
+        """Plan the start, and set it for the snapshot mode's answers."""
         slot = self._read_slot()
         known = situation(
             self.properties,
@@ -332,7 +332,7 @@ class PostgresConnector(Connector):
         )
 
     def _while_slot_is_made(self, seconds: float) -> None:
-        """Called every half second."""
+        """Check for a stop and for blocking locks every half second."""
         if self.context.stopping():
             raise StopRequested
         self._snapshot.look_after_locks()
@@ -341,8 +341,11 @@ class PostgresConnector(Connector):
     def _start_with_old_slot(
         self, offset: Offset | None, slot: ReplicationSlot, *, snapshot: bool
     ) -> StartPosition:
-        """Go on with a slot that exists. A snapshot beside it cannot use an exported snapshot: the
-        stream leaves out, up to where the server stood, what the snapshot saw of tables that it read."""
+        """Return the start with an existing slot.
+
+        It exports no snapshot. So the stream drops the changes that a new snapshot already has of its
+        tables.
+        """
         begin = slot.confirmed_flush_lsn
         whole = None if offset is None or offset.snapshot is not None else offset
         if whole is not None:
@@ -409,7 +412,8 @@ class PostgresConnector(Connector):
         return self.captured(), self._publications.names
 
     def snapshot_over(self, *, completed: bool) -> None:
-        self._snapshot.close()  # where others read chunks of it, it still has locks, and holds old rows
+        # While other processes read its chunks, it holds locks and keeps old rows.
+        self._snapshot.close()
         self._reading, self._exported = False, None
         self._terms.after(completed=completed)
 
@@ -438,7 +442,8 @@ class PostgresConnector(Connector):
         return given_up(self.context, self.properties.slot_name, self._publications.meant(error))
 
     def _open_stream(self, sql: str) -> ReplicationTransport:
-        """Start replication; between our look at the slot and this, another may have taken it."""
+        """Start replication and return the stream's transport."""
+        # Another process may have taken the slot since the last look at it.
         while True:
             session = self._replication or self._replication_session()
             self._replication = None
@@ -484,7 +489,7 @@ class PostgresConnector(Connector):
         )
 
     def _forget(self, oid: int, lsn: int) -> None:
-        """Let go of a relation that is gone, no row of which commits behind ``lsn``."""
+        """Forget a dropped relation without commits after ``lsn``."""
         self._descriptions.forget(oid)
         self.context.forget(oid, lsn)
 
@@ -515,7 +520,7 @@ class PostgresConnector(Connector):
         return {str(o): name for o, name in tables if name != self.context.capture.signal_table}
 
     def _captured_places(self) -> dict[str, tuple[str, str]]:
-        """Return those of `existing_tables` that the profile wants, also such as came since the start."""
+        """Return the captured ones of `existing_tables`, also new ones."""
         captures = self.context.captures
         return {oid: place for oid, place in self.existing_tables().items() if captures(*place)}
 
@@ -584,7 +589,7 @@ class PostgresConnector(Connector):
     # --- end ----------------------------------------------------------------------------------
 
     def undo(self) -> None:
-        """Drop the slot and the publications that this connector made."""
+        """Drop the slot and the publications that this connector created."""
         self._watch.ends()
         if self._made_slot:
             self._release()
@@ -593,7 +598,10 @@ class PostgresConnector(Connector):
         self._publications.undo()
 
     def finish(self) -> bool:
-        """Do what a clean stop asks for: ``slot.drop.on.stop``, ``publication.drop.on.stop``."""
+        """Drop slot and publications at a clean stop, as the profile says.
+
+        The properties are ``slot.drop.on.stop`` and ``publication.drop.on.stop``.
+        """
         self._watch.ends()
         properties = self.properties
         self._release()
@@ -614,7 +622,8 @@ class PostgresConnector(Connector):
             self._chunks.close()
         self._release()
         if self.properties.slot_temporary and self.properties.publication_drop_on_stop:
-            with suppress(WaltapError):  # a run that leaves nothing behind may also end by an error
+            # A run that leaves nothing on the server may also end by an error.
+            with suppress(WaltapError):
                 self._publications.drop(self.context.made.publications)
         self._connection.close()
 
@@ -622,6 +631,6 @@ class PostgresConnector(Connector):
 def _memberships(texts: Mapping[str, Sequence[str | None]]) -> dict[str, Membership]:
     found = {}
     for oid, each in texts.items():
-        with suppress(msgspec.ValidationError):  # an earlier version kept others
+        with suppress(msgspec.ValidationError):  # an earlier version stored other fields
             found[oid] = msgspec.convert(each, Membership)
     return found

@@ -1,4 +1,4 @@
-"""Options of the JDBC driver, which Debezium's files may hold: what libpq has for each, or why none.
+"""Translate options of the JDBC driver in Debezium's files to libpq's.
 
 Source: pgjdbc 42.7, "Connection parameters"; PostgreSQL 18, "Parameter Key Words" of libpq.
 """
@@ -59,6 +59,7 @@ def _gss(value: str) -> dict[str, str]:
     return {"gssencmode": "prefer" if word == "allow" else word}
 
 
+# Option of the JDBC driver → libpq's parameters with its value.
 EQUIVALENT: Final[Mapping[str, Equivalent]] = {
     "ApplicationName": _same("application_name"),
     "applicationName": _same("application_name"),
@@ -74,8 +75,8 @@ EQUIVALENT: Final[Mapping[str, Equivalent]] = {
     "targetServerType": _target,
     "tcpKeepAlive": _keepalive,
 }
-"""Option of the JDBC driver → libpq's parameters with its value."""
 
+# Options of parts that only Java has: statement caches, result sets, class loaders, JAAS, its log.
 NEEDLESS: Final = frozenset(
     {
         *("adaptiveFetch", "adaptiveFetchMaximum", "adaptiveFetchMinimum", "defaultRowFetchSize"),
@@ -94,7 +95,6 @@ NEEDLESS: Final = frozenset(
         *("jaasApplicationName", "jaasLogin", "sspiServiceClass", "xmlFactoryFactory"),
     }
 )
-"""Options of parts that are Java's: statement caches, result sets, class loaders, JAAS, its log."""
 
 JAVA_CLASS: Final = "it names a Java class; "
 REFUSED: Final[Mapping[str, str]] = {
@@ -119,9 +119,10 @@ REFUSED: Final[Mapping[str, str]] = {
     "replication": "waltap says which of its connections replicates",
 }
 
+# Names without a capital letter that may follow ``database.``; waltap has its own of the others.
 OF_BOTH: Final = frozenset({"autosave", "stringtype", "service", "options", "gsslib"})
-"""Names without a capital letter that ``database.`` may stand before; of others waltap has its own."""
 
+# Options that Debezium also passes to the driver as ``database.NAME``, and waltap does not declare.
 OPTION_NAMES: Final = frozenset(
     {
         *EQUIVALENT,
@@ -131,13 +132,13 @@ OPTION_NAMES: Final = frozenset(
         *("socketFactoryArg", "sslfactoryarg", "sslhostnameverifier", "sslpasswordcallback"),
     }
 ) - {"tcpKeepAlive"}
-"""Options that Debezium hands to the driver by ``database.NAME`` too, which waltap does not declare."""
 
 
 def libpq_of(given: Mapping[str, str]) -> dict[str, str]:
-    """Return libpq's parameters for options by their full names, ``driver.NAME`` or ``database.NAME``.
+    """Return libpq's parameters for options.
 
-    The names of libpq's own parameters have no capital letters: they stay, and win.
+    The options have their full names, ``driver.NAME`` or ``database.NAME``. libpq's own parameters,
+    whose names have no capital letters, stay and win.
     """
     made: dict[str, str] = {}
     own: dict[str, str] = {}
@@ -151,7 +152,7 @@ def libpq_of(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def refusal_of(full: str, value: str) -> str | None:
-    """Return why an option cannot be had, None when it can."""
+    """Return why an option is not supported, None if it is."""
     name = full.partition(".")[2]
     if name in REFUSED:
         return REFUSED[name]

@@ -1,7 +1,7 @@
-"""A pipeline's lease: an advisory lock of a session that the server ends when it is silent.
+"""A pipeline's lease: an advisory lock of a session that must not be silent.
 
-``idle_session_timeout`` (PostgreSQL 14) is what lets go of a process that was paused, or whose link passes
-nothing: neither shows to the server otherwise.
+The server ends a silent session by ``idle_session_timeout`` (PostgreSQL 14). It cannot notice a
+paused process or a dead link otherwise.
 """
 
 import hashlib
@@ -41,16 +41,20 @@ class StandbyUnavailable(SourceError):
 
 
 def boot_seconds() -> float:
-    """Return seconds that go on while process or machine sleep, where the system has such a clock."""
+    """Return a clock that also counts while the machine sleeps."""
+    # Only some systems have such a clock.
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
 
 class PostgresLease(LeaderLease):
-    """The advisory lock of a slot's name in its database."""
+    """Hold the advisory lock of a slot's name in its database."""
 
     def __init__(self, properties: PostgresProperties, context: LeaseContext) -> None:
-        """Connect. Raises: SourceError, StopRequested."""
+        """Open the session.
+
+        Raises: SourceError, StopRequested.
+        """
         properties = properties.with_password(context.password)
         self._properties, self._seconds = properties, context.seconds
         digest = hashlib.sha256(f"waltap lease {properties.slot_name}".encode()).digest()

@@ -1,4 +1,4 @@
-"""Hook implementations of this distribution, and nothing else."""
+"""Hook implementations of this distribution."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ def _slot_watch(properties: Any, context: Any) -> "SlotWatch":
 
 @hookimpl
 def register_connectors() -> Iterable[ConnectorSpec]:
-    """PostgreSQL."""
+    """Contribute the connector for PostgreSQL."""
     from waltap_postgres.properties import PostgresProperties
 
     yield ConnectorSpec(
@@ -50,7 +50,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 
 @hookimpl
 def register_snapshotters() -> "Iterable[SnapshotterSpec]":
-    """Debezium's snapshot modes."""
+    """Contribute Debezium's snapshot modes."""
     from waltap_postgres.snapshot.modes import SNAPSHOTTERS
 
     return SNAPSHOTTERS
@@ -58,7 +58,7 @@ def register_snapshotters() -> "Iterable[SnapshotterSpec]":
 
 @hookimpl
 def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
-    """DEFAULT, NOTHING, FULL and INDEX."""
+    """Contribute DEFAULT, NOTHING, FULL and INDEX."""
     from waltap_postgres.identity import REPLICA_IDENTITIES
 
     return REPLICA_IDENTITIES
@@ -66,7 +66,7 @@ def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
 
 @hookimpl
 def register_types() -> "Iterable[TypeSpec]":
-    """Every built-in type, and those of the extensions that come with PostgreSQL."""
+    """Contribute all built-in types, and types of PostgreSQL's extensions."""
     from waltap_postgres.types import TYPE_SPECS
 
     return TYPE_SPECS
