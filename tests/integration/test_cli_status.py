@@ -11,7 +11,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap.cli.connection import connected
-from waltap.pipeline.preflight import checks
+from waltap.pipeline.setup.preflight import checks
 from waltap.ports.offsets.offset import Offset
 
 

@@ -16,7 +16,7 @@ from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import RetryVerdict, SinkError
-from waltap.pipeline.repair import GapRepair
+from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
 from waltap.ports.sink.held import DestinationBehind
 from waltap_lake.delta import DeltaLake

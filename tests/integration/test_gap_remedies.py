@@ -10,7 +10,7 @@ from tests.harness.pipeline import QUICK, PipelineRig
 from tests.harness.servers.postgres import Database, queries
 from tests.harness.sql import pipeline as to_replica
 
-from waltap.pipeline.new_tables import TablesNotStreamed
+from waltap.pipeline.stages.new_tables import TablesNotStreamed
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap_postgres.errors import TableLocked
 

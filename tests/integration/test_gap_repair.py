@@ -11,8 +11,8 @@ from tests.harness.servers.postgres import Database
 from tests.harness.sql import pipeline as to_replica
 
 from waltap.changes.transactions.position import parse_lsn
-from waltap.pipeline.lock import PipelineRunning
-from waltap.pipeline.repair import GapRepair, RepairIncomplete
+from waltap.pipeline.api.repair import GapRepair, RepairIncomplete
+from waltap.pipeline.runtime.lock import PipelineRunning
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, GapsUnusable, RereadTable
 from waltap_postgres.errors import PositionGap, SlotMissing
 

@@ -15,7 +15,7 @@ from tests.harness.servers.postgres import Database
 from waltap.cli.connection import connected
 from waltap.errors import WaltapError
 from waltap.pipeline import Limits
-from waltap.pipeline.preflight import checks
+from waltap.pipeline.setup.preflight import checks
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/least-privilege.md").read_text()
 HEARTBEAT = (

@@ -9,7 +9,7 @@ from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 
-from waltap.pipeline.relations import MaskLost, MaskUnfit
+from waltap.pipeline.stages.relations import MaskLost, MaskUnfit
 
 SECRET = r"public\..*\.secret"
 MASKS = [

@@ -11,7 +11,7 @@ from tests.harness.pipeline import QUICK, PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import WaltapError
-from waltap.pipeline.new_tables import NewTables, TablesNotStreamed
+from waltap.pipeline.stages.new_tables import NewTables, TablesNotStreamed
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.source.connector import Connector
 

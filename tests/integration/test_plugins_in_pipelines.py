@@ -9,7 +9,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop, install_plugin
 
 from waltap.cli.connection import connected
-from waltap.pipeline.preflight import checks
+from waltap.pipeline.setup.preflight import checks
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.sink import Sink, SinkCapabilities

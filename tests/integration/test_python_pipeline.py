@@ -17,8 +17,8 @@ from tests.harness.slow_network import one_message_at_a_time
 
 import waltap
 from waltap.errors import SourceError
-from waltap.pipeline.batches import AcknowledgedTooLate
-from waltap.pipeline.in_process import PipelineEnded
+from waltap.pipeline.api.batches import AcknowledgedTooLate
+from waltap.pipeline.api.in_process import PipelineEnded
 
 IDLE = waltap.Limits(until_idle=0.2)
 
@@ -235,7 +235,7 @@ def test_any_thread_acknowledges_and_room_is_waited_for(
                 told.set()
 
     heard = Heard()
-    logging.getLogger("waltap.pipeline.batches").addHandler(heard)
+    logging.getLogger("waltap.pipeline.api.batches").addHandler(heard)
 
     def work() -> None:
         assert told.wait(60)
@@ -255,7 +255,7 @@ def test_any_thread_acknowledges_and_room_is_waited_for(
                 worker.join()
                 batch.ack(earlier=True)
             held.append(batch)
-    logging.getLogger("waltap.pipeline.batches").removeHandler(heard)
+    logging.getLogger("waltap.pipeline.api.batches").removeHandler(heard)
     assert seen == list(range(20))
     assert numbers(explicit(loop)) == []
 

@@ -399,7 +399,7 @@ def test_an_incompatible_schema_ends_the_run_until_it_is_allowed(
 def test_json_lines_refuse_what_is_no_json(
     database: Database, registry: Registry, tmp_path: Any
 ) -> None:
-    from waltap.pipeline.preflight import FormatUnfit
+    from waltap.pipeline.setup.preflight import FormatUnfit
 
     settings = {
         "value.converter": "avro", "schema.registry.url": registry.url, "sink.type": "jsonl",

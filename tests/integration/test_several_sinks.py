@@ -10,7 +10,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
-from waltap.pipeline.fan_out import OutletPausedTooLong
+from waltap.pipeline.delivery.fan_out import OutletPausedTooLong
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.sink.held import DestinationBehind
 from waltap_sinks.changelog import ChangeLog, FileStore

@@ -11,7 +11,7 @@ from tests.harness.servers.postgres import Cluster, Database
 
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.position import parse_lsn
-from waltap.pipeline.repair import GapRepair
+from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
 from waltap.services.slot_monitor.guard import SlotGivenUp
 from waltap.services.slot_monitor.health import SlotHealth

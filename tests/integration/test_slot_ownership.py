@@ -22,9 +22,9 @@ import waltap as package
 from waltap.changes.transactions.position import Position
 from waltap.cli.connection import connected
 from waltap.errors import WaltapError
-from waltap.pipeline.sink_writer import SinkWriter
-from waltap.pipeline.slot_owners import orphan_slots
-from waltap.pipeline.stages import PipelineStages
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.setup.build import PipelineStages
+from waltap.pipeline.setup.slot_owners import orphan_slots
 from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.source.connector import Connector

@@ -14,7 +14,7 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import ConnectionLost
-from waltap.pipeline.stages import build
+from waltap.pipeline.setup.build import build
 from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import Connector, MadeByRun, SourceLacks
 from waltap_postgres import connector as postgres_connector

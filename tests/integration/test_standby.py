@@ -10,8 +10,8 @@ from tests.harness.pipeline import Destination, PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
 
-from waltap.pipeline.leadership import LeaseLost
-from waltap.pipeline.lock import PipelineRunning, StateFolderGone
+from waltap.pipeline.runtime.leadership import LeaseLost
+from waltap.pipeline.runtime.lock import PipelineRunning, StateFolderGone
 
 PATIENCE_S = 60.0
 STANDBY = {"waltap.standby": True, "waltap.lease.ms": 10_000}

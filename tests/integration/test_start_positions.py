@@ -16,7 +16,7 @@ from waltap.base.text import size
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import RetryVerdict, WaltapError
 from waltap.pipeline import Limits
-from waltap.pipeline.repair import GapRepair
+from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.offset import Offset
 from waltap_postgres.errors import (
     FailoverUnavailable,

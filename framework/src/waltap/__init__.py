@@ -10,8 +10,8 @@ from waltap.version import VERSION
 
 if TYPE_CHECKING:
     from waltap.pipeline import Engine, Limits
-    from waltap.pipeline.batches import BatchStream, StreamedBatch, stream
-    from waltap.pipeline.in_process import Pipeline
+    from waltap.pipeline.api.batches import BatchStream, StreamedBatch, stream
+    from waltap.pipeline.api.in_process import Pipeline
 
 __all__ = [
     "BatchStream",
@@ -33,11 +33,11 @@ def __getattr__(name: str) -> Any:
 
         return getattr(pipeline, name)
     if name == "Pipeline":
-        from waltap.pipeline import in_process
+        from waltap.pipeline.api import in_process
 
         return in_process.Pipeline
     if name in {"BatchStream", "StreamedBatch", "stream"}:
-        from waltap.pipeline import batches
+        from waltap.pipeline.api import batches
 
         return getattr(batches, name)
     message = f"module {__name__!r} has no attribute {name!r}"

@@ -201,7 +201,7 @@ def test_a_bug_shows_where_and_the_traceback_when_asked_for(
 
 SHOW = "import atexit, gc, sys; atexit.register(lambda: print('young', gc.get_threshold()[0]))\n"
 COMMAND = "sys.argv = ['waltap', '--version']\nfrom waltap.cli import main\nmain()"
-LIBRARY = "import waltap, waltap.cli.application, waltap.pipeline.engine"
+LIBRARY = "import waltap, waltap.cli.application, waltap.pipeline.engine.engine"
 
 
 @pytest.mark.parametrize(("code", "rare"), [(COMMAND, True), (LIBRARY, False)])

@@ -13,7 +13,7 @@ from waltap.base.text import ago, full_in, size
 from waltap.changes.transactions.position import Position
 from waltap.cli.pipeline_discovery import members, report
 from waltap.cli.status_view import overview, run_view
-from waltap.pipeline.in_process import status_html
+from waltap.pipeline.api.in_process import status_html
 from waltap.plugins.host import Host
 from waltap.ports.sink.downstream import DownstreamProgress, OnwardTable
 from waltap.services.monitor.counts import SnapshotTableProgress, TableStatus

@@ -11,7 +11,7 @@ from waltap.config.layers import read_tables
 from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
-from waltap.pipeline.engine import reloaded
+from waltap.pipeline.engine.engine import reloaded
 from waltap.plugins.host import Host
 
 

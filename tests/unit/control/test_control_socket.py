@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from waltap.pipeline.engine import ControlServer
-from waltap.pipeline.lock import PipelineLock
-from waltap.pipeline.redelivery import ReplayDesk
+from waltap.pipeline.delivery.redelivery import ReplayDesk
+from waltap.pipeline.engine.engine import ControlServer
+from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.ports.offsets.state_folder import CONTROL, own_files
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.signals.signal import Signal
@@ -180,7 +180,7 @@ DIES = """
 import os, signal, sys
 from pathlib import Path
 from waltap.services.control.server import ControlSocket
-from waltap.pipeline.lock import PipelineLock
+from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.services.monitor.status import PipelineStatus
 folder = Path(sys.argv[1])
 with PipelineLock(folder), ControlSocket(folder / "control.sock", lambda line: line, longest=99):

@@ -21,7 +21,7 @@ from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
-from waltap.pipeline.conversions import ColumnConversions, ConverterFailed
+from waltap.pipeline.stages.conversions import ColumnConversions, ConverterFailed
 from waltap_formats.avro.rows import column_writer, quick_integer
 from waltap_testing.installed import installed_types
 from waltap_testing.workload import ITEMS

@@ -11,7 +11,7 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import ProfileValidation, resolve, survey
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
-from waltap.pipeline.stages import build
+from waltap.pipeline.setup.build import build
 from waltap.plugins.host import Host
 from waltap.ports.specs import FormatSpec
 

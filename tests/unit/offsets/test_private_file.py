@@ -8,7 +8,7 @@ import pytest
 
 from waltap.base.files.durable_file import close_to_others, private, private_folder, replace_durably
 from waltap.base.files.store import FileStore
-from waltap.pipeline.lock import PipelineLock
+from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.services.recording.file import RecordingMark, RecordingWriter
 
 

@@ -14,7 +14,7 @@ from waltap.changes.transactions.assembly import EarlyDeliveries
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import WaltapError
-from waltap.pipeline.new_tables import NewTables
+from waltap.pipeline.stages.new_tables import NewTables
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable
 from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects

@@ -7,9 +7,9 @@ from waltap.changes.decode.message import Insert
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
-from waltap.pipeline.batches import BatchLedger
-from waltap.pipeline.part_batcher import PartBatcher, PartitionMerge
-from waltap.pipeline.stop_conditions import IdleDetector, batches, cut
+from waltap.pipeline.api.batches import BatchLedger
+from waltap.pipeline.runtime.stop_conditions import IdleDetector, batches, cut
+from waltap.pipeline.stages.part_batcher import PartBatcher, PartitionMerge
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
 

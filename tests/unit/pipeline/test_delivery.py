@@ -16,13 +16,13 @@ from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.clock import SystemClock
 from waltap.encoders.format.format import Format
 from waltap.errors import OffsetError, SinkError
-from waltap.pipeline.backoff import RetryBackoff
-from waltap.pipeline.connection import OnePartitionOnly
-from waltap.pipeline.fan_out import FanOut
-from waltap.pipeline.partition_reader import PartitionReader
-from waltap.pipeline.sink_branch import BranchStages, SinkBranch, TransformChain
-from waltap.pipeline.sink_writer import Part, SinkWriter
-from waltap.pipeline.slot_advancer import SlotAdvancer
+from waltap.pipeline.delivery.fan_out import FanOut
+from waltap.pipeline.delivery.sink_branch import BranchStages, SinkBranch, TransformChain
+from waltap.pipeline.delivery.sink_writer import Part, SinkWriter
+from waltap.pipeline.engine.connection import OnePartitionOnly
+from waltap.pipeline.runtime.backoff import RetryBackoff
+from waltap.pipeline.stages.partition_reader import PartitionReader
+from waltap.pipeline.stages.slot_advancer import SlotAdvancer
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import MemoryOffsetStore
 from waltap.ports.offsets.offset import Offset, PartitionOffset

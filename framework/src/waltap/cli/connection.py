@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.pipeline.stages import PipelineStages
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.plugins.host import Host
     from waltap.ports.source.connector import Connector
 
@@ -16,7 +16,7 @@ __all__ = ["connected"]
 @contextmanager
 def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, PipelineStages]]":
     """Connect to the profile's database; nothing is changed there. Raises: WaltapError."""
-    from waltap.pipeline.stages import build
+    from waltap.pipeline.setup.build import build
     from waltap.ports.source.connector import MadeByRun
 
     stages = build(profile, host, run_id="")

@@ -15,7 +15,7 @@ from waltap.cli.profile_source import FileArgument, SetOption, at_rest, override
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
-    from waltap.pipeline.stages import PipelineStages
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.services.dead_letters.dead_letter import DeadLetter
     from waltap.services.dead_letters.store import LetterStore
 
@@ -162,7 +162,7 @@ def _chosen(store: "LetterStore", ids: Sequence[str] | None) -> "list[DeadLetter
 
 def _stages(file: str, set_: list[str] | None) -> "PipelineStages":
     from waltap.config.resolve import resolve
-    from waltap.pipeline.stages import build
+    from waltap.pipeline.setup.build import build
     from waltap.plugins.host import Host
 
     host, raw = Host(), read(file)
@@ -181,8 +181,8 @@ def _replayed(
     """Deliver letters, here or by the process that runs the pipeline; give the id of each, and why it was
     refused ("": delivered). Raises: SinkError, OffsetError, ReplayUndone."""
     from waltap.clock import SystemClock
-    from waltap.pipeline.lock import PipelineLock, PipelineRunning
-    from waltap.pipeline.redelivery import Redeliveries
+    from waltap.pipeline.delivery.redelivery import Redeliveries
+    from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
 
     if not letters:
         return

@@ -46,7 +46,7 @@ def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[Pref
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
     from waltap.errors import ConfigurationError
-    from waltap.pipeline.preflight import checks
+    from waltap.pipeline.setup.preflight import checks
     from waltap.plugins.host import Host
     from waltap.ports.source.connector import PreflightCheck
 

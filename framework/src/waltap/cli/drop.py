@@ -28,7 +28,7 @@ def command(
     too, and is remembered. Refused while the pipeline runs.
     """
     from waltap.cli.connection import connected
-    from waltap.pipeline.lock import PipelineLock
+    from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.ports.offsets.state_folder import BELONGINGS, own_files
 
     profile, host = at_rest(file, set_)

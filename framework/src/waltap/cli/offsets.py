@@ -29,7 +29,7 @@ from waltap.errors import (
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.pipeline.stages import PipelineStages
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.ports.offsets.offset import Offset
 
 __all__ = ["command"]
@@ -78,7 +78,7 @@ def set_position(
     Slot and sink have a say in that: what they make of the position is told before anything is stored.
     """
     from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
-    from waltap.pipeline.lock import PipelineLock
+    from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.ports.offsets.offset import NothingStored
 
     try:
@@ -123,7 +123,7 @@ def set_position(
 @command.command()
 def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Forget the stored position: the next run starts as if it were the first."""
-    from waltap.pipeline.lock import PipelineLock
+    from waltap.pipeline.runtime.lock import PipelineLock
 
     profile, stages = _at_rest(file, set_)
     with PipelineLock(stages.state_dir):
@@ -181,7 +181,7 @@ def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
 
 
 def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
-    from waltap.pipeline.stages import build
+    from waltap.pipeline.setup.build import build
 
     profile, host = at_rest(file, set_)
     return profile, build(profile, host, run_id="")
@@ -190,7 +190,7 @@ def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStage
 def _with_sink(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
     """Return the stages with the sink, which has a say in the position."""
     from waltap.config.resolve import resolve
-    from waltap.pipeline.stages import build
+    from waltap.pipeline.setup.build import build
     from waltap.plugins.host import Host
 
     host, raw = Host(), read(file)

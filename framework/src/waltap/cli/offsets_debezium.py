@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from waltap.changes.transactions.position import Position
     from waltap.config.profile import Profile
-    from waltap.pipeline.stages import PipelineStages
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.plugins.host import Host
     from waltap.ports.offsets.offset import Offset
     from waltap.ports.source.connector import Connector
@@ -55,7 +55,7 @@ def import_from(
     lost; a transaction that Debezium had delivered in part goes on behind that part.
     """
     from waltap.cli.connection import connected
-    from waltap.pipeline.lock import PipelineLock
+    from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.services.debezium_offsets import OffsetMap, chosen, place_of
 
     profile, host, stages, _ = _stages(file, set_)
@@ -94,7 +94,7 @@ def export_to(
     """
     from waltap.cli.connection import connected
     from waltap.clock import SystemClock
-    from waltap.pipeline.lock import PipelineLock
+    from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.ports.offsets.offset import NothingStored
     from waltap.services.debezium_offsets import of_offset, place_of, told
 
@@ -121,7 +121,7 @@ def _stages(
 ) -> "tuple[Profile, Host, PipelineStages, str | None]":
     """Return the profile with its sink, which has a say, and the connector's name in its file."""
     from waltap.config.resolve import resolve
-    from waltap.pipeline.stages import build
+    from waltap.pipeline.setup.build import build
     from waltap.plugins.host import Host
 
     host, raw = Host(), read(file)
@@ -169,7 +169,7 @@ def _behind(source: "Connector", profile: "Profile", there: "OffsetMap") -> "Pos
     """Return the position behind the last change that Debezium has delivered."""
     from waltap.changes.transactions.position import Position
     from waltap.clock import SystemClock
-    from waltap.pipeline.open_transaction import position_behind
+    from waltap.pipeline.stages.open_transaction import position_behind
 
     start, event_lsn = Position(there.end_lsn), there.event_lsn
     slot = source.slot()
@@ -215,7 +215,7 @@ def _notes(stages: "PipelineStages", there: "OffsetMap") -> "Iterator[str]":
 
 def _with_sinks_position(stages: "PipelineStages", offset: "Offset") -> "Offset":
     """Return the offset with what the sink itself keeps, where that is later. Raises: SinkError."""
-    from waltap.pipeline.connection import newest
+    from waltap.pipeline.engine.connection import newest
 
     if not stages.sink.capabilities.exactly_once:
         return offset

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from waltap.changes.mapping.type_registry import TypeRegistry
-    from waltap.pipeline.stages import PipelineStages
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.ports.offsets.offset import Offset
     from waltap.ports.source.connector import Connector, PlannedTable, PreflightCheck, SetupPlan
 
@@ -56,8 +56,8 @@ def command(
     """
     from waltap.cli.connection import connected
     from waltap.config.resolve import resolve
-    from waltap.pipeline.offline_status import asked_of_the_stored_offset
-    from waltap.pipeline.preflight import checks
+    from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
+    from waltap.pipeline.setup.preflight import checks
     from waltap.plugins.host import Host
 
     host, raw = Host(), read(source)

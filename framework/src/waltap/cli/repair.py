@@ -22,7 +22,7 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
     from waltap.cli.run import stopped_by_signals
     from waltap.clock import SystemClock
     from waltap.config.resolve import resolve
-    from waltap.pipeline.repair import GapRepair
+    from waltap.pipeline.api.repair import GapRepair
     from waltap.plugins.host import Host
 
     raw, host = read(file), Host()
@@ -47,7 +47,7 @@ def command(file: FileArgument, sink: SinkOption = None, set_: SetOption = None)
 def _lost(profile: "Profile", host: "Host") -> bool:
     """Tell whether a gap is open, or the stored position cannot be had. Raises: WaltapError."""
     from waltap.cli.connection import connected
-    from waltap.pipeline.offline_status import asked_of_the_stored_offset
+    from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
     from waltap.ports.offsets.gaps import GapCertificates
 
     if GapCertificates(profile.engine.state_dir / profile.name).open():

@@ -63,7 +63,7 @@ def list_(
     """
     import json
 
-    from waltap.pipeline.slot_owners import slot_owners
+    from waltap.pipeline.setup.slot_owners import slot_owners
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
@@ -129,7 +129,7 @@ def drop(
 
     Refused while the pipeline runs.
     """
-    from waltap.pipeline.lock import PipelineLock
+    from waltap.pipeline.runtime.lock import PipelineLock
 
     profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name

@@ -95,8 +95,8 @@ def _view(known: dict[str, Any]) -> "RenderableType":
 
 def _look(profile: "Profile", host: "Host") -> dict[str, Any]:
     """Return what the database and the stored offset tell. Raises: WaltapError."""
-    from waltap.pipeline.offline_status import asked_of_the_stored_offset
-    from waltap.pipeline.slot_owners import orphan_slots
+    from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
+    from waltap.pipeline.setup.slot_owners import orphan_slots
 
     with connected(profile, host) as (connector, parts):
         offset, lost = asked_of_the_stored_offset(

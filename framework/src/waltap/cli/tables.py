@@ -15,7 +15,7 @@ from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.pipeline.stages import PipelineStages
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.ports.snapshot.incremental_state import IncrementalState
     from waltap.ports.source.connector import Connector
 
@@ -160,7 +160,7 @@ def _stored_queue(stages: "PipelineStages") -> "Iterator[IncrementalState | None
     offset. Raises: PipelineRunning."""
     import msgspec
 
-    from waltap.pipeline.lock import PipelineLock
+    from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.ports.snapshot.incremental_state import IncrementalState
 
     with PipelineLock(stages.state_dir):

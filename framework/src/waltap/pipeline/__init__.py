@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.pipeline.engine import Engine
-    from waltap.pipeline.stop_conditions import Limits
+    from waltap.pipeline.engine.engine import Engine
+    from waltap.pipeline.runtime.stop_conditions import Limits
 
 __all__ = ["Engine", "Limits"]
 

@@ -18,10 +18,10 @@ from waltap.base.property import declarations
 from waltap.config.layers import load
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
-from waltap.pipeline.in_process import Pipeline, PipelineEnded
-from waltap.pipeline.lock import PipelineLock, PipelineRunning
-from waltap.pipeline.stages import PipelineStages, build
-from waltap.pipeline.stop_conditions import Limits
+from waltap.pipeline.api.in_process import Pipeline, PipelineEnded
+from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
+from waltap.pipeline.runtime.stop_conditions import Limits
+from waltap.pipeline.setup.build import PipelineStages, build
 from waltap.plugins.host import Host
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import MadeByRun

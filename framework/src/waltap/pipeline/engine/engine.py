@@ -30,14 +30,14 @@ from waltap.errors import (
     StopRequested,
     WaltapError,
 )
-from waltap.pipeline.connection import SourceConnection
-from waltap.pipeline.leadership import LOOK_S, LeaseLost
-from waltap.pipeline.lock import PipelineLock, PipelineRunning
-from waltap.pipeline.redelivery import Redeliveries, ReplayAnswer, ReplayAsked
-from waltap.pipeline.run import PipelineRun
-from waltap.pipeline.sink_writer import SinkWriter
-from waltap.pipeline.stages import PipelineStages, build
-from waltap.pipeline.stop_conditions import Limits
+from waltap.pipeline.delivery.redelivery import Redeliveries, ReplayAnswer, ReplayAsked
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.engine.connection import SourceConnection
+from waltap.pipeline.engine.run import PipelineRun
+from waltap.pipeline.runtime.leadership import LOOK_S, LeaseLost
+from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
+from waltap.pipeline.runtime.stop_conditions import Limits
+from waltap.pipeline.setup.build import PipelineStages, build
 from waltap.plugins.host import Host
 from waltap.ports.offsets.state_folder import CONTROL, state_unusable
 from waltap.ports.signals.inbox import SignalAnswer

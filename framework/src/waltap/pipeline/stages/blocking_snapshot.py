@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError, StopRequested
-from waltap.pipeline.channels import PipelineChannels
-from waltap.pipeline.run_state import RunState
-from waltap.pipeline.sink_writer import SinkWriter
-from waltap.pipeline.snapshot_phase import SnapshotReport, cut
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.runtime.channels import PipelineChannels
+from waltap.pipeline.runtime.run_state import RunState
+from waltap.pipeline.stages.snapshot_phase import SnapshotReport, cut
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental import StreamPoint
 from waltap.ports.snapshot.requests import refused, some

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 from waltap.changes.transactions.position import Position, Positions, lsn_text
 from waltap.errors import ConnectionLost
-from waltap.pipeline.partition_reader import PartitionReader
-from waltap.pipeline.run_state import RunState
-from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.runtime.run_state import RunState
+from waltap.pipeline.stages.partition_reader import PartitionReader
 
 __all__ = ["SlotAdvancer"]
 

@@ -16,15 +16,15 @@ from waltap.changes.transactions.position import Position
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, PropertyProblem
-from waltap.pipeline.channels import PipelineChannels
-from waltap.pipeline.gap_notes import GapNotes
-from waltap.pipeline.leadership import leases_of
-from waltap.pipeline.redelivery import ReplayDesk
-from waltap.pipeline.run_state import RunState
-from waltap.pipeline.sink_writer import SinkWriter
-from waltap.pipeline.slot_monitor_setup import guardian_of, orders_of
-from waltap.pipeline.stages import chosen_password
-from waltap.pipeline.stop_conditions import Limits
+from waltap.pipeline.delivery.redelivery import ReplayDesk
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.runtime.channels import PipelineChannels
+from waltap.pipeline.runtime.gap_notes import GapNotes
+from waltap.pipeline.runtime.leadership import leases_of
+from waltap.pipeline.runtime.run_state import RunState
+from waltap.pipeline.runtime.stop_conditions import Limits
+from waltap.pipeline.setup.build import chosen_password
+from waltap.pipeline.setup.slot_monitor_setup import guardian_of, orders_of
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import GapCertificates

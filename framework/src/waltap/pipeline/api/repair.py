@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from waltap.changes.transactions.notification import Notification
 from waltap.config.profile import Profile
 from waltap.errors import OffsetError, WaltapError
-from waltap.pipeline.channels import INCREMENTAL
-from waltap.pipeline.engine import Engine
-from waltap.pipeline.gap_notes import GapNotes
+from waltap.pipeline.engine.engine import Engine
+from waltap.pipeline.runtime.channels import INCREMENTAL
+from waltap.pipeline.runtime.gap_notes import GapNotes
 from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, RereadTable
 from waltap.ports.sink.verification import TableComparison

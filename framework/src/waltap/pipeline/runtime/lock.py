@@ -9,7 +9,7 @@ from typing import Self
 from waltap.base.files.durable_file import FOLDER, close_to_others, private_folder
 from waltap.base.files.lock_file import LockFile, holder, noted
 from waltap.errors import OffsetError
-from waltap.pipeline.leadership import Leadership
+from waltap.pipeline.runtime.leadership import Leadership
 from waltap.ports.offsets.state_folder import LOCK, unusable
 
 __all__ = [

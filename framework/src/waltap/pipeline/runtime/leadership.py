@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from waltap.config.profile import Component
 from waltap.errors import RetryVerdict, SourceError, StopRequested, WaltapError
-from waltap.pipeline.backoff import RetryBackoff
+from waltap.pipeline.runtime.backoff import RetryBackoff
 from waltap.ports.source.lease import LeaderLease, LeaseContext
 from waltap.ports.specs import ConnectorSpec
 

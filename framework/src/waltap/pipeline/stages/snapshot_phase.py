@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from waltap.changes.transactions.transaction import SnapshotRows
-from waltap.pipeline.channels import INCREMENTAL, INITIAL, PipelineChannels
-from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.runtime.channels import INCREMENTAL, INITIAL, PipelineChannels
 from waltap.plugins.host import Host
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import Connector, SourceLacks, StartPosition

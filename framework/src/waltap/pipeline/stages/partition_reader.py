@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import SOLE
-from waltap.pipeline.run_state import RunState
-from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.offsets.state_folder import SPILL
 from waltap.ports.source.connector import ChangeStream
 

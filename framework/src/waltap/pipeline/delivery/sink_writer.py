@@ -23,9 +23,9 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
-from waltap.pipeline.backoff import RetryBackoff
-from waltap.pipeline.fan_out import FanOut
-from waltap.pipeline.sink_branch import SinkBranch
+from waltap.pipeline.delivery.fan_out import FanOut
+from waltap.pipeline.delivery.sink_branch import SinkBranch
+from waltap.pipeline.runtime.backoff import RetryBackoff
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset, OffsetStore
 from waltap.ports.sink.downstream import DownstreamProgress

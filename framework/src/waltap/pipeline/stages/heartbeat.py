@@ -1,8 +1,8 @@
 """Heartbeats: records, and statements on the server, at a period of the profile's."""
 
 from waltap.changes.transactions.transaction import Heartbeat
-from waltap.pipeline.run_state import RunState
-from waltap.pipeline.sink_writer import SinkWriter
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.source.connector import Connector
 
 __all__ = ["HeartbeatTimer"]

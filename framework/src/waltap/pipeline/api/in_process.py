@@ -19,10 +19,10 @@ from waltap.changes.transactions.position import lsn_text
 from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
-from waltap.pipeline.engine import Engine
-from waltap.pipeline.preflight import checks
-from waltap.pipeline.stages import build
-from waltap.pipeline.stop_conditions import Limits
+from waltap.pipeline.engine.engine import Engine
+from waltap.pipeline.runtime.stop_conditions import Limits
+from waltap.pipeline.setup.build import build
+from waltap.pipeline.setup.preflight import checks
 from waltap.plugins.host import Host
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.source.connector import MadeByRun

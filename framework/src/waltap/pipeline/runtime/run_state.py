@@ -7,9 +7,9 @@ from typing import Literal
 
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
-from waltap.pipeline.backoff import RetryBackoff
-from waltap.pipeline.leadership import Leadership
-from waltap.pipeline.stop_conditions import Limits, StopFlag
+from waltap.pipeline.runtime.backoff import RetryBackoff
+from waltap.pipeline.runtime.leadership import Leadership
+from waltap.pipeline.runtime.stop_conditions import Limits, StopFlag
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import PartitionOffset
 from waltap.ports.source.connector import MadeByRun

@@ -20,12 +20,12 @@ from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.encoders.format.record_transform import RecordTransformContext
 from waltap.errors import OffsetError, SinkError, WaltapError
-from waltap.pipeline.conversions import ColumnConversions
-from waltap.pipeline.fan_out import FanOut
-from waltap.pipeline.leadership import Leadership
-from waltap.pipeline.new_tables import NewTables
-from waltap.pipeline.relations import DescribedRelations
-from waltap.pipeline.sink_branch import BranchStages, SinkBranch, TransformChain
+from waltap.pipeline.delivery.fan_out import FanOut
+from waltap.pipeline.delivery.sink_branch import BranchStages, SinkBranch, TransformChain
+from waltap.pipeline.runtime.leadership import Leadership
+from waltap.pipeline.stages.conversions import ColumnConversions
+from waltap.pipeline.stages.new_tables import NewTables
+from waltap.pipeline.stages.relations import DescribedRelations
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset, OffsetStore
 from waltap.ports.offsets.owned_objects import OwnedObjects

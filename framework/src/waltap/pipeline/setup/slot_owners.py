@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from waltap.errors import OffsetError
-from waltap.pipeline.lock import running
+from waltap.pipeline.runtime.lock import running
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.owned_objects import OwnedObjects
 from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET

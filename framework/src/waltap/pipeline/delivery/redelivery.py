@@ -14,7 +14,7 @@ import msgspec
 from waltap.changes.transactions.position import Positions
 from waltap.clock import Clock
 from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
-from waltap.pipeline.sink_branch import SinkBranch
+from waltap.pipeline.delivery.sink_branch import SinkBranch
 from waltap.ports.offsets.offset import OffsetStore
 from waltap.services.control.protocol import ReplayRequest
 from waltap.services.dead_letters.dead_letter import DeadLetter

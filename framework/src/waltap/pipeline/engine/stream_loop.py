@@ -8,17 +8,17 @@ from functools import partial
 from waltap.changes.decode.message import Message
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.errors import ConnectionLost, StopRequested, WaltapError
-from waltap.pipeline.heartbeat import HeartbeatTimer
-from waltap.pipeline.part_batcher import PartBatcher, PartitionMerge
-from waltap.pipeline.partition_reader import PartitionReader, lane
-from waltap.pipeline.run import PipelineRun
-from waltap.pipeline.run_state import RunState
-from waltap.pipeline.signal_table import SignalStage
-from waltap.pipeline.sink_writer import SinkWriter
-from waltap.pipeline.slot_advancer import SlotAdvancer
-from waltap.pipeline.slot_owners import orphan_slots
-from waltap.pipeline.stages import PipelineStages
-from waltap.pipeline.stop_conditions import IdleDetector, batches, cut
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.engine.run import PipelineRun
+from waltap.pipeline.runtime.run_state import RunState
+from waltap.pipeline.runtime.stop_conditions import IdleDetector, batches, cut
+from waltap.pipeline.setup.build import PipelineStages
+from waltap.pipeline.setup.slot_owners import orphan_slots
+from waltap.pipeline.stages.heartbeat import HeartbeatTimer
+from waltap.pipeline.stages.part_batcher import PartBatcher, PartitionMerge
+from waltap.pipeline.stages.partition_reader import PartitionReader, lane
+from waltap.pipeline.stages.signal_stage import SignalStage
+from waltap.pipeline.stages.slot_advancer import SlotAdvancer
 from waltap.ports.source.connector import ChangeStream, Connector, SnapshotOverlap
 
 __all__ = [

@@ -25,8 +25,8 @@ from waltap.config.layers import load, read_tables
 from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
-from waltap.pipeline.engine import Engine
-from waltap.pipeline.stop_conditions import Limits
+from waltap.pipeline.engine.engine import Engine
+from waltap.pipeline.runtime.stop_conditions import Limits
 from waltap.plugins.host import Host
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.specs import SinkSpec

@@ -11,12 +11,12 @@ from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.clock import new_identifier, processor_time
 from waltap.errors import WaltapError
-from waltap.pipeline.blocking_snapshot import BlockingSnapshot
-from waltap.pipeline.channels import SIGNAL, PipelineChannels
-from waltap.pipeline.relations import DescribedRelations
-from waltap.pipeline.run_state import RunState
-from waltap.pipeline.sink_writer import Part, SinkWriter
-from waltap.pipeline.snapshot_phase import IncrementalReport
+from waltap.pipeline.delivery.sink_writer import Part, SinkWriter
+from waltap.pipeline.runtime.channels import SIGNAL, PipelineChannels
+from waltap.pipeline.runtime.run_state import RunState
+from waltap.pipeline.stages.blocking_snapshot import BlockingSnapshot
+from waltap.pipeline.stages.relations import DescribedRelations
+from waltap.pipeline.stages.snapshot_phase import IncrementalReport
 from waltap.ports.signals.errors import SignalIgnored, SignalUnusable
 from waltap.ports.signals.signal import SNAPSHOTS, Action, Signal, SignalCall
 from waltap.ports.snapshot.chunk_source import ChunkSize

@@ -8,11 +8,11 @@ from waltap.changes.transactions.position import lsn_text
 from waltap.clock import new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import WaltapError
-from waltap.pipeline.channels import SLOT, PipelineChannels
-from waltap.pipeline.gap_notes import GapNotes
-from waltap.pipeline.run_state import RunState
-from waltap.pipeline.sink_writer import SinkWriter
-from waltap.pipeline.stages import chosen_password
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.runtime.channels import SLOT, PipelineChannels
+from waltap.pipeline.runtime.gap_notes import GapNotes
+from waltap.pipeline.runtime.run_state import RunState
+from waltap.pipeline.setup.build import chosen_password
 from waltap.ports.offsets.gaps import GapEnd, moment
 from waltap.ports.signals.signal import Signal
 from waltap.ports.source.slot_watch import SlotWatch, SlotWatchContext

@@ -18,7 +18,7 @@ from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
-from waltap.pipeline.sink_branch import Attempt, BranchStages, PositionedBranch
+from waltap.pipeline.delivery.sink_branch import Attempt, BranchStages, PositionedBranch
 from waltap.ports.offsets.sink_positions import OutletPositions
 from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.ports.sink.sink import Sink, SinkCapabilities

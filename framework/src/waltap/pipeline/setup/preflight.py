@@ -15,13 +15,13 @@ from waltap.base.text import size
 from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatched
 from waltap.config.profile import Profile
 from waltap.errors import OffsetError, RetryVerdict, SinkError, SourceError, WaltapError
-from waltap.pipeline.channels import SINK
-from waltap.pipeline.leadership import leases_of
-from waltap.pipeline.lock import running
-from waltap.pipeline.offline_status import asked_of_the_stored_offset
-from waltap.pipeline.sink_branch import SinkBranch
-from waltap.pipeline.slot_owners import orphan_slots
-from waltap.pipeline.stages import PipelineStages, chosen_password
+from waltap.pipeline.delivery.sink_branch import SinkBranch
+from waltap.pipeline.runtime.channels import SINK
+from waltap.pipeline.runtime.leadership import leases_of
+from waltap.pipeline.runtime.lock import running
+from waltap.pipeline.setup.build import PipelineStages, chosen_password
+from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
+from waltap.pipeline.setup.slot_owners import orphan_slots
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import GapCertificates

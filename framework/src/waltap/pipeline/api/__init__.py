@@ -1,0 +1,1 @@
+"""Run pipelines from Python programs, and repair their gaps."""

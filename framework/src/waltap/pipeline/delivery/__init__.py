@@ -1,0 +1,1 @@
+"""Render batches, write them to the sinks, and store positions."""

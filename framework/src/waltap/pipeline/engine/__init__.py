@@ -1,0 +1,1 @@
+"""Run one profile over its connections, streams and retries."""

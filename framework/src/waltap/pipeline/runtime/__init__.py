@@ -1,0 +1,1 @@
+"""Keep the state, limits, locks and channels of a run."""

@@ -1,0 +1,1 @@
+"""Build the stages of a profile, and check them before a start."""

@@ -1,0 +1,1 @@
+"""Read, assemble, snapshot and confirm: the stages before the sinks."""
