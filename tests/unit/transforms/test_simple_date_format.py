@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from waltap_transforms.connect.simple_date_format import SimpleDateFormat
+from waltap_transforms.java.dates import SimpleDateFormat
 
 
 @pytest.mark.parametrize(

@@ -76,24 +76,28 @@ KEPT = 1000
 class SchemaMemory(Generic[V]):
     """Call ``make`` once for each schema object.
 
+    ``make`` may take further arguments, such as a topic; a schema among them counts by its object, too.
     A full cache is cleared.
     """
 
     __slots__ = ("_known", "_make", "_most")
 
-    def __init__(self, make: Callable[[Schema], V], *, most: int = KEPT) -> None:
+    def __init__(self, make: Callable[..., V], *, most: int = KEPT) -> None:
         self._make, self._most = make, most
-        self._known: dict[int, tuple[Schema, V]] = {}
+        self._known: dict[object, tuple[Schema, tuple[Any, ...], V]] = {}
 
-    def of(self, schema: Schema) -> V:
+    def of(self, schema: Schema, *more: Any) -> V:
         """Return the result of ``make`` for ``schema``."""
-        entry = self._known.get(id(schema))
+        place: object = id(schema)
+        if more:
+            place = id(schema), *(id(each) if each.__class__ is Schema else each for each in more)
+        entry = self._known.get(place)
         if entry is None:
             if len(self._known) >= self._most:
                 self._known.clear()
-            # The entry keeps the schema alive, so that no other object gets its id.
-            entry = self._known[id(schema)] = schema, self._make(schema)
-        return entry[1]
+            # The entry keeps the schemas alive, so that no other object gets their ids.
+            entry = self._known[place] = schema, more, self._make(schema, *more)
+        return entry[2]
 
 
 RecordTransform = Callable[[list[ConnectRecord]], list[ConnectRecord]]

@@ -1,6 +1,5 @@
 """Cast: convert fields, or a whole side, to another type."""
 
-from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -11,7 +10,19 @@ from waltap.base.property import CommaList, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.java_number import float_text
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
-from waltap_transforms.connect.java_number import (
+from waltap.encoders.format.simple_header import simple_text
+from waltap_transforms.connect.sides import (
+    Change,
+    NullToDefault,
+    Row,
+    copied,
+    map_of,
+    sides,
+    struct_of,
+)
+from waltap_transforms.java.dates import TEMPORAL
+from waltap_transforms.java.numbers import (
+    BITS,
     DECIMAL,
     decimal_of,
     scale_of,
@@ -19,17 +30,7 @@ from waltap_transforms.connect.java_number import (
     to_double,
     to_integer,
     to_single,
-    to_text,
 )
-from waltap_transforms.connect.sides import (
-    Change,
-    NullToDefault,
-    Row,
-    map_of,
-    sides,
-    struct_of,
-)
-from waltap_transforms.connect.temporal import TEMPORAL, milliseconds, plain_text
 
 __all__ = ["CAST"]
 
@@ -44,7 +45,6 @@ TARGETS = {
     "boolean": ConnectKind.BOOLEAN,
     "string": ConnectKind.STRING,
 }
-BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
 # Java represents these as Date and BigDecimal objects; Connect casts them only within a struct.
 LOGICAL = TEMPORAL | {DECIMAL}
 COMPOUND = frozenset({ConnectKind.ARRAY, ConnectKind.MAP, ConnectKind.STRUCT})
@@ -124,11 +124,9 @@ def _change(properties: CastProperties) -> Change:
 def _cast_struct(
     schema: Schema, targets: dict[str | None, ConnectKind], *, with_defaults: bool
 ) -> tuple[Schema, To]:
-    fields, casts, defaults = [], [], []
+    fields, casts, copy = [], [], copied(schema, with_defaults=with_defaults)
     for field in schema.fields:
-        target, default = targets.get(field.name), field.schema.default
-        if default is not None and with_defaults:
-            defaults.append((field.name, default))
+        target = targets.get(field.name)
         if target is None:
             fields.append(field)
             continue
@@ -138,10 +136,7 @@ def _cast_struct(
         casts.append((field.name, _caster(field.schema, target, what)))
 
     def cast(row: Row) -> Row:
-        made = dict(row)
-        for name, default in defaults:
-            if made.get(name) is None:
-                made[name] = default
+        made = copy(row)
         for name, of in casts:
             value = made.get(name)
             if value is not None:
@@ -179,24 +174,22 @@ def _caster(schema: Schema, target: ConnectKind, what: str) -> To:
     """
     if schema.kind in COMPOUND:
         return _refusal(f"{what} is of type {schema.kind.value}, which cannot be cast")
+    if target is ConnectKind.STRING:
+        return lambda value: simple_text(value, schema)
     read: To = lambda value: value  # noqa: E731 - it is replaced below
     if schema.kind is ConnectKind.BYTES:
         # The bytes of a Decimal hold a number, which has every cast.
         if schema.name == DECIMAL:
             scale = scale_of(schema)
             read = lambda value: decimal_of(value, scale)  # noqa: E731
-        elif target is ConnectKind.STRING:
-            return lambda value: b64encode(value).decode()
         else:
             return _refusal(f"{what} is of type bytes, which can be cast to string only")
-    elif schema.name in TEMPORAL and target is ConnectKind.STRING:
-        return lambda value: plain_text(milliseconds(schema, value))
     elif schema.kind is ConnectKind.FLOAT32:
         # A double of the same digits would become another integer or text than Java's float.
         read = lambda value: single(float(value))  # noqa: E731
     elif schema.kind is ConnectKind.FLOAT64:
         read = float
-    to = _to(target, schema)
+    to = _to(target)
 
     def cast(value: Any) -> Any:
         try:
@@ -207,7 +200,7 @@ def _caster(schema: Schema, target: ConnectKind, what: str) -> To:
     return cast
 
 
-def _to(target: ConnectKind, schema: Schema | None) -> To:
+def _to(target: ConnectKind) -> To:
     if target in BITS:
         bits = BITS[target]
         return lambda value: to_integer(value, bits)
@@ -215,9 +208,7 @@ def _to(target: ConnectKind, schema: Schema | None) -> To:
         return to_single
     if target is ConnectKind.FLOAT64:
         return to_double
-    if target is ConnectKind.BOOLEAN:
-        return _truth
-    return lambda value: to_text(value, schema)
+    return _truth
 
 
 def _truth(value: Any) -> bool:

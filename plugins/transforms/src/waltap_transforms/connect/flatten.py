@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
-from waltap_transforms.connect.sides import Change, Row, map_of, of_fields, sides, struct_of
+from waltap_transforms.connect.sides import Change, Row, map_of, sides, struct_of
+from waltap_transforms.structs import required_struct
 
 __all__ = ["FLATTEN"]
 
@@ -37,7 +38,7 @@ def _change(properties: FlattenProperties) -> Change:
         leaves: list[Leaf] = []
         default = schema.default if isinstance(schema.default, dict) else None
         fields = _fields(schema, (), delimiter, leaves, optional=schema.optional, given=default)
-        return of_fields(schema, fields), leaves
+        return required_struct(schema, fields), leaves
 
     memory = SchemaMemory(made)
 

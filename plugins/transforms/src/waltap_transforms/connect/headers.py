@@ -18,9 +18,10 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.connect.literal import parse_literal
-from waltap_transforms.connect.sides import NullToDefault, Row, map_of, of_fields, struct_of
-from waltap_transforms.connect.spec import connect_spec, each
+from waltap_transforms.connect.sides import NullToDefault, Row, map_of, struct_of
+from waltap_transforms.java.literals import parse_literal
+from waltap_transforms.specs import connect_spec, each
+from waltap_transforms.structs import required_struct
 
 __all__ = ["HEADERS"]
 
@@ -91,7 +92,7 @@ class _HeaderFrom:
             return schema, [], schemas  # a copy shares the row, so no field is read again
         left = [field for field in schema.fields if field.name not in self._fields]
         stay = [(f.name, f.schema.default if self._defaults else None) for f in left]
-        return of_fields(schema, left), stay, schemas
+        return required_struct(schema, left), stay, schemas
 
     def __call__(
         self, schema: Schema | None, value: Any

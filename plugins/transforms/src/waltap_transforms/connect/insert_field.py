@@ -13,15 +13,15 @@ from waltap_transforms.connect.sides import (
     NullToDefault,
     copied,
     map_of,
-    of_fields,
     sides,
     struct_of,
 )
+from waltap_transforms.java.dates import TIMESTAMP
+from waltap_transforms.structs import required_struct
 
 __all__ = ["INSERT_FIELD"]
 
 PURPOSE = "insert fields into"
-TIMESTAMP = "org.apache.kafka.connect.data.Timestamp"
 
 
 class InsertFieldProperties(NullToDefault):
@@ -94,9 +94,9 @@ def _change(properties: InsertFieldProperties) -> Change:
     static = properties.static_value
 
     def made(schema: Schema) -> tuple[Schema, Any]:
-        # `of_fields` refuses a new field that has the name of an existing one.
-        added = of_fields(schema, (*schema.fields, *(each.field() for each in inserted)))
-        return added, copied(schema.fields, with_defaults=properties.null_to_default)
+        # `required_struct` refuses a new field that has the name of an existing one.
+        added = required_struct(schema, (*schema.fields, *(each.field() for each in inserted)))
+        return added, copied(schema, with_defaults=properties.null_to_default)
 
     # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)

@@ -8,15 +8,6 @@ from pydantic import field_validator
 from waltap.base.property import CommaList, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
-from waltap_transforms.connect.java_number import (
-    DECIMAL,
-    big_decimal,
-    decimal_bytes,
-    scale_of,
-    single,
-    to_double,
-    to_integer,
-)
 from waltap_transforms.connect.sides import (
     Change,
     NullToDefault,
@@ -25,12 +16,21 @@ from waltap_transforms.connect.sides import (
     sides,
     struct_of,
 )
-from waltap_transforms.connect.temporal import TEMPORAL
+from waltap_transforms.java.dates import TEMPORAL
+from waltap_transforms.java.numbers import (
+    BITS,
+    DECIMAL,
+    big_decimal,
+    decimal_bytes,
+    scale_of,
+    single,
+    to_double,
+    to_integer,
+)
 
 __all__ = ["MASK_FIELD"]
 
 PURPOSE = "mask fields of"
-BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
 # Masks without a replacement. They are functions, so that no two records share a list or a map.
 NOTHING: dict[ConnectKind, Callable[[], Any]] = {
     ConnectKind.BOOLEAN: lambda: False,
@@ -65,7 +65,7 @@ def _change(properties: MaskFieldProperties) -> Change:
     masked, replacement = frozenset(properties.fields), properties.replacement
 
     def made(schema: Schema) -> tuple[Any, list[tuple[str, Callable[[], Any]]]]:
-        copy = copied(schema.fields, with_defaults=properties.null_to_default)
+        copy = copied(schema, with_defaults=properties.null_to_default)
         masks = [
             (field.name, _mask(field, replacement))
             for field in schema.fields

@@ -11,10 +11,10 @@ from waltap_transforms.connect.sides import (
     Change,
     NullToDefault,
     map_of,
-    of_fields,
     sides,
     struct_of,
 )
+from waltap_transforms.structs import required_struct
 
 __all__ = ["REPLACE_FIELD"]
 
@@ -77,7 +77,7 @@ def _change(properties: ReplaceFieldProperties) -> Change:
             for field in schema.fields
             if stays(field.name)
         ]
-        updated = of_fields(schema, kept)
+        updated = required_struct(schema, kept)
         known = {field.name: field.schema for field in schema.fields}
         places = []
         for field in kept:

@@ -33,7 +33,7 @@ def _change(properties: SetSchemaMetadataProperties) -> Change:
         renamed = replace(schema, name=name, version=version)
         if schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"it names schemas of structs, and found {schema.kind.value}")
-        return renamed, copied(schema.fields, with_defaults=properties.null_to_default)
+        return renamed, copied(schema, with_defaults=properties.null_to_default)
 
     # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)

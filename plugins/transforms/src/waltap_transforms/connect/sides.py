@@ -4,16 +4,15 @@ Kafka Connect has two classes for each, ``NAME$Key`` and ``NAME$Value``. A `Chan
 part: a function from schema and value of one side to the new schema and value.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import replace
-
 from waltap.base.property import Properties, declare
-from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordTransform, RecordUnfit
 from waltap.ports.specs import RecordTransformSpec
-from waltap_transforms.connect.spec import connect_spec
+from waltap_transforms.specs import connect_spec
+from waltap_transforms.structs import defaults_of, filled
 
 __all__ = [
     "Change",
@@ -21,10 +20,8 @@ __all__ = [
     "Row",
     "copied",
     "map_of",
-    "of_fields",
     "sides",
     "struct_of",
-    "unique",
 ]
 
 Row = dict[str, Any]
@@ -135,42 +132,11 @@ def _found(schema: Schema | None, value: Any) -> str:
     return type(value).__name__ if schema is None else schema.kind.value
 
 
-def of_fields(schema: Schema, fields: Iterable[Field]) -> Schema:
-    """Return a struct schema with other fields than ``schema``.
-
-    It keeps name, version, doc and parameters, but is required and has no default.
-    """
-    # A default of the old fields would not fit the new ones.
-    return replace(schema, fields=unique(fields), optional=False, default=None)
-
-
-def unique(fields: Iterable[Field]) -> tuple[Field, ...]:
-    """Return ``fields`` after checking that their names differ.
-
-    Raises: RecordUnfit if two have the same name.
-    """
-    found = tuple(fields)
-    if len({field.name for field in found}) < len(found):
-        names = [field.name for field in found]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise RecordUnfit(f"two fields would be called {', '.join(twice)}")
-    return found
-
-
-def copied(fields: Iterable[Field], *, with_defaults: bool) -> Callable[[Row], Row]:
-    """Return the function that copies rows of ``fields``.
+def copied(schema: Schema, *, with_defaults: bool) -> Callable[[Row], Row]:
+    """Return the function that copies rows of ``schema``.
 
     ``with_defaults`` replaces null by the default of its field.
     """
-    defaults = [(f.name, f.schema.default) for f in fields if f.schema.default is not None]
-    if not (with_defaults and defaults):
-        return dict  # no field has a default: a plain copy is faster
-
-    def copy(row: Row) -> Row:
-        made = dict(row)
-        for name, default in defaults:
-            if made.get(name) is None:
-                made[name] = default
-        return made
-
-    return copy
+    defaults = defaults_of(schema) if with_defaults else ()
+    # Without defaults a plain copy is faster.
+    return (lambda row: filled(row, defaults)) if defaults else dict

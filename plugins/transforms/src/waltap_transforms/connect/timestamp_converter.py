@@ -18,8 +18,15 @@ from waltap_transforms.connect.sides import (
     sides,
     struct_of,
 )
-from waltap_transforms.connect.simple_date_format import SimpleDateFormat
-from waltap_transforms.connect.temporal import DATE, DAY_MS, TEMPORAL, TIME, TIMESTAMP, milliseconds
+from waltap_transforms.java.dates import (
+    DATE,
+    DAY_MS,
+    TEMPORAL,
+    TIME,
+    TIMESTAMP,
+    SimpleDateFormat,
+    milliseconds,
+)
 
 __all__ = ["TIMESTAMP_CONVERTER"]
 
@@ -167,7 +174,7 @@ def _change(properties: TimestampConverterProperties) -> Change:
             return converter.schema(schema), converter.of(schema, "it")
         if schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"it needs a struct to {PURPOSE}, and found {schema.kind.value}")
-        copy = copied(schema.fields, with_defaults=properties.null_to_default)
+        copy = copied(schema, with_defaults=properties.null_to_default)
         own = next((field for field in schema.fields if field.name == name), None)
         if own is None:
             return schema, copy

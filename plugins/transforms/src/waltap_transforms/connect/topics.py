@@ -13,8 +13,8 @@ from waltap.encoders.format.record_transform import (
     RecordTransformContext,
     RecordUnfit,
 )
-from waltap_transforms.connect.simple_date_format import SimpleDateFormat
-from waltap_transforms.connect.spec import connect_spec, each
+from waltap_transforms.java.dates import SimpleDateFormat
+from waltap_transforms.specs import connect_spec, each
 
 __all__ = ["TOPICS"]
 

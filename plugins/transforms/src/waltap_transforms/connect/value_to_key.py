@@ -12,7 +12,7 @@ from waltap.encoders.format.record_transform import (
     SchemaMemory,
 )
 from waltap_transforms.connect.sides import NullToDefault, map_of, struct_of
-from waltap_transforms.connect.spec import connect_spec
+from waltap_transforms.specs import connect_spec
 
 __all__ = ["VALUE_TO_KEY"]
 

@@ -9,9 +9,10 @@ import msgspec
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, SchemaMemory
-from waltap_transforms.debezium.structure import is_envelope, member
+from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.structs import is_envelope, member
 
-__all__ = ["ExtractChangedRecordState", "ExtractChangedRecordStateProperties"]
+__all__ = ["CHANGED_FIELDS"]
 
 
 class ExtractChangedRecordStateProperties(Properties):
@@ -37,14 +38,11 @@ class ExtractChangedRecordState:
         self._unchanged = _list_schema(properties.unchanged)
         self._names = SchemaMemory(_names)
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with the headers, in order.
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with the headers.
 
         Raises: RecordUnfit.
         """
-        return [self._headed(record) for record in records]
-
-    def _headed(self, record: ConnectRecord) -> ConnectRecord:
         if record.value is None or not is_envelope(record):
             return record
         assert record.value_schema is not None
@@ -91,3 +89,14 @@ def _equal(one: Any, other: Any) -> bool:
             return math.isnan(one) and math.isnan(other)
         return one == other and math.copysign(1, one) == math.copysign(1, other)
     return bool(one == other)
+
+
+CHANGED_FIELDS = (
+    debezium_spec(
+        "extract-changed-record-state",
+        "ExtractChangedRecordState",
+        "Writes headers with the names of the columns that an update changed, or did not.",
+        ExtractChangedRecordStateProperties,
+        lambda properties, _context: each(ExtractChangedRecordState(properties)),
+    ),
+)

@@ -22,10 +22,11 @@ from waltap.encoders.format.record_transform import (
     SchemaMemory,
 )
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
-from waltap_transforms.debezium.structure import StructMember, field_of, is_envelope, member
 from waltap_transforms.debezium.tracing import EventTracing
+from waltap_transforms.specs import debezium_spec
+from waltap_transforms.structs import StructMember, field_of, is_envelope, member
 
-__all__ = ["EventRouter", "EventRouterProperties"]
+__all__ = ["EVENT_ROUTER", "EventRouter", "EventRouterProperties"]
 
 logger = logging.getLogger(__name__)
 
@@ -416,3 +417,15 @@ def _between(name: str | None, topic: str) -> str:
 def _empty(payload: Any) -> bool:
     """Return whether Java's ``toString().trim()`` of a payload is empty."""
     return payload is None or (isinstance(payload, str) and not payload.strip(_BLANK))
+
+
+EVENT_ROUTER = (
+    debezium_spec(
+        "event-router",
+        "outbox.EventRouter",
+        "Makes the events of an outbox table records of their own, each for the topic of its aggregate.",
+        EventRouterProperties,
+        EventRouter,
+        ends_events=True,
+    ),
+)

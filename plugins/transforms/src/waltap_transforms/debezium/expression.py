@@ -9,13 +9,13 @@ import importlib
 import re
 import sys
 from collections.abc import Callable
-from decimal import Decimal
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
+from waltap_transforms.java.numbers import DECIMAL, decimal_of, scale_of
 
 __all__ = ["ENTRY_POINTS", "Expression", "cel_expression", "compiled", "members", "python_function"]
 
@@ -24,7 +24,6 @@ ENTRY_POINTS = "waltap.expressions"
 
 # The names that Debezium gives to scripts.
 VARIABLES = ("key", "value", "keySchema", "valueSchema", "topic", "header")
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
 VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 
 Expression = Callable[[ConnectRecord], object]
@@ -191,11 +190,14 @@ def _view(schema: Schema, tree: Tree) -> View | None:
 
     A struct keeps only the members in ``tree``. None means that values need no change.
     """
+    # CEL has no decimals, so they become doubles.
     if schema.name == DECIMAL and schema.kind is ConnectKind.BYTES:
-        scale = int(dict(schema.parameters).get("scale", "0"))
-        return lambda value: None if value is None else _number(value, scale)
+        scale = scale_of(schema)
+        return lambda value: None if value is None else float(decimal_of(value, scale))
     if schema.name == VARIABLE_DECIMAL:
-        return lambda value: None if value is None else _number(value["value"], value["scale"])
+        return lambda value: (
+            None if value is None else float(decimal_of(value["value"], value["scale"]))
+        )
     if schema.kind is ConnectKind.ARRAY and schema.items is not None:
         # Trees do not describe elements, so these are prepared as a whole.
         item = _view(schema.items, {})
@@ -218,8 +220,3 @@ def _view(schema: Schema, tree: Tree) -> View | None:
         }
 
     return struct
-
-
-def _number(unscaled: bytes, scale: int) -> float:
-    # CEL has no decimals.
-    return float(Decimal(int.from_bytes(unscaled, "big", signed=True)).scaleb(-scale))

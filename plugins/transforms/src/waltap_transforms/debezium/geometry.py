@@ -9,13 +9,9 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
 from waltap_transforms.debezium.wkb import is_extended, swapped, with_srid, without_srid
+from waltap_transforms.specs import debezium_spec, each
 
-__all__ = [
-    "GeometryFormat",
-    "GeometryFormatProperties",
-    "SwapCoordinates",
-    "SwapCoordinatesProperties",
-]
+__all__ = ["GEOMETRY"]
 
 GEOMETRY = "io.debezium.data.geometry.Geometry"
 
@@ -55,12 +51,12 @@ class SwapCoordinates:
         self._srids = frozenset(map(int, properties.srids))
         self._rewrite = StructRewrite(_geometries(self._swapped), inside=True)
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with x and y swapped, in order.
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with x and y swapped.
 
         Raises: RecordUnfit.
         """
-        return _rewritten(records, self._rewrite)
+        return _rewritten(record, self._rewrite)
 
     def _swapped(self, value: Any) -> Any:
         srid = value.get("srid")
@@ -76,12 +72,12 @@ class GeometryFormat:
         self._extends = properties.format == "wkb"
         self._rewrite = StructRewrite(_geometries(self._converted), inside=False)
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with the other format, in order.
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with the other format.
 
         Raises: RecordUnfit.
         """
-        return _rewritten(records, self._rewrite)
+        return _rewritten(record, self._rewrite)
 
     def _converted(self, value: Any) -> Any:
         wkb, srid = value["wkb"], value.get("srid")
@@ -104,13 +100,27 @@ def _geometries(convert: Convert) -> Any:
     return change
 
 
-def _rewritten(records: list[ConnectRecord], rewrite: StructRewrite) -> list[ConnectRecord]:
+def _rewritten(record: ConnectRecord, rewrite: StructRewrite) -> ConnectRecord:
+    schema = record.value_schema
     # Tombstones and values that are not structs have no geometries.
-    return [
-        rewrite(record)
-        if record.value is not None
-        and record.value_schema is not None
-        and record.value_schema.kind is ConnectKind.STRUCT
-        else record
-        for record in records
-    ]
+    if record.value is None or schema is None or schema.kind is not ConnectKind.STRUCT:
+        return record
+    return rewrite(record)
+
+
+GEOMETRY = (
+    debezium_spec(
+        "swap-geometry-coordinates",
+        "SwapGeometryCoordinates",
+        "Swaps x and y of geometries.",
+        SwapCoordinatesProperties,
+        lambda properties, _context: each(SwapCoordinates(properties)),
+    ),
+    debezium_spec(
+        "geometry-format",
+        "GeometryFormatTransformer",
+        "Puts the SRID into geometries, or takes it out.",
+        GeometryFormatProperties,
+        lambda properties, _context: each(GeometryFormat(properties)),
+    ),
+)

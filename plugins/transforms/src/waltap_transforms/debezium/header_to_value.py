@@ -9,9 +9,10 @@ from pydantic import model_validator
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord, RecordUnfit
-from waltap_transforms.debezium.structure import field_of, required_struct
+from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.structs import field_of, required_struct
 
-__all__ = ["HeaderToValue", "HeaderToValueProperties"]
+__all__ = ["HEADER_TO_VALUE"]
 
 # Debezium's name for the value itself.
 ROOT = "payload"
@@ -60,14 +61,11 @@ class HeaderToValue:
             self._fields.setdefault(header, tuple(field.split(".")))
         self._known: dict[int, tuple[Schema, list[tuple[dict[Any, Schema | None], Schema]]]] = {}
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with the new fields, in order.
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with the new fields.
 
         Raises: RecordUnfit.
         """
-        return [self._widened(record) for record in records]
-
-    def _widened(self, record: ConnectRecord) -> ConnectRecord:
         if record.value is None:
             return record
         schema = record.value_schema
@@ -211,3 +209,14 @@ def _value(
         inside_of = [(_below(path, parent, struct, level), held) for path, _, held in entries]
         out[parent] = {name: held for name, held in inside_of if name is not None}
     return out
+
+
+HEADER_TO_VALUE = (
+    debezium_spec(
+        "header-to-value",
+        "HeaderToValue",
+        "Moves or copies headers into fields of the value.",
+        HeaderToValueProperties,
+        lambda properties, _context: each(HeaderToValue(properties)),
+    ),
+)

@@ -13,10 +13,11 @@ from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap.changes.capture.name_adjustment import schema_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
-from waltap_transforms.debezium.structure import defaults_of, filled, is_envelope, without_repeats
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
+from waltap_transforms.specs import debezium_spec
+from waltap_transforms.structs import defaults_of, filled, is_envelope, without_repeats
 
-__all__ = ["ByLogicalTableRouter", "ByLogicalTableRouterProperties"]
+__all__ = ["LOGICAL_TABLE_ROUTER", "ByLogicalTableRouter", "ByLogicalTableRouterProperties"]
 
 # Tables that come and go must not make the caches grow without end.
 TOPICS_KEPT = 10_000
@@ -97,8 +98,8 @@ class ByLogicalTableRouter:
         if properties.key_regex is not None and properties.key_regex.strip():
             self._table = _TopicReplacement(properties.key_regex, properties.key_replacement or "")
         self._adjusted = schema_namer(properties.names)
-        self._keys: dict[tuple[int, str], tuple[Schema, Schema]] = {}
-        self._values: dict[tuple[int, str], tuple[Schema, _RoutedValues]] = {}
+        self._keys = SchemaMemory(self._key_schema, most=TOPICS_KEPT)
+        self._values: SchemaMemory[_RoutedValues] = SchemaMemory(self._made, most=TOPICS_KEPT)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
         """Return a batch's records with their new topics, in order.
@@ -116,14 +117,14 @@ class ByLogicalTableRouter:
         if record.key is not None:
             if record.key_schema is None or record.key_schema.kind is not ConnectKind.STRUCT:
                 raise RecordUnfit("a key is no struct")
-            key_schema, key = self._key_schema(record.key_schema, topic), record.key
+            key_schema, key = self._keys.of(record.key_schema, topic), record.key
             # Rows of two tables may have equal keys, which compaction of the topic would mix up.
             if self._unique:
                 table = record.topic if self._table is None else self._table.of(record.topic)
                 key = {**key, self._field: record.topic if table is None else table}
         schema, value = record.value_schema, record.value
         if value is not None and schema is not None and is_envelope(record):
-            values = self._of(schema, topic)
+            values = self._values.of(schema, topic)
             schema, value = values.schema, values.write(value)
         return ConnectRecord(
             topic, key_schema, key, schema, value, record.headers, record.partition,
@@ -131,28 +132,11 @@ class ByLogicalTableRouter:
         )  # fmt: skip
 
     def _key_schema(self, schema: Schema, topic: str) -> Schema:
-        place = id(schema), topic
-        entry = self._keys.get(place)
-        if entry is None:
-            if len(self._keys) >= TOPICS_KEPT:
-                self._keys.clear()
-            fields = schema.fields
-            if self._unique:
-                fields += (Field(self._field, _TABLE),)
-            # Schemas are named after the topic, as those of Debezium's own records.
-            made = _renamed(schema, self._adjusted(f"{topic}.Key"), fields)
-            # The schema is kept alive with its result, so that its id is not used again.
-            entry = self._keys[place] = schema, made
-        return entry[1]
-
-    def _of(self, schema: Schema, topic: str) -> "_RoutedValues":
-        place = id(schema), topic
-        entry = self._values.get(place)
-        if entry is None:
-            if len(self._values) >= TOPICS_KEPT:
-                self._values.clear()
-            entry = self._values[place] = schema, self._made(schema, topic)
-        return entry[1]
+        fields = schema.fields
+        if self._unique:
+            fields += (Field(self._field, _TABLE),)
+        # Schemas are named after the topic, as those of Debezium's own records.
+        return _renamed(schema, self._adjusted(f"{topic}.Key"), fields)
 
     def _made(self, schema: Schema, topic: str) -> "_RoutedValues":
         row = next((field.schema for field in schema.fields if field.name == "before"), None)
@@ -206,3 +190,14 @@ def _renamed(schema: Schema, name: str, fields: tuple[Field, ...]) -> Schema:
     """
     without_repeats(name, fields)
     return msgspec.structs.replace(schema, name=name, fields=fields, default=None)
+
+
+LOGICAL_TABLE_ROUTER = (
+    debezium_spec(
+        "by-logical-table-router",
+        "ByLogicalTableRouter",
+        "Gives records of several tables one topic, with a field in their keys that tells the table.",
+        ByLogicalTableRouterProperties,
+        lambda properties, _context: ByLogicalTableRouter(properties),
+    ),
+)

@@ -10,11 +10,12 @@ import msgspec
 
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
-from waltap_transforms.debezium.structure import defaults_of, filled
+from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.structs import defaults_of, filled
 
-__all__ = ["DecodeMessageContent", "DecodeMessageContentProperties"]
+__all__ = ["MESSAGE_CONTENT"]
 
 MESSAGE = "message"
 # Most schemas in the cache: every shape of JSON makes one.
@@ -37,21 +38,18 @@ class DecodeMessageContent:
     def __init__(self, properties: DecodeMessageContentProperties, connector: str) -> None:
         self._payloads = JsonPayload(nulls=properties.nulls)
         self._name = f"io.debezium.connector.{connector}.MessageValue"
-        self._schemas: dict[tuple[int, int], tuple[Schema, Schema, Schema]] = {}
+        self._schemas = SchemaMemory(_event_schema, most=SCHEMAS_KEPT)
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with expanded messages, in order.
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with expanded messages.
 
         Raises: RecordUnfit.
         """
-        return [self._decoded(record) for record in records]
-
-    def _decoded(self, record: ConnectRecord) -> ConnectRecord:
         schema = record.value_schema
         if schema is None or schema.name != self._name or record.value is None:
             return record
         row_schema, row = self._row(schema, record.value)
-        made = self._event_schema(schema, row_schema)
+        made = self._schemas.of(schema, row_schema)
         # Debezium copies the other fields by Struct.get, so null becomes their default.
         value = filled(record.value, defaults_of(made))
         value.pop(MESSAGE, None)
@@ -82,19 +80,24 @@ class DecodeMessageContent:
                 f"the content of a logical message is not expanded: {cause}"
             ) from cause
 
-    def _event_schema(self, schema: Schema, row: Schema) -> Schema:
-        place = id(schema), id(row)
-        entry = self._schemas.get(place)
-        if entry is None:
-            if len(self._schemas) >= SCHEMAS_KEPT:
-                self._schemas.clear()
-            fields = tuple(field for field in schema.fields if field.name != MESSAGE)
-            made = Schema(
-                kind=ConnectKind.STRUCT,
-                # EventRouter recognises change events by this suffix.
-                name=f"{schema.name}.Envelope",
-                fields=(*fields, Field("after", row)),
-            )
-            # The key of the cache has ids: keeping the objects alive prevents that an id is used again.
-            entry = self._schemas[place] = schema, row, made
-        return entry[2]
+
+def _event_schema(schema: Schema, row: Schema) -> Schema:
+    fields = tuple(field for field in schema.fields if field.name != MESSAGE)
+    return Schema(
+        kind=ConnectKind.STRUCT,
+        # EventRouter recognises change events by this suffix.
+        name=f"{schema.name}.Envelope",
+        fields=(*fields, Field("after", row)),
+    )
+
+
+MESSAGE_CONTENT = (
+    debezium_spec(
+        "decode-message-content",
+        "DecodeLogicalDecodingMessageContent",
+        "Makes change events of logical messages whose content is JSON.",
+        DecodeMessageContentProperties,
+        lambda properties, context: each(DecodeMessageContent(properties, context.connector)),
+        package="io.debezium.connector.postgresql.transforms",
+    ),
+)

@@ -14,7 +14,8 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.debezium.structure import (
+from waltap_transforms.specs import debezium_spec
+from waltap_transforms.structs import (
     defaults_of,
     field_of,
     filled,
@@ -24,6 +25,7 @@ from waltap_transforms.debezium.structure import (
 )
 
 __all__ = [
+    "NEW_RECORD_STATE",
     "EventField",
     "ExtractNewRecordState",
     "ExtractNewRecordStateProperties",
@@ -398,7 +400,7 @@ class _DropByHeader:
 
     def __init__(self, header: str, *, from_key: bool, only_optional: bool) -> None:
         self._header, self._from_key, self._only_optional = header, from_key, only_optional
-        self._known: dict[tuple[int, tuple[str, ...]], tuple[Schema, _ReducedStruct | None]] = {}
+        self._known = SchemaMemory(self._less, most=DROPS_KEPT)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         header = next((each for each in record.headers if each[0] == self._header), None)
@@ -420,14 +422,7 @@ class _DropByHeader:
     def _left(
         self, schema: Schema, value: Mapping[str, Any], names: tuple[str, ...]
     ) -> tuple[Schema, Mapping[str, Any]]:
-        place = id(schema), names
-        entry = self._known.get(place)
-        if entry is None:
-            if len(self._known) >= DROPS_KEPT:
-                self._known.clear()
-            # The schema is kept alive with its result, so that its id is not used again.
-            entry = self._known[place] = schema, self._less(schema, names)
-        less = entry[1]
+        less = self._known.of(schema, names)
         if less is None:
             return schema, value
         made = filled(value, less.defaults)
@@ -465,3 +460,16 @@ def _headed(record: ConnectRecord, headers: tuple[ConnectHeader, ...]) -> Connec
     if not headers:
         return record
     return msgspec.structs.replace(record, headers=record.headers + headers)
+
+
+NEW_RECORD_STATE = (
+    debezium_spec(
+        "extract-new-record-state",
+        "ExtractNewRecordState",
+        "Puts the row in the place of the change event, with members of the event as fields or headers.",
+        ExtractNewRecordStateProperties,
+        lambda properties, _context: ExtractNewRecordState(properties),
+        older=("UnwrapFromEnvelope",),  # profiles of old Debezium versions still have this name
+        ends_events=True,
+    ),
+)

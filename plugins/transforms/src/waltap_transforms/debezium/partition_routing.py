@@ -9,10 +9,11 @@ from pydantic import field_validator
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
-from waltap_transforms.debezium.java_hash import java_hash, murmur_hash
-from waltap_transforms.debezium.structure import field_of, is_envelope
+from waltap_transforms.java.hashes import java_hash, murmur_hash
+from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.structs import field_of, is_envelope
 
-__all__ = ["PartitionRouting", "PartitionRoutingProperties"]
+__all__ = ["PARTITION_ROUTING"]
 
 # Integer.MAX_VALUE: the mask that makes a Java hash non-negative.
 LARGEST = 0x7FFFFFFF
@@ -58,14 +59,11 @@ class PartitionRouting:
         self._rows = SchemaMemory(lambda schema: self._reads(schema, "after"))
         self._old = SchemaMemory(lambda schema: self._reads(schema, "before"))
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with their partitions, in order.
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with its partitions.
 
         Raises: RecordUnfit.
         """
-        return [self._placed(record) for record in records]
-
-    def _placed(self, record: ConnectRecord) -> ConnectRecord:
         event = record.value
         # Truncates and logical messages have no row to choose a partition by.
         if event is None or not is_envelope(record) or event.get("op") in ("t", "m"):
@@ -119,3 +117,14 @@ def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
         return None if value is None else (value, found)
 
     return read
+
+
+PARTITION_ROUTING = (
+    debezium_spec(
+        "partition-routing",
+        "partitions.PartitionRouting",
+        "Chooses the partition by fields of the event.",
+        PartitionRoutingProperties,
+        lambda properties, _context: each(PartitionRouting(properties)),
+    ),
+)

@@ -4,8 +4,9 @@ from pydantic import field_validator
 
 from waltap.base.property import CommaList, Properties, declare
 from waltap.encoders.format.record_transform import ConnectRecord
+from waltap_transforms.specs import debezium_spec
 
-__all__ = ["SchemaChangeFilter", "SchemaChangeFilterProperties"]
+__all__ = ["SCHEMA_CHANGE_FILTER"]
 
 TYPES = ("CREATE", "ALTER", "DROP", "TRUNCATE", "DATABASE")
 # Suffixes of the schema names of Debezium's schema change events.
@@ -51,3 +52,14 @@ class SchemaChangeFilter:
         # An event without table changes is one about the database.
         kind = changes[0].get("type") if changes else "DATABASE"
         return kind not in self._excluded
+
+
+SCHEMA_CHANGE_FILTER = (
+    debezium_spec(
+        "schema-change-filter",
+        "SchemaChangeEventFilter",
+        "Leaves schema change events out, by what was changed.",
+        SchemaChangeFilterProperties,
+        lambda properties, _context: SchemaChangeFilter(properties),
+    ),
+)

@@ -9,8 +9,10 @@ from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.expression import Expression, cel_expression, python_function
+from waltap_transforms.specs import debezium_spec
 
 __all__ = [
+    "SCRIPTING",
     "ContentBasedRouter",
     "ContentBasedRouterProperties",
     "RecordFilter",
@@ -176,3 +178,21 @@ class ContentBasedRouter:
 
 def _kind(found: Any) -> str:
     return "null" if found is None else f"of the type {type(found).__name__}"
+
+
+SCRIPTING = (
+    debezium_spec(
+        "record-filter",
+        "Filter",
+        "Keeps the records for which an expression is true.",
+        RecordFilterProperties,
+        lambda properties, _context: RecordFilter(properties),
+    ),
+    debezium_spec(
+        "content-based-router",
+        "ContentBasedRouter",
+        "Gives records the topic that an expression says.",
+        ContentBasedRouterProperties,
+        lambda properties, _context: ContentBasedRouter(properties),
+    ),
+)

@@ -8,9 +8,10 @@ from waltap.base.property import Properties, declare
 from waltap.changes.capture.name_adjustment import schema_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
-from waltap_transforms.debezium.structure import is_envelope, member, without_repeats
+from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.structs import is_envelope, member, without_repeats
 
-__all__ = ["ExtractSchema", "ExtractSchemaProperties"]
+__all__ = ["SOURCE_SCHEMA"]
 
 # Prefix of the schema parameters that `column.propagate.source.type` writes.
 PARAMETER = "__debezium.source.column."
@@ -65,14 +66,11 @@ class ExtractSchema:
         # Encoders find a schema by its object, so one source schema must always give the same object.
         self._known = SchemaMemory(self._made)
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with ``sourceSchema``, in order.
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with ``sourceSchema``.
 
         Raises: RecordUnfit.
         """
-        return [self._described(record) for record in records]
-
-    def _described(self, record: ConnectRecord) -> ConnectRecord:
         event = record.value
         if event is None or not is_envelope(record):
             return record
@@ -110,3 +108,14 @@ def _column(field: Field) -> dict[str, Any]:
         "scale": None if scale is None else int(scale),
         "comment": found.get(f"{PARAMETER}comment"),
     }
+
+
+SOURCE_SCHEMA = (
+    debezium_spec(
+        "extract-schema",
+        "ExtractSchemaToNewRecord",
+        "Writes the columns of the table into every event.",
+        ExtractSchemaProperties,
+        lambda properties, _context: each(ExtractSchema(properties)),
+    ),
+)

@@ -10,11 +10,16 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.record_transform import ConnectRecord, RecordTransformContext
-from waltap_transforms.debezium.structure import field_of, is_envelope
+from waltap.encoders.format.record_transform import (
+    ConnectRecord,
+    RecordTransformContext,
+    SchemaMemory,
+)
 from waltap_transforms.debezium.zone import NamedZone, moved_time, moved_timestamp
+from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.structs import field_of, is_envelope
 
-__all__ = ["TimezoneConverter", "TimezoneConverterProperties"]
+__all__ = ["TIMEZONE_CONVERTER"]
 
 PLANS_KEPT = 10_000
 RULES = re.compile(r'\[(source|topic|[".\w\s]+):([".\w\s]+(?::[".\w\s]+)?(?:,|]$))+')
@@ -88,31 +93,21 @@ class TimezoneConverter:
         self._zone, self._context = NamedZone(properties.zone), context
         self._includes, self._excludes = bool(properties.include), bool(properties.exclude)
         self._rules = _rules(properties.exclude or properties.include)
-        self._known: dict[tuple[int, str, str | None], tuple[Schema, _Plan]] = {}
+        # Rules name topics and tables, so one schema may have several plans.
+        self._plans: SchemaMemory[_Plan] = SchemaMemory(self._plan, most=PLANS_KEPT)
         self._told: set[str] = set()
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with converted times, in order.
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with converted times.
 
         Raises: RecordUnfit.
         """
-        return [self._converted(record) for record in records]
-
-    def _converted(self, record: ConnectRecord) -> ConnectRecord:
         event, schema = record.value, record.value_schema
         if event is None or schema is None or not is_envelope(record):
             return record
         table = (event.get("source") or {}).get("table")
-        # Rules name topics and tables, so one schema may have several plans.
-        place = id(schema), record.topic, table
-        entry = self._known.get(place)
-        if entry is None:
-            if len(self._known) >= PLANS_KEPT:
-                self._known.clear()
-            # The schema is kept alive with its plan, so that its id is not used again.
-            entry = self._known[place] = schema, self._plan(schema, record.topic, table)
         changed = {}
-        for side, parts in entry[1]:
+        for side, parts in self._plans.of(schema, record.topic, table):
             struct = event.get(side)
             if struct is not None:
                 changed[side] = _changed(struct, parts)
@@ -220,3 +215,14 @@ def _rules(entries: Iterable[str]) -> dict[tuple[str, str], set[str]]:
         fields = found.setdefault((common, parts[0]), set())
         fields.update(parts[1:2])
     return found
+
+
+TIMEZONE_CONVERTER = (
+    debezium_spec(
+        "timezone-converter",
+        "TimezoneConverter",
+        "Converts times of rows to another time zone.",
+        TimezoneConverterProperties,
+        lambda properties, context: each(TimezoneConverter(properties, context)),
+    ),
+)

@@ -20,12 +20,14 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.debezium.structure import StructMember, field_of, is_envelope, member
+from waltap_transforms.structs import StructMember, field_of, is_envelope, member
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["ActivateTracingSpan", "EventTracing", "TracingProperties"]
+from waltap_transforms.specs import debezium_spec
+
+__all__ = ["TRACING", "EventTracing"]
 
 SCOPE = "waltap_transforms.debezium.tracing"
 _TEXT = Schema(kind=ConnectKind.STRING)
@@ -172,3 +174,14 @@ def _nanoseconds(milliseconds: int | None) -> int | None:
 def _describe(span: "Span", name: str, value: Any) -> None:
     if value is not None:
         span.set_attribute(name, str(value).lower() if isinstance(value, bool) else str(value))
+
+
+TRACING = (
+    debezium_spec(
+        "activate-tracing-span",
+        "tracing.ActivateTracingSpan",
+        "Makes OpenTelemetry spans of events, and writes their headers.",
+        TracingProperties,
+        ActivateTracingSpan,
+    ),
+)

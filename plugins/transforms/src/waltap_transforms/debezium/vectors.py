@@ -6,8 +6,9 @@ from waltap.changes.mapping import double_text, float_text
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.struct_rewrite import Convert, StructRewrite
+from waltap_transforms.specs import debezium_spec, each
 
-__all__ = ["VectorToJson"]
+__all__ = ["VECTORS"]
 
 # Schema name → the text that Java prints for an element.
 DENSE = {"io.debezium.data.DoubleVector": double_text, "io.debezium.data.FloatVector": float_text}
@@ -20,14 +21,11 @@ class VectorToJson:
     def __init__(self) -> None:
         self._rewrite = StructRewrite(_vector, inside=False)
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with JSON vectors, in order.
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with JSON vectors.
 
         Raises: RecordUnfit for a value that is not a struct.
         """
-        return [self._written(record) for record in records]
-
-    def _written(self, record: ConnectRecord) -> ConnectRecord:
         if record.value is None:
             return record
         if record.value_schema is None or record.value_schema.kind is not ConnectKind.STRUCT:
@@ -55,3 +53,14 @@ def _vector(schema: Schema) -> tuple[Schema, Convert] | None:
 def _sparse(value: Any) -> str:
     numbers = ", ".join(f'"{at}": {double_text(of)}' for at, of in sorted(value["vector"].items()))
     return f'{{ "dimensions": {value["dimensions"]}, "vector": {{ {numbers} }} }}'
+
+
+VECTORS = (
+    debezium_spec(
+        "vector-to-json",
+        "VectorToJsonConverter",
+        "Writes vectors as JSON text.",
+        None,
+        lambda _properties, _context: each(VectorToJson()),
+    ),
+)

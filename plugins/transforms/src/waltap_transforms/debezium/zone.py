@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from waltap.encoders.format.record_transform import RecordUnfit
+from waltap_transforms.java.dates import civil_date, day_number
 
 __all__ = ["NamedZone", "moved_time", "moved_timestamp"]
 
@@ -15,8 +16,6 @@ _ISO = re.compile(rf"([+-]?\d{{4,9}})-(\d\d)-(\d\d)T{_TIME}")
 _DAY = 86_400
 # Days of 400 years, after which the calendar repeats.
 _CYCLE = 146_097
-# Days from 1 March of the year 0 to 1970.
-_EPOCH = 719_468
 
 
 class NamedZone:
@@ -63,11 +62,11 @@ def moved_timestamp(text: str, zone: NamedZone) -> str:
     if match is None:
         raise RecordUnfit("a timestamp with time zone is not an ISO text")
     year, month, day = int(match[1]), int(match[2]), int(match[3])
-    local = _days(year, month, day) * _DAY + _clock(match[4], match[5], match[6])
+    local = day_number(year, month, day) * _DAY + _clock(match[4], match[5], match[6])
     # Debezium takes the zone's offset at the text's own date and time, not at its instant.
     offset = zone.offset(local)
     days, second = divmod(local - _seconds(match[8]) + offset, _DAY)
-    year, month, day = _civil(days)
+    year, month, day = civil_date(days)
     # Java writes a plus before years of five digits.
     sign = "+" if year > 9999 else "-" if year < 0 else ""
     return f"{sign}{abs(year):04}-{month:02}-{day:02}T{_shown(second, match[7], offset)}"
@@ -116,7 +115,7 @@ def _near(seconds: int) -> datetime:
     # Python has the years 1 to 9999. Earlier times follow the rules of the year 1; later ones are moved
     # back by whole cycles of the calendar.
     days, second = divmod(seconds, _DAY)
-    first, last = _days(1, 1, 2), _days(9999, 12, 31)
+    first, last = day_number(1, 1, 2), day_number(9999, 12, 31)
     if days < first:
         days = first
     elif days >= last:
@@ -128,25 +127,3 @@ def _of(moment: datetime) -> int:
     offset = moment.utcoffset()
     assert offset is not None
     return offset.days * _DAY + offset.seconds
-
-
-def _days(year: int, month: int, day: int) -> int:
-    """Convert a proleptic Gregorian date to days since 1970."""
-    # Years begin in March, so that a leap day ends its year.
-    year -= month <= 2
-    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    cycle, year = divmod(year, 400)
-    return cycle * _CYCLE + year * 365 + year // 4 - year // 100 + of_year - _EPOCH
-
-
-def _civil(days: int) -> tuple[int, int, int]:
-    """Convert days since 1970 to year, month and day."""
-    cycle, day = divmod(days + _EPOCH, _CYCLE)
-    year = (day - day // 1460 + day // 36524 - day // 146096) // 365
-    of_year = day - (365 * year + year // 4 - year // 100)
-    month = (5 * of_year + 2) // 153
-    return (
-        year + cycle * 400 + (month >= 10),
-        month + (3 if month < 10 else -9),
-        of_year - (153 * month + 2) // 5 + 1,
-    )

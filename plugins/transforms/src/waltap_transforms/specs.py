@@ -1,4 +1,4 @@
-"""Names and specs of Kafka Connect's transforms."""
+"""Names and specs of the transforms of Kafka Connect and Debezium."""
 
 import re
 from collections.abc import Callable
@@ -8,11 +8,12 @@ from waltap.base.property import Properties
 from waltap.encoders.format.record_transform import ConnectRecord, RecordTransform
 from waltap.ports.specs import RecordTransformSpec
 
-__all__ = ["connect_spec", "each"]
+__all__ = ["connect_spec", "debezium_spec", "each"]
 
-PACKAGE = "org.apache.kafka.connect.transforms"
+CONNECT_PACKAGE = "org.apache.kafka.connect.transforms"
 # The places in a Java name where a word begins.
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+DEBEZIUM_PACKAGE = "io.debezium.transforms"
 
 
 def connect_spec(
@@ -29,7 +30,7 @@ def connect_spec(
     """
     ours = _WORD.sub("-", java.replace("$", "-")).lower().replace("--", "-")
     # A transform with a ``name`` of its own has it because another class owns the short name.
-    aliases = (f"{PACKAGE}.{java}",) if name else (f"{PACKAGE}.{java}", java)
+    aliases = (f"{CONNECT_PACKAGE}.{java}",) if name else (f"{CONNECT_PACKAGE}.{java}", java)
     return RecordTransformSpec(
         name=name or ours,
         aliases=aliases,
@@ -42,3 +43,33 @@ def connect_spec(
 def each(change: Callable[[ConnectRecord], ConnectRecord]) -> RecordTransform:
     """Return the transform that applies ``change`` to each record."""
     return lambda records: [change(record) for record in records]
+
+
+def debezium_spec(
+    name: str,
+    java: str,
+    summary: str,
+    properties: type[Properties] | None,
+    factory: Callable[[Any, Any], RecordTransform],
+    *,
+    package: str = DEBEZIUM_PACKAGE,
+    older: tuple[str, ...] = (),
+    ends_events: bool = False,
+) -> RecordTransformSpec:
+    """Return the spec of the class ``java``, such as ``outbox.EventRouter``.
+
+    A profile may use ``name``, the name of the class with or without its package, or the full name of an
+    ``older`` class.
+    """
+    return RecordTransformSpec(
+        name=name,
+        aliases=(
+            f"{package}.{java}",
+            java.rpartition(".")[2],
+            *(f"{package}.{each}" for each in older),
+        ),
+        summary=summary,
+        properties=properties,
+        factory=factory,
+        ends_events=ends_events,
+    )

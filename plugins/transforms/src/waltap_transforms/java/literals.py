@@ -9,7 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap_transforms.connect.java_number import (
+from waltap_transforms.java.dates import DATE, DAY_MS, TIME, TIMESTAMP, SimpleDateFormat
+from waltap_transforms.java.numbers import (
     DECIMAL,
     big_decimal,
     decimal_bytes,
@@ -17,8 +18,6 @@ from waltap_transforms.connect.java_number import (
     to_integer,
     to_single,
 )
-from waltap_transforms.connect.simple_date_format import SimpleDateFormat
-from waltap_transforms.connect.temporal import DATE, DAY_MS, TIME, TIMESTAMP
 
 __all__ = ["parse_literal"]
 

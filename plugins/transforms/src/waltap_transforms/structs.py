@@ -65,8 +65,8 @@ def without_repeats(name: str | None, fields: Sequence[Field]) -> None:
     """
     names = [field.name for field in fields]
     if len(set(names)) < len(names):
-        twice = next(each for each in names if names.count(each) > 1)
-        raise RecordUnfit(f"{name} would have two fields {twice}")
+        twice = sorted({each for each in names if names.count(each) > 1})
+        raise RecordUnfit(f"{name or 'the struct'} would have two fields {', '.join(twice)}")
 
 
 def defaults_of(schema: Schema) -> tuple[tuple[str, object], ...]:

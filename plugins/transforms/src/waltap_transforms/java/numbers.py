@@ -11,9 +11,9 @@ from fractions import Fraction
 from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.changes.mapping.java_number import double_text, float_text
 
 __all__ = [
+    "BITS",
     "DECIMAL",
     "big_decimal",
     "decimal_bytes",
@@ -23,10 +23,10 @@ __all__ = [
     "to_double",
     "to_integer",
     "to_single",
-    "to_text",
 ]
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
+BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
 # Python's int() and float() also accept underscores, blanks and digits of other scripts; these
 # patterns admit only the texts that Java accepts.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -194,13 +194,3 @@ def _nearest(number: Fraction) -> float:
 def _of_bits(bits: int) -> float:
     (found,) = struct.unpack(">f", struct.pack(">I", bits))
     return found  # type: ignore[no-any-return]
-
-
-def to_text(value: Any, schema: Schema | None) -> str:
-    """Print a number, a boolean or a text as Java does."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        one = schema is not None and schema.kind is ConnectKind.FLOAT32
-        return float_text(value) if one else double_text(value)
-    return str(value)

@@ -12,9 +12,27 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["SimpleDateFormat"]
+from waltap.changes.mapping.connect_schema import Schema
 
+__all__ = [
+    "DATE",
+    "DAY_MS",
+    "TEMPORAL",
+    "TIME",
+    "TIMESTAMP",
+    "SimpleDateFormat",
+    "civil_date",
+    "day_number",
+    "milliseconds",
+]
+
+# Kafka Connect's dates and times, which Java has as java.util.Date.
+DATE = "org.apache.kafka.connect.data.Date"
+TIME = "org.apache.kafka.connect.data.Time"
+TIMESTAMP = "org.apache.kafka.connect.data.Timestamp"
+TEMPORAL = frozenset({DATE, TIME, TIMESTAMP})
 DAY_MS = 86_400_000
 # 15 October 1582, the first Gregorian day of Java's calendar.
 CUTOVER_DAY = -141_427
@@ -56,6 +74,12 @@ class _DateFields:
     weekday: int
     # Milliseconds since midnight.
     ms: int
+
+
+def milliseconds(schema: Schema, value: Any) -> int:
+    """Convert a value of a temporal schema to ms since 1970 UTC."""
+    # A Date is in days; Time and Timestamp are in ms already.
+    return value * DAY_MS if schema.name == DATE else value  # type: ignore[no-any-return]
 
 
 class SimpleDateFormat:
@@ -280,13 +304,13 @@ def _is_leap(year: int) -> bool:
 
 def _moment(instant: int) -> _DateFields:
     day, ms = divmod(instant, DAY_MS)
-    year, month, of_month = _gregorian(day) if day >= CUTOVER_DAY else _julian(day)
+    year, month, of_month = civil_date(day) if day >= CUTOVER_DAY else _julian(day)
     of_year = day - _day_number(year, 1, 1) + 1
     return _DateFields(year, month, of_month, of_year, (day + 4) % 7 + 1, ms)
 
 
-def _gregorian(day: int) -> tuple[int, int, int]:
-    """Convert days since 1970 to (year, month, day)."""
+def civil_date(day: int) -> tuple[int, int, int]:
+    """Convert days since 1970 to a Gregorian (year, month, day)."""
     # Years are counted from March, so that a leap day ends its year. An era has 400 years.
     era, rest = divmod(day + 719_468, 146_097)
     of_era = (rest - rest // 1460 + rest // 36_524 - rest // 146_096) // 365
@@ -295,7 +319,7 @@ def _gregorian(day: int) -> tuple[int, int, int]:
 
 
 def _julian(day: int) -> tuple[int, int, int]:
-    # As in `_gregorian`, but an era has 4 years.
+    # As in `civil_date`, but an era has 4 years.
     era, rest = divmod(day + 719_470, 1461)
     of_era = (rest - rest // 1460) // 365
     return _from_march(of_era + era * 4, rest - 365 * of_era)
@@ -314,15 +338,16 @@ def _day_number(year: int, month: int, day: int) -> int:
     Month and day may be out of range, since parsing is lenient.
     """
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
-    found = _days(year, month, gregorian=True) + day - 1
-    return found if found >= CUTOVER_DAY else _days(year, month, gregorian=False) + day - 1
+    found = day_number(year, month, day)
+    return found if found >= CUTOVER_DAY else day_number(year, month, day, julian=True)
 
 
-def _days(year: int, month: int, *, gregorian: bool) -> int:
-    """Convert the first of a month to days since 1970."""
+def day_number(year: int, month: int, day: int, *, julian: bool = False) -> int:
+    """Convert a date to days since 1970."""
+    # Years begin in March, so that a leap day ends its year.
     year -= month <= 2
-    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5
-    if not gregorian:
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    if julian:
         era, of_era = divmod(year, 4)
         return era * 1461 + of_era * 365 + of_year - 719_470
     era, of_era = divmod(year, 400)

@@ -10,18 +10,13 @@ from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import RecordUnfit
+from waltap_transforms.java.dates import TEMPORAL, milliseconds
+from waltap_transforms.java.numbers import DECIMAL, scale_of
 
 __all__ = ["java_hash", "murmur_hash"]
 
 SEED = 9001
 _32, _64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
-# Logical types that Java represents as java.util.Date → milliseconds in their unit.
-MILLISECONDS = {
-    "org.apache.kafka.connect.data.Timestamp": 1,
-    "org.apache.kafka.connect.data.Time": 1,
-    "org.apache.kafka.connect.data.Date": 86_400_000,
-}
 
 
 def java_hash(value: Any, schema: Schema) -> int:
@@ -50,10 +45,10 @@ def _hash(value: Any, schema: Schema) -> int:
     if schema.name == DECIMAL and schema.kind is ConnectKind.BYTES:
         unscaled = int.from_bytes(value, "big", signed=True)
         # BigDecimal.hashCode: 31 times the hash of the unscaled value, plus the scale.
-        return 31 * _big(unscaled) + int(dict(schema.parameters).get("scale", "0"))
+        return 31 * _big(unscaled) + scale_of(schema)
     match schema.kind:
-        case _ if schema.name in MILLISECONDS:
-            return _long(value * MILLISECONDS[schema.name or ""])
+        case _ if schema.name in TEMPORAL:
+            return _long(milliseconds(schema, value))
         case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32:
             return int(value)
         case ConnectKind.INT64:
