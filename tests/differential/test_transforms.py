@@ -13,13 +13,13 @@ from tests.harness.change_records import PIPELINE, change_records, outbox_record
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.encoders.format.record_transform import ConnectRecord
 from waltap_transforms.debezium.event_router import EventRouter, EventRouterProperties
-from waltap_transforms.debezium.logical_table_router import (
-    ByLogicalTableRouter,
-    ByLogicalTableRouterProperties,
-)
-from waltap_transforms.debezium.new_record_state import (
+from waltap_transforms.debezium.record_state import (
     ExtractNewRecordState,
     ExtractNewRecordStateProperties,
+)
+from waltap_transforms.debezium.routing import (
+    ByLogicalTableRouter,
+    ByLogicalTableRouterProperties,
 )
 
 SEEDS = range(int(os.environ.get("WALTAP_SEEDS", "2")))

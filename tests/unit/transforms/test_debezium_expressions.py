@@ -8,12 +8,14 @@ from tests.harness.change_records import change_records
 from tests.harness.schemas import INT32, MAYBE_TEXT, TEXT, of, struct
 
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
-from waltap_transforms.debezium.expression import cel_expression, compiled, members
 from waltap_transforms.debezium.scripting import (
     ContentBasedRouter,
     ContentBasedRouterProperties,
     RecordFilter,
     RecordFilterProperties,
+    cel_expression,
+    compiled,
+    members,
 )
 
 DECIMAL = of(

@@ -1,5 +1,6 @@
 """Debezium's transforms of records: what they refuse, what the comparison with Debezium cannot show, and their spans."""
 
+import struct as packing
 from collections.abc import Iterator
 from dataclasses import replace as changed
 from typing import Any
@@ -14,11 +15,11 @@ from pydantic import ValidationError
 from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
 from tests.harness.schemas import MAYBE_TEXT, TEXT, struct
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Field
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
+from waltap_transforms.debezium.data_types import swapped, with_srid, without_srid
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
-from waltap_transforms.debezium.wkb import swapped, with_srid, without_srid
-from waltap_transforms.debezium.zone import NamedZone, moved_time, moved_timestamp
+from waltap_transforms.debezium.timezone_converter import NamedZone, moved_time, moved_timestamp
 
 
 def event(op: str) -> ConnectRecord:
@@ -55,6 +56,24 @@ def test_schemas_are_one_object_per_schema_and_records_stay_as_they_were(
     assert [id(each.value_schema) for each in first] == [id(each.value_schema) for each in second]
     assert [id(each.key_schema) for each in first] == [id(each.key_schema) for each in second]
     assert msgspec.json.encode([each.value for each in records]) == before
+
+
+def test_geometries_of_rows_are_found_by_the_name_of_their_schema() -> None:
+    point = packing.pack("<BIdd", 1, 1, 2.0, 3.0)
+    geometry = Schema(
+        kind=ConnectKind.STRUCT,
+        name="io.debezium.data.geometry.Geometry",
+        fields=(
+            Field("wkb", Schema(kind=ConnectKind.BYTES)),
+            Field("srid", Schema(kind=ConnectKind.INT32, optional=True)),
+        ),
+    )
+    row = Schema(kind=ConnectKind.STRUCT, fields=(Field("place", geometry),))
+    record = ConnectRecord("t", None, None, row, {"place": {"wkb": point, "srid": 4326}})
+    (turned,) = transform("swap-geometry-coordinates")([record])
+    (extended,) = transform("geometry-format")([record])
+    assert turned.value["place"]["wkb"] == packing.pack("<BIdd", 1, 1, 3.0, 2.0)
+    assert extended.value["place"]["wkb"] == with_srid(point, 4326)
 
 
 def of_outbox(op: str) -> ConnectRecord:

@@ -12,7 +12,7 @@ import msgspec
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, SchemaMemory
 from waltap.ports.specs import RecordTransformSpec
-from waltap_transforms.debezium.new_record_state import (
+from waltap_transforms.debezium.record_state import (
     ExtractNewRecordState,
     ExtractNewRecordStateProperties,
 )

@@ -3,17 +3,16 @@
 Each one behaves like the Java class of its name.
 """
 
-from waltap_transforms.connect.cast import CAST
-from waltap_transforms.connect.flatten import FLATTEN
-from waltap_transforms.connect.headers import HEADERS
-from waltap_transforms.connect.insert_field import INSERT_FIELD
-from waltap_transforms.connect.mask_field import MASK_FIELD
-from waltap_transforms.connect.nested_field import NESTED_FIELD
-from waltap_transforms.connect.replace_field import REPLACE_FIELD
-from waltap_transforms.connect.schema_metadata import SCHEMA_METADATA
-from waltap_transforms.connect.timestamp_converter import TIMESTAMP_CONVERTER
-from waltap_transforms.connect.topics import TOPICS
-from waltap_transforms.connect.value_to_key import VALUE_TO_KEY
+from waltap_transforms.connect.fields import (
+    FLATTEN,
+    INSERT_FIELD,
+    NESTED_FIELD,
+    REPLACE_FIELD,
+    SCHEMA_METADATA,
+    VALUE_TO_KEY,
+)
+from waltap_transforms.connect.records import HEADERS, TOPICS
+from waltap_transforms.connect.values import CAST, MASK_FIELD, TIMESTAMP_CONVERTER
 
 __all__ = ["CONNECT"]
 

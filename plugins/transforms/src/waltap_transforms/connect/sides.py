@@ -14,15 +14,7 @@ from waltap.ports.specs import RecordTransformSpec
 from waltap_transforms.specs import connect_spec
 from waltap_transforms.structs import defaults_of, filled
 
-__all__ = [
-    "Change",
-    "NullToDefault",
-    "Row",
-    "copied",
-    "map_of",
-    "sides",
-    "struct_of",
-]
+__all__ = ["Change", "NullToDefault", "Row", "copied", "map_of", "sides", "struct_of"]
 
 Row = dict[str, Any]
 Change = Callable[[ConnectRecord, Schema | None, Any], tuple[Schema | None, Any]]
@@ -39,10 +31,7 @@ class NullToDefault(Properties):
 
 
 def sides(
-    java: str,
-    summary: str,
-    properties: type[Properties],
-    make: Callable[[Any], Change],
+    java: str, summary: str, properties: type[Properties], make: Callable[[Any], Change]
 ) -> tuple[RecordTransformSpec, RecordTransformSpec]:
     """Return the specs of ``java$Key`` and ``java$Value``.
 

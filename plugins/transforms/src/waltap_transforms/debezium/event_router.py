@@ -127,9 +127,7 @@ class EventRouterProperties(Properties):
         advanced=True,
     )
     route_by: str = declare(
-        "route.by.field",
-        default="aggregatetype",
-        summary="Column that decides about the topic.",
+        "route.by.field", default="aggregatetype", summary="Column that decides about the topic."
     )
     regex: str = declare(
         "route.topic.regex",

@@ -1,5 +1,11 @@
 """Filter and ContentBasedRouter: drop or route records by an expression."""
 
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import msgspec
@@ -7,8 +13,9 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern
-from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
-from waltap_transforms.debezium.expression import Expression, cel_expression, python_function
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
+from waltap_transforms.java.numbers import DECIMAL, decimal_of, scale_of
 from waltap_transforms.specs import debezium_spec
 
 __all__ = [
@@ -17,7 +24,220 @@ __all__ = [
     "ContentBasedRouterProperties",
     "RecordFilter",
     "RecordFilterProperties",
+    "cel_expression",
+    "compiled",
+    "members",
 ]
+
+
+# Expressions over records, in CEL or as Python functions.
+#
+# A CEL expression (https://cel.dev) always ends and reads only the record. Most conditions look
+# the same in CEL and Groovy. The library converts its input for each record, and a whole event
+# costs more than most conditions. So an expression gets only the members that it names
+# (`members`).
+
+# The group of entry points with named functions.
+ENTRY_POINTS = "waltap.expressions"
+
+# The names that Debezium gives to scripts.
+VARIABLES = ("key", "value", "keySchema", "valueSchema", "topic", "header")
+VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+
+Expression = Callable[[ConnectRecord], object]
+# Name of a member → tree of its own members; an empty tree means the whole member.
+Tree = dict[str, Any]
+View = Callable[[Any], Any]
+
+# Texts and comments, in which a path is only text.
+_LITERAL = re.compile(r"""'[^']*'|"[^"]*"|//[^\n]*""")
+# A variable and the members after it; a name before a parenthesis is a function, not a member.
+_PATH = r"(?<![\w.]){}\b((?:\s*\.\s*[A-Za-z_]\w*(?!\w)(?!\s*\())*)"
+# Macros declare variables of their own: value.tags.exists(t, t == 'x').
+_BOUND = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*(\w+)\s*,")
+# Levels of members that a tree distinguishes, as in value.after.x; columns are at the second.
+DEEPEST = 2
+
+
+def compiled(text: str) -> Any:
+    """Compile a CEL expression.
+
+    Raises: ValueError with the reason.
+    """
+    # Profiles without an expression need not have the library installed.
+    import cel
+
+    try:
+        program = cel.compile(text)
+    except ValueError as cause:
+        # The library's message repeats the expression on further lines.
+        said = str(cause).split("\n", 1)[0].rpartition("ERROR: ")[2]
+        raise ValueError(f"not a CEL expression: {said}") from cause
+    unknown = set(program.variables()) - set(VARIABLES) - set(_BOUND.findall(text))
+    if unknown:
+        raise ValueError(
+            f"nothing is called {', '.join(sorted(unknown))}; there are {', '.join(VARIABLES)}"
+        )
+    return program
+
+
+def members(text: str, variable: str) -> Tree:
+    """Return the members of ``variable`` that a CEL expression reads.
+
+    An empty tree means all members. The result may have too many members but never too few: any notation
+    other than ``value.after.id`` means all.
+    """
+    tree: Tree = {}
+    # `_LITERAL` does not understand escapes and triple quotes.
+    if "\\" in text or "'''" in text or '"""' in text:
+        return tree
+    for match in re.finditer(_PATH.format(variable), _LITERAL.sub("''", text)):
+        path = [part.strip() for part in match[1].split(".")[1:]]
+        if not path:
+            return {}
+        below = tree
+        for depth, name in enumerate(path[:DEEPEST], 1):
+            known = below.get(name)
+            if known == {} and name in below:  # the expression reads the whole member already
+                break
+            if depth == min(len(path), DEEPEST):
+                below[name] = {}
+                break
+            below = below.setdefault(name, {})
+    return tree
+
+
+def cel_expression(text: str) -> Expression:
+    """Return the function that evaluates a CEL expression.
+
+    An expression has the variables of Debezium's scripts: key, value, their schemas, topic, and header, a
+    map from name to value and schema. Structs are maps with all their fields; decimals are doubles. The
+    function raises RecordUnfit if the evaluation fails. Raises: ValueError.
+    """
+    program = compiled(text)
+    used = frozenset(program.variables())
+    views = {
+        name: SchemaMemory(_view_of(members(text, name)))
+        for name in ("key", "value")
+        if name in used
+    }
+
+    def evaluate(record: ConnectRecord) -> object:
+        given: dict[str, Any] = {"topic": record.topic}
+        for name, schema, held in (
+            ("key", record.key_schema, record.key),
+            ("value", record.value_schema, record.value),
+        ):
+            if name in used:
+                given[name] = held if schema is None else views[name].of(schema)(held)
+            if f"{name}Schema" in used:
+                given[f"{name}Schema"] = _described(schema)
+        if "header" in used:
+            given["header"] = {
+                name: {"value": value, "schema": _described(schema)}
+                for name, schema, value in record.headers
+            }
+        try:
+            found: object = program.execute(given)
+        except KeyError as cause:
+            raise RecordUnfit(f"the expression names {cause}, which the record lacks") from cause
+        except Exception as cause:
+            # Only the type of the error: its text may have values of the record.
+            raise RecordUnfit(f"the expression fails: {type(cause).__name__}") from cause
+        return found
+
+    return evaluate
+
+
+def python_function(path: str) -> Expression:
+    """Load the function ``module:name`` or an entry point.
+
+    Entry points are in the group `ENTRY_POINTS`. The module may be in the working directory. Raises:
+    ValueError if there is no such function.
+    """
+    module_name, colon, name = path.partition(":")
+    try:
+        if colon:
+            # The command `waltap` does not have the working directory on its path.
+            here = str(Path.cwd())
+            if here not in sys.path:
+                sys.path.insert(0, here)
+            found = getattr(importlib.import_module(module_name), name)
+        else:
+            (point,) = entry_points(group=ENTRY_POINTS, name=path) or (None,)
+            if point is None:
+                raise ValueError(
+                    f"{path!r} is neither module:name nor an entry point of {ENTRY_POINTS}"
+                )
+            found = point.load()
+    except (ImportError, AttributeError) as cause:
+        raise ValueError(f"{path!r} cannot be imported: {cause}") from cause
+    if not callable(found):
+        raise ValueError(f"{path!r} is not a function")  # noqa: TRY004 - it is a setting that is wrong
+
+    def evaluate(record: ConnectRecord) -> object:
+        try:
+            result: object = found(record)
+        except RecordUnfit:
+            raise
+        except Exception as cause:
+            raise RecordUnfit(f"the function {path} raised {type(cause).__name__}") from cause
+        return result
+
+    return evaluate
+
+
+def _described(schema: Schema | None) -> dict[str, Any] | None:
+    if schema is None:
+        return None
+    return {
+        "name": schema.name,
+        "type": schema.kind.name,
+        "version": schema.version,
+        "optional": schema.optional,
+        "fields": [field.name for field in schema.fields],
+    }
+
+
+def _view_of(tree: Tree) -> Callable[[Schema], View]:
+    return lambda schema: _view(schema, tree) or (lambda value: value)
+
+
+def _view(schema: Schema, tree: Tree) -> View | None:
+    """Return the function that prepares values for an expression.
+
+    A struct keeps only the members in ``tree``. None means that values need no change.
+    """
+    # CEL has no decimals, so they become doubles.
+    if schema.name == DECIMAL and schema.kind is ConnectKind.BYTES:
+        scale = scale_of(schema)
+        return lambda value: None if value is None else float(decimal_of(value, scale))
+    if schema.name == VARIABLE_DECIMAL:
+        return lambda value: (
+            None if value is None else float(decimal_of(value["value"], value["scale"]))
+        )
+    if schema.kind is ConnectKind.ARRAY and schema.items is not None:
+        # Trees do not describe elements, so these are prepared as a whole.
+        item = _view(schema.items, {})
+        if item is None:
+            return None
+        return lambda value: None if value is None else [item(each) for each in value]
+    if schema.kind is not ConnectKind.STRUCT:
+        return None
+    parts = [
+        (field.name, _view(field.schema, tree.get(field.name, {})))
+        for field in schema.fields
+        if not tree or field.name in tree
+    ]
+
+    def struct(value: Any) -> Any:
+        if value is None:
+            return None
+        return {
+            name: value.get(name) if view is None else view(value.get(name)) for name, view in parts
+        }
+
+    return struct
 
 
 class ExpressionProperties(Properties):

@@ -45,9 +45,7 @@ class TracingProperties(Properties):
         "`java.util.Properties`.",
     )
     operation: str = declare(
-        "tracing.operation.name",
-        default="debezium-read",
-        summary="Name of the span of reading.",
+        "tracing.operation.name", default="debezium-read", summary="Name of the span of reading."
     )
     required: bool = declare(
         "tracing.with.context.field.only",

@@ -1,0 +1,388 @@
+"""SwapGeometryCoordinates, GeometryFormatTransformer and VectorToJson."""
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from pydantic import field_validator
+
+from waltap.base.property import CommaList, Properties, declare
+from waltap.changes.mapping import double_text, float_text
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
+from waltap_transforms.specs import debezium_spec, each
+
+__all__ = ["GEOMETRY", "VECTORS", "swapped", "with_srid", "without_srid"]
+
+
+# Geometries as well-known binary (WKB) and as extended WKB of PostGIS.
+#
+# The extended form may have an SRID. Source: OGC 06-103r4, section 8.2; PostGIS manual, "Extended
+# forms".
+
+# Flags in the type of extended WKB: an SRID follows; points have Z; points have M.
+SRID = 0x20000000
+MEASURES = (0x80000000, 0x40000000)
+POINT, LINE, POLYGON = 1, 2, 3
+# Type of a collection of equal parts → type of its parts.
+PARTS = {4: POINT, 5: LINE, 6: POLYGON}
+COLLECTION = 7
+
+
+def is_extended(wkb: bytes) -> bool:
+    """Return whether ``wkb`` contains an SRID."""
+    return len(wkb) >= 5 and bool(_type(wkb) & SRID)
+
+
+def with_srid(wkb: bytes, srid: int) -> bytes:
+    """Insert an SRID into plain ``wkb``.
+
+    Raises: RecordUnfit if ``wkb`` is too short.
+    """
+    order = _order(wkb)
+    kind = _type(wkb) | SRID
+    return wkb[:1] + struct.pack(f"{order}Ii", kind, srid) + wkb[5:]
+
+
+def without_srid(wkb: bytes) -> bytes:
+    """Remove the SRID from extended ``wkb``.
+
+    Raises: RecordUnfit if ``wkb`` is too short.
+    """
+    order = _order(wkb)
+    # Byte order, type and SRID.
+    if len(wkb) < 9:
+        raise RecordUnfit("a geometry ends early")
+    return wkb[:1] + struct.pack(f"{order}I", _type(wkb) & ~SRID) + wkb[9:]
+
+
+def swapped(wkb: bytes) -> bytes:
+    """Swap the first two ordinates of every point of ``wkb``.
+
+    Bytes after the geometry are removed. Raises: RecordUnfit for bytes that are not a geometry.
+    """
+    out = bytearray(wkb)
+    try:
+        end = _geometry(out, 0)
+    except struct.error as cause:
+        raise RecordUnfit("a geometry ends early") from cause
+    return bytes(out[:end])
+
+
+def _order(wkb: bytes) -> str:
+    if len(wkb) < 5:
+        raise RecordUnfit("a geometry ends early")
+    return "<" if wkb[0] == 1 else ">"
+
+
+def _type(wkb: bytes) -> int:
+    (kind,) = struct.unpack_from(f"{_order(wkb)}I", wkb, 1)
+    return int(kind)
+
+
+def _geometry(data: bytearray, at: int) -> int:
+    """Swap the points of the geometry at ``at``, and return its end."""
+    order, kind = _head(data, at)
+    at += 5 + (4 if kind & SRID else 0)
+    ordinates = 2 + sum(bool(kind & flag) for flag in MEASURES)
+    base = kind & 0xFF
+    if base in (POINT, LINE, POLYGON):
+        return _simple(data, at, base, order, ordinates)
+    if base not in PARTS and base != COLLECTION:
+        raise RecordUnfit(f"a geometry has the unknown type {base}")
+    (count,) = struct.unpack_from(f"{order}I", data, at)
+    at += 4
+    for _ in range(count):
+        if base == COLLECTION:
+            at = _geometry(data, at)
+        else:
+            # Each part has its own byte order; its type is known.
+            inner, _kind = _head(data, at)
+            at = _simple(data, at + 5, PARTS[base], inner, ordinates)
+    return at
+
+
+def _head(data: bytearray, at: int) -> tuple[str, int]:
+    (mark,) = struct.unpack_from("B", data, at)
+    order = "<" if mark == 1 else ">"
+    (kind,) = struct.unpack_from(f"{order}I", data, at + 1)
+    return order, int(kind)
+
+
+def _simple(data: bytearray, at: int, base: int, order: str, ordinates: int) -> int:
+    if base == POINT:
+        return _points(data, at, 1, ordinates)
+    (count,) = struct.unpack_from(f"{order}I", data, at)
+    at += 4
+    if base == LINE:
+        return _points(data, at, count, ordinates)
+    for _ in range(count):
+        (points,) = struct.unpack_from(f"{order}I", data, at)
+        at = _points(data, at + 4, points, ordinates)
+    return at
+
+
+def _points(data: bytearray, at: int, count: int, ordinates: int) -> int:
+    width = 8 * ordinates
+    # A damaged count must not make a loop of four billion steps.
+    if at + count * width > len(data):
+        raise RecordUnfit("a geometry ends early")
+    for place in range(at, at + count * width, width):
+        first, second = data[place : place + 8], data[place + 8 : place + 16]
+        data[place : place + 16] = second + first
+    return at + count * width
+
+
+# Rewriting of values at any depth of a struct.
+#
+# The functions that do it are built once for each schema.
+
+Convert = Callable[[Any], Any]
+# Returns the new schema of values and the function that converts them; None for no change.
+Change = Callable[[Schema], tuple[Schema, Convert] | None]
+
+
+class StructRewrite:
+    """Rewrite the values of records that are structs.
+
+    ``inside`` also rewrites the elements of arrays and maps.
+    """
+
+    def __init__(self, change: Change, *, inside: bool) -> None:
+        self._change, self._inside = change, inside
+        self._known = SchemaMemory(self._made)
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with its struct rewritten."""
+        assert record.value_schema is not None
+        schema, convert = self._known.of(record.value_schema)
+        if convert is None:
+            return record
+        return msgspec.structs.replace(record, value_schema=schema, value=convert(record.value))
+
+    def _made(self, schema: Schema) -> tuple[Schema, Convert | None]:
+        found = self._change(schema)
+        if found is not None:
+            return found
+        if schema.kind is ConnectKind.STRUCT:
+            return self._struct(schema)
+        if not self._inside or schema.kind not in (ConnectKind.ARRAY, ConnectKind.MAP):
+            return schema, None
+        return self._collection(schema)
+
+    def _struct(self, schema: Schema) -> tuple[Schema, Convert | None]:
+        made = [(field, *self._known.of(field.schema)) for field in schema.fields]
+        changes = any(of is not field.schema for field, of, _ in made)
+        parts = [
+            (field.name, field.schema.default, convert)
+            for field, _, convert in made
+            # Debezium reads every field by Struct.get, so null becomes the default of its field.
+            if convert is not None or field.schema.default is not None
+        ]
+        if not parts and not changes:
+            return schema, None
+        if changes:
+            fields = tuple(
+                field if of is field.schema else Field(field.name, of) for field, of, _ in made
+            )
+            # A default of the struct would have the old types.
+            schema = msgspec.structs.replace(schema, fields=fields, default=None)
+
+        def converted(value: Mapping[str, Any]) -> dict[str, Any]:
+            out = dict(value)
+            for name, default, convert in parts:
+                held = out.get(name)
+                held = default if held is None else held
+                out[name] = held if convert is None or held is None else convert(held)
+            return out
+
+        return schema, converted
+
+    def _collection(self, schema: Schema) -> tuple[Schema, Convert | None]:
+        """Return the function that rewrites the elements of ``schema``."""
+        items = None if schema.items is None else self._known.of(schema.items)[1]
+        keys = None if schema.keys is None else self._known.of(schema.keys)[1]
+        values = None if schema.values is None else self._known.of(schema.values)[1]
+
+        def element(convert: Convert | None, value: Any) -> Any:
+            return value if convert is None or value is None else convert(value)
+
+        if items is not None:
+            return schema, lambda value: [element(items, each) for each in value]
+        if keys is not None or values is not None:
+            return schema, lambda value: {
+                element(keys, key): element(values, each) for key, each in value.items()
+            }
+        return schema, None
+
+
+# VectorToJson: write vectors as JSON text.
+
+# Schema name → the text that Java prints for an element.
+DENSE = {"io.debezium.data.DoubleVector": double_text, "io.debezium.data.FloatVector": float_text}
+SPARSE = "io.debezium.data.SparseDoubleVector"
+
+
+class VectorToJson:
+    """Convert the vectors of records to JSON."""
+
+    def __init__(self) -> None:
+        self._rewrite = StructRewrite(_vector, inside=False)
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with JSON vectors.
+
+        Raises: RecordUnfit for a value that is not a struct.
+        """
+        if record.value is None:
+            return record
+        if record.value_schema is None or record.value_schema.kind is not ConnectKind.STRUCT:
+            raise RecordUnfit("the value is no struct")
+        return self._rewrite(record)
+
+
+def _vector(schema: Schema) -> tuple[Schema, Convert] | None:
+    json = Schema(
+        kind=ConnectKind.STRING, optional=schema.optional, name="io.debezium.data.Json", version=1
+    )
+    if schema.name == SPARSE:
+        return json, _sparse
+    text = DENSE.get(schema.name or "")
+    if text is None:
+        return None
+
+    def dense(value: Any) -> str:
+        numbers = ", ".join("null" if each is None else text(each) for each in value)
+        return f'{{ "values": [{numbers}] }}'
+
+    return json, dense
+
+
+def _sparse(value: Any) -> str:
+    numbers = ", ".join(f'"{at}": {double_text(of)}' for at, of in sorted(value["vector"].items()))
+    return f'{{ "dimensions": {value["dimensions"]}, "vector": {{ {numbers} }} }}'
+
+
+VECTORS = (
+    debezium_spec(
+        "vector-to-json",
+        "VectorToJsonConverter",
+        "Writes vectors as JSON text.",
+        None,
+        lambda _properties, _context: each(VectorToJson()),
+    ),
+)
+
+
+GEOMETRY_SCHEMA = "io.debezium.data.geometry.Geometry"
+
+
+class SwapCoordinatesProperties(Properties):
+    """Geometries to change."""
+
+    srids: CommaList = declare(
+        "srids",
+        default=("4326", "3857", "4269"),
+        summary="SRIDs of the geometries whose coordinates are swapped; one without an SRID never is.",
+    )
+
+    @field_validator("srids")
+    @classmethod
+    def _numbers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(each.lstrip("-").isdigit() for each in value):
+            raise ValueError("must be numbers")
+        return value
+
+
+class GeometryFormatProperties(Properties):
+    """Format of plain geometries."""
+
+    format: Literal["wkb", "ewkb"] = declare(
+        "format",
+        default="wkb",
+        summary="Format that plain geometries have: those in WKB get their SRID inside (EWKB). Extended "
+        "ones become plain.",
+    )
+
+
+class SwapCoordinates:
+    """Swap x and y of geometries."""
+
+    def __init__(self, properties: SwapCoordinatesProperties) -> None:
+        self._srids = frozenset(map(int, properties.srids))
+        self._rewrite = StructRewrite(_geometries(self._swapped), inside=True)
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with x and y swapped.
+
+        Raises: RecordUnfit.
+        """
+        return _rewritten(record, self._rewrite)
+
+    def _swapped(self, value: Any) -> Any:
+        srid = value.get("srid")
+        if srid is None or srid not in self._srids:
+            return value
+        return {**value, "wkb": swapped(value["wkb"])}
+
+
+class GeometryFormat:
+    """Convert geometries between WKB and EWKB."""
+
+    def __init__(self, properties: GeometryFormatProperties) -> None:
+        self._extends = properties.format == "wkb"
+        self._rewrite = StructRewrite(_geometries(self._converted), inside=False)
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """Return ``record`` with the other format.
+
+        Raises: RecordUnfit.
+        """
+        return _rewritten(record, self._rewrite)
+
+    def _converted(self, value: Any) -> Any:
+        wkb, srid = value["wkb"], value.get("srid")
+        # Extended geometries become plain for either value of the property.
+        if is_extended(wkb):
+            return {**value, "wkb": without_srid(wkb)}
+        if not self._extends:
+            return value
+        if srid is None:
+            raise RecordUnfit("a geometry without an SRID cannot become EWKB")
+        return {**value, "wkb": with_srid(wkb, srid)}
+
+
+def _geometries(convert: Convert) -> Any:
+    def change(schema: Schema) -> tuple[Schema, Convert] | None:
+        if schema.kind is ConnectKind.STRUCT and schema.name == GEOMETRY_SCHEMA:
+            return schema, convert
+        return None
+
+    return change
+
+
+def _rewritten(record: ConnectRecord, rewrite: StructRewrite) -> ConnectRecord:
+    schema = record.value_schema
+    # Tombstones and values that are not structs have no geometries.
+    if record.value is None or schema is None or schema.kind is not ConnectKind.STRUCT:
+        return record
+    return rewrite(record)
+
+
+GEOMETRY = (
+    debezium_spec(
+        "swap-geometry-coordinates",
+        "SwapGeometryCoordinates",
+        "Swaps x and y of geometries.",
+        SwapCoordinatesProperties,
+        lambda properties, _context: each(SwapCoordinates(properties)),
+    ),
+    debezium_spec(
+        "geometry-format",
+        "GeometryFormatTransformer",
+        "Puts the SRID into geometries, or takes it out.",
+        GeometryFormatProperties,
+        lambda properties, _context: each(GeometryFormat(properties)),
+    ),
+)
