@@ -25,7 +25,7 @@ from waltap.changes.decode.tuple_image import MissingValue, Tuple
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Position, parse_lsn
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap.cli.connection import connected
+from waltap.cli.profile_source import connected
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.pipeline import Engine, Limits

@@ -10,7 +10,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
-from waltap.cli.connection import connected
+from waltap.cli.profile_source import connected
 from waltap.pipeline.setup.preflight import checks
 from waltap.ports.offsets.offset import Offset
 

@@ -16,7 +16,7 @@ from tests.harness.servers.postgres import Database
 from tests.hunt.takeover import SETUP, Handovers, play
 
 from waltap.changes.transactions.position import parse_lsn
-from waltap.cli.offsets_debezium import export_to, import_from
+from waltap.cli.commands.offsets import export_to, import_from
 from waltap.config.layers import load
 from waltap.config.resolve import resolve
 from waltap.errors import OffsetError

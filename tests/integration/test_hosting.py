@@ -10,7 +10,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
-from waltap.cli.connection import connected
+from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
 from waltap.pipeline.setup.preflight import checks
 from waltap.ports.source.connector import PreflightCheck

@@ -12,7 +12,7 @@ import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-from waltap.cli.connection import connected
+from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
 from waltap.pipeline import Limits
 from waltap.pipeline.setup.preflight import checks

@@ -8,7 +8,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop, install_plugin
 
-from waltap.cli.connection import connected
+from waltap.cli.profile_source import connected
 from waltap.pipeline.setup.preflight import checks
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.hookspecs import hookimpl

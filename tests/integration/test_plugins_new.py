@@ -14,7 +14,7 @@ import pytest
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
-from waltap.cli.plugins_new import TemplateKind, generate
+from waltap.cli.commands.plugins import TemplateKind, generate
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
 

@@ -12,7 +12,7 @@ import pytest
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, queries
 
-from waltap.cli.failure import exit_code
+from waltap.cli.application import exit_code
 from waltap.errors import WaltapError
 from waltap_postgres.catalog.server_checks import output_plugin
 

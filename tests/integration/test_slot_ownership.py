@@ -20,7 +20,7 @@ from tests.harness.shop import Shop
 
 import waltap as package
 from waltap.changes.transactions.position import Position
-from waltap.cli.connection import connected
+from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.setup.build import PipelineStages

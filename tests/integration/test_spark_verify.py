@@ -14,7 +14,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.spark import Rig
 
-from waltap.cli.connection import connected
+from waltap.cli.profile_source import connected
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink

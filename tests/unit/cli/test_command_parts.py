@@ -8,10 +8,10 @@ import typer
 from typer.testing import CliRunner
 
 from waltap.base.plugin_errors import SpecMissing
-from waltap.cli.confirm import confirm
-from waltap.cli.failure import exit_code, show, show_bug
-from waltap.cli.init import without_password
+from waltap.cli.application import exit_code, show, show_bug
+from waltap.cli.commands.init import without_password
 from waltap.cli.profile_source import any_sink, overrides, read
+from waltap.cli.terminal import confirm
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve, survey
 from waltap.errors import (

@@ -11,8 +11,8 @@ from rich.console import Console, RenderableType
 
 from waltap.base.text import ago, full_in, size
 from waltap.changes.transactions.position import Position
-from waltap.cli.pipeline_discovery import members, report
-from waltap.cli.status_view import overview, run_view
+from waltap.cli.commands.status import members, report
+from waltap.cli.views import overview, run_view
 from waltap.pipeline.api.in_process import status_html
 from waltap.plugins.host import Host
 from waltap.ports.sink.downstream import DownstreamProgress, OnwardTable

@@ -13,7 +13,7 @@ from waltap import Pipeline
 from waltap.base.java_properties import parse_properties
 from waltap.base.placeholder import SecretMissing, fill, holds_placeholder
 from waltap.base.redaction import hide, looks_secret, redacted, without
-from waltap.cli.run import command as run
+from waltap.cli.commands.run import run
 from waltap.config.layers import RawProfile, load, read_tables
 from waltap.config.resolve import examine
 from waltap.errors import ConfigurationError

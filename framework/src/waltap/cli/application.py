@@ -8,6 +8,7 @@ import ctypes
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
@@ -19,13 +20,23 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import waltap
+from waltap.base.environment import tracebacks
 from waltap.base.extras import extra_for
 from waltap.base.plugin_errors import HookRaised
-from waltap.base.redaction import looks_secret, masked
-from waltap.cli.live_console import echo
-from waltap.errors import WaltapError
+from waltap.base.redaction import looks_secret, masked, redacted
+from waltap.base.text import printable
+from waltap.cli.terminal import echo, notices
+from waltap.errors import (
+    ConfigurationError,
+    PluginError,
+    PropertyProblem,
+    RetryVerdict,
+    WaltapError,
+)
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from waltap.plugins.host import Host
 
 __all__ = [
@@ -33,8 +44,99 @@ __all__ = [
     "application",
     "conceal",
     "concealed",
+    "exit_code",
     "run",
+    "show",
+    "show_bug",
 ]
+
+
+# How errors end a command: a short panel with code, what, why and remedy, and an exit code.
+
+
+def exit_code(error: WaltapError) -> int:
+    """Return 2 for bad configuration, 3 for what a later try may fix, 1 for the rest."""
+    if isinstance(error, ConfigurationError | PluginError):
+        return 2
+    return 1 if error.retry is RetryVerdict.NEVER else 3
+
+
+def show(error: WaltapError) -> None:
+    """Print an error for people; with WALTAP_TRACEBACK=1 its traceback first."""
+    from rich.text import Text
+
+    body = Text()
+    if isinstance(error, ConfigurationError):
+        noun = "problem" if len(error.problems) == 1 else "problems"
+        body.append(f"{error.fields['origin']} has {len(error.problems)} {noun}:\n")
+        for problem in error.problems:
+            _append_problem(body, problem)
+    else:
+        body.append(printable(error.problem.rstrip(".")) + ".\n")
+        cause = "" if error.__cause__ is None else _one_line(error.__cause__)
+        said = str(error.__cause__) in error.problem or error.problem.rstrip(".") in cause
+        if cause and not said:
+            body.append(f"Cause: {cause}\n", style="dim")
+    body.append("\n")
+    body.append(error.advice(), style="green")
+    _print(error, f"{error.code} {_title(error)}", body)
+
+
+def show_bug(error: Exception) -> None:
+    """Print an exception that nobody expected, as what it is: a bug of ours or of a plugin."""
+    from rich.text import Text
+
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    body = Text(f"{_one_line(error)}{where}\n\n")
+    body.append(
+        f"{WaltapError.remedy} WALTAP_TRACEBACK=1 shows the whole traceback.", style="green"
+    )
+    _print(error, f"{WaltapError.code} bug", body)
+
+
+def _append_problem(body: "Text", problem: PropertyProblem) -> None:
+    body.append("  • ")
+    body.append(problem.property, style="bold")
+    if problem.native:
+        body.append(f" ({problem.native})", style="dim")
+    body.append(f" {printable(problem.what)}")
+    if problem.value is not None:
+        body.append(f"; given: {problem.value}")
+    if problem.allowed:
+        body.append(f"; allowed: {problem.allowed}", style="dim")
+    if problem.nearest:
+        body.append(f"; did you mean {problem.nearest}?", style="yellow")
+    body.append("\n")
+
+
+def _title(error: WaltapError) -> str:
+    """Return the class name as words: SlotActive, slot active."""
+    name = type(error).__name__
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _print(error: BaseException, title: str, body: "Text") -> None:
+    from rich.text import Text
+
+    console = notices()
+    if redacted(body.plain) != body.plain:
+        body = Text(redacted(body.plain))  # colours matter less
+    if tracebacks():
+        trace = redacted("".join(traceback.format_exception(error)))
+        console.print(trace, markup=False, soft_wrap=True)
+    if console.is_terminal:
+        from rich.panel import Panel
+
+        console.print(Panel(body, title=title, title_align="left", border_style="red"))
+    else:
+        console.print(f"error: {title}", markup=False, soft_wrap=True)
+        console.print(body, soft_wrap=True)
 
 
 # What the list of processes shows of our command line: no secret, as far as the system lets us.
@@ -80,30 +182,29 @@ def concealed(words: list[str]) -> list[str]:
     return found
 
 
-COMMANDS = (
-    "init",
-    "doctor",
-    "explain",
-    "plan",
-    "run",
-    "tail",
-    "record",
-    "replay",
-    "signal",
-    "snapshot",
-    "tables",
-    "status",
-    "top",
-    "offsets",
-    "slot",
-    "dead-letters",
-    "drop",
-    "repair",
-    "plugins",
-    "docs",
-)
-"""Our own commands, in the order of use; the module of each has its name, or is here."""
-MODULES = {"dead-letters": "dead_letters"}
+COMMANDS = {
+    "init": "commands.init",
+    "doctor": "commands.inspection",
+    "explain": "commands.inspection",
+    "plan": "commands.inspection",
+    "run": "commands.run",
+    "tail": "commands.special_runs",
+    "record": "commands.special_runs",
+    "replay": "commands.special_runs",
+    "signal": "commands.signal",
+    "snapshot": "commands.signal",
+    "tables": "commands.tables",
+    "status": "commands.status",
+    "top": "commands.status",
+    "offsets": "commands.offsets",
+    "slot": "commands.slot",
+    "dead-letters": "commands.dead_letters",
+    "drop": "commands.slot",
+    "repair": "commands.special_runs",
+    "plugins": "commands.plugins",
+    "docs": "commands.plugins",
+}
+"""Commands in the order of use, each with its module; the function has the command's name."""
 
 
 class LateCommand(TyperCommand):
@@ -135,8 +236,9 @@ class CommandGroup(TyperGroup):
         plugin's fault must not take the help away.
         """
         if cmd_name in COMMANDS:
-            module = importlib.import_module(f"waltap.cli.{MODULES.get(cmd_name, cmd_name)}")
-            return _command(cmd_name, module.command, getattr(module, "epilog", None))
+            module = importlib.import_module(f"waltap.cli.{COMMANDS[cmd_name]}")
+            target = getattr(module, cmd_name.replace("-", "_"))
+            return _command(cmd_name, target, getattr(module, "epilog", None))
         spec = self._host.commands.get(cmd_name)
         if spec is not None:
             return TyperCommand(cmd_name, help=spec.summary)
@@ -265,8 +367,6 @@ def run() -> None:
 
 def _told(error: Exception) -> int:
     """Show an error; return the exit code it ends with."""
-    from waltap.cli.failure import exit_code, show, show_bug
-
     if not isinstance(error, WaltapError):
         from waltap.plugins.host import Host
 

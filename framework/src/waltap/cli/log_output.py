@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waltap.base.environment import log_form, log_level
-from waltap.cli.live_console import notices, notices_are_piped
+from waltap.cli.terminal import notices, notices_are_piped
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.services.telemetry.lifecycle import LifeCycleLog
 from waltap.services.telemetry.log import FORMS, configure, set_level

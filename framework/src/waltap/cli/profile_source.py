@@ -1,6 +1,8 @@
 """What stands after a command: the file of a profile, or the URI of a database."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -14,7 +16,9 @@ from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
     from waltap.config.profile import Profile
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.plugins.host import Host
+    from waltap.ports.source.connector import Connector
 
 __all__ = [
     "FileArgument",
@@ -23,9 +27,28 @@ __all__ = [
     "SourceArgument",
     "any_sink",
     "at_rest",
+    "connected",
     "overrides",
     "read",
 ]
+
+
+# A connector by itself, for commands that look at the database and run no pipeline.
+
+
+@contextmanager
+def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, PipelineStages]]":
+    """Connect to the profile's database; nothing is changed there. Raises: WaltapError."""
+    from waltap.pipeline.setup.build import build
+    from waltap.ports.source.connector import MadeByRun
+
+    stages = build(profile, host, run_id="")
+    connector = stages.open_connector(MadeByRun())
+    try:
+        yield connector, stages
+    finally:
+        connector.close()
+
 
 URI_FORM = "postgres://user@host:port/db?sslmode=…, or a profile's file"
 KEY_VALUE = re.compile(r"^\s*\w+\s*=|\s\w+\s*=")

@@ -153,7 +153,7 @@ def demo(
     Starts an embedded PostgreSQL, loads every flight that left New York in 2013, runs the engine
     with the Spark sink, replays a day of operations, and checks that both sides are equal.
     """
-    from waltap.cli.live_console import answers
+    from waltap.cli.terminal import answers
 
     console = answers()
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.cli.live_console import echo
+from waltap.cli.terminal import echo
 from waltap_sinks.comparison.commands import (
     PATIENCE_S,
     PatienceOption,
@@ -103,7 +103,7 @@ def apply(
     """
     import logging
 
-    from waltap.cli.live_console import notices
+    from waltap.cli.terminal import notices
     from waltap_sinks.changelog.verification import named_store
     from waltap_spark.driver import PREDECESSOR_S, asked_to_stop, run_driver
     from waltap_spark.settings import properties_of, storage_pairs
@@ -145,7 +145,7 @@ def adopt(
 
     The log must go on exactly where the tables stand. Needs no Java.
     """
-    from waltap.cli.live_console import notices
+    from waltap.cli.terminal import notices
     from waltap_sinks.changelog import ChangeLog
     from waltap_sinks.changelog.verification import named_store
     from waltap_spark.relink import adopt as adopted
@@ -164,7 +164,7 @@ def status(output: OutputArgument, profile: ProfileOption = None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from waltap.cli.live_console import answers
+    from waltap.cli.terminal import answers
 
     found = _output(output, _storage(profile))
     state = found.state()
@@ -244,8 +244,7 @@ def top(
 
     import msgspec
 
-    from waltap.cli.live_console import answers
-    from waltap.cli.live_view import draw_until_interrupted
+    from waltap.cli.terminal import answers, draw_until_interrupted
     from waltap_spark.output_monitor import OutputMonitor, drawn
 
     found = _output(output, _storage(profile))
@@ -278,7 +277,7 @@ def maintain(
     from rich.markup import escape
     from rich.table import Table
 
-    from waltap.cli.live_console import answers
+    from waltap.cli.terminal import answers
     from waltap_spark.maintenance import maintain as maintained
     from waltap_spark.maintenance import take
     from waltap_spark.settings import properties_of
@@ -325,7 +324,7 @@ def resume(
     `waltap spark apply --once`. After --anew and --pass-over a new snapshot brings what is missing:
     `waltap run PROFILE --set snapshot.mode=always`. Parquet alone can begin anew. Needs no Java.
     """
-    from waltap.cli.live_console import notices
+    from waltap.cli.terminal import notices
     from waltap_spark.resume_requests import How, ResumeRequests
 
     if as_text + anew + pass_over > 1:
@@ -378,7 +377,7 @@ def sql(
     are public_orders and sales_orders. The names are printed before the answer. Without a query a prompt
     asks for them, with history and completion (Tab); each sees the tables as they stand then.
     """
-    from waltap.cli.live_console import notices
+    from waltap.cli.terminal import notices
     from waltap_spark.live import open_tables
 
     found = _output(output, _storage(profile))
@@ -399,7 +398,7 @@ def _ask(spark: Any, files: "FileStore", rows: int) -> None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from waltap.cli.live_console import notices
+    from waltap.cli.terminal import notices
     from waltap.errors import WaltapError
     from waltap_spark.errors import first_words
     from waltap_spark.live import open_tables
@@ -477,7 +476,7 @@ def _spark(
 
     Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and what the format misses.
     """
-    from waltap.cli.live_console import notices
+    from waltap.cli.terminal import notices
     from waltap_spark.failures import NOT_KEPT, told
     from waltap_spark.formats.choice import choice_of
     from waltap_spark.java import require_pyspark
@@ -557,7 +556,7 @@ def _show(frame: Any, rows: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from waltap.cli.live_console import answers
+    from waltap.cli.terminal import answers
 
     found = frame.take(rows + 1)
     table = Table()

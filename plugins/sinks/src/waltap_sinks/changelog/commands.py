@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from waltap.cli.live_console import echo
+from waltap.cli.terminal import echo
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
 from waltap_sinks.changelog.reader import HOLD_S, ChangeLog
 
@@ -33,7 +33,7 @@ def list_manifests(
     from rich.table import Table
 
     from waltap.changes.transactions.position import lsn_text
-    from waltap.cli.live_console import answers
+    from waltap.cli.terminal import answers
 
     manifests = _log(path).newest(last)
     table = Table()
@@ -93,7 +93,7 @@ def readers(
 
     from rich.table import Table
 
-    from waltap.cli.live_console import answers
+    from waltap.cli.terminal import answers
 
     log = _log(path)
     last = log.last()

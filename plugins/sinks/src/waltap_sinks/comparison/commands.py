@@ -162,7 +162,7 @@ def _comparisons(
 def _say_where(profile: "Profile", name: str, found: "Sequence[TableDifferences]") -> None:
     """Write files that name all rows which only the destination has, and say where they are."""
     from waltap.base.text import printable
-    from waltap.cli.live_console import answers
+    from waltap.cli.terminal import answers
 
     try:
         places = write_surplus(profile, name, found)
@@ -188,7 +188,7 @@ def told(
     else `DIFFERENT` or `LATE`. ``unknown``: tables with rows that it lacks, of which nobody knows here
     whether they are captured."""
     from waltap.base.text import printable
-    from waltap.cli.live_console import answers
+    from waltap.cli.terminal import answers
 
     answers().print(comparison_table(results, name))
     lacks = [each for each in wanted if each not in {found.table for found in results}]

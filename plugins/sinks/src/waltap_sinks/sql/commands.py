@@ -43,7 +43,7 @@ def sequences(file: FileArgument) -> None:
 
     For the moment in which applications begin to write there; no sequence is moved back.
     """
-    from waltap.cli.live_console import answers
+    from waltap.cli.terminal import answers
 
     moved = _move_all(*_target(file))
     for sequence, last in moved:

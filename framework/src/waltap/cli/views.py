@@ -1,8 +1,12 @@
 """What ``waltap status`` and ``waltap top`` draw, of documents as `/api/status` has them."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from waltap.base.text import FORESEEN_S, ago, full_in, size
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from waltap.base.text import FORESEEN_S, ago, full_in, printable_lines, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -10,7 +14,29 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["overview", "run_view"]
+__all__ = [
+    "SafeConsole",
+    "overview",
+    "run_view",
+]
+
+
+# A console on which text of others drives nothing.
+
+
+class SafeConsole(Console):
+    """Colours and bars are segments of their own; what is text in a segment is only text."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render, with what is not printable escaped."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable_lines(segment.text), segment.style)
+
 
 COLOURS = {"streaming": "green", "snapshot": "green", "failed": "red", "stopped": "dim"}
 NAMED = 12
@@ -31,7 +57,7 @@ def run_view(run: dict[str, Any]) -> "RenderableType":
 
 
 def overview(reports: "Sequence[dict[str, Any]]", order: str = "name") -> "Table":
-    """Return a line for each pipeline, of what `waltap.cli.pipeline_discovery.report` gives.
+    """Return a line for each pipeline, of what `waltap.cli.commands.status.report` gives.
     ``order``: name, lag, rate or state."""
     from rich import box
     from rich.table import Table

@@ -1,19 +1,32 @@
-"""``waltap plugins new``: a plugin package that works, with its tests, to start from."""
+"""``waltap plugins``: what is installed, what each plugin provides, and whether it works."""
 
 import enum
+import json
 import re
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from waltap import __version__
-from waltap.cli.live_console import echo
+from waltap.cli.terminal import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
-__all__ = ["TemplateKind", "generate", "new"]
+if TYPE_CHECKING:
+    from waltap.plugins.host import PluginInfo
+
+__all__ = [
+    "TemplateKind",
+    "docs",
+    "generate",
+    "new",
+    "plugins",
+]
+
+
+# ``waltap plugins new``: a plugin package that works, with its tests, to start from.
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 PREFIX = "waltap-"
@@ -121,7 +134,7 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
         "advice": ADVICE[kind],
         "waltap": __version__,
     }
-    templates = files("waltap.cli") / "templates"
+    templates = files("waltap.cli.commands") / "templates"
     try:
         for source in (templates / "every", templates / kind.value):
             _write(source, folder, words)
@@ -145,3 +158,126 @@ def _write(source: Traversable, target: Path, words: dict[str, str]) -> None:
 
 def _refused(problem: PropertyProblem) -> ConfigurationError:
     return ConfigurationError([problem], origin=COMMAND_LINE)
+
+
+# ``waltap docs``: writes or checks the reference pages, and prints the profile's JSON Schema.
+
+docs = typer.Typer(add_completion=False, help="Write the reference pages, or check them.")
+
+
+@docs.callback(invoke_without_command=True)
+def write(
+    context: typer.Context,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="The folder `docs`.")
+    ] = Path("docs"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit code 1 when a page is stale.")
+    ] = False,
+) -> None:
+    """Write the pages of reference/ from what the installed plugins declare."""
+    if context.invoked_subcommand is not None:
+        return
+    from waltap.cli.reference import pages
+    from waltap.plugins.host import Host
+
+    stale = []
+    for page in pages(Host()):
+        path, text = folder / page.path, page.text()
+        try:
+            if path.exists() and path.read_bytes() == text.encode():
+                continue
+            stale.append(path)
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode())
+        except (OSError, ValueError) as cause:
+            why = (
+                cause.strerror if isinstance(cause, OSError) else "this is not the name of a folder"
+            )
+            problem = PropertyProblem("--folder", f"cannot be used: {why}", value=str(folder))
+            raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
+    for path in stale:
+        echo(f"stale: {path}" if check else f"wrote {path}")
+    if check and stale:
+        echo("run `waltap docs` and commit the pages", err=True)
+        raise typer.Exit(1)
+
+
+@docs.command()
+def schema() -> None:
+    """Print the JSON Schema of a waltap profile, for editors."""
+    from waltap.cli.reference.json_schema import profile_schema
+    from waltap.plugins.host import Host
+
+    echo(json.dumps(profile_schema(Host()), indent=2, ensure_ascii=False))
+
+
+plugins = typer.Typer(add_completion=False, help="List plugins, or make a new one.")
+plugins.command("new")(new)
+
+
+@plugins.callback(invoke_without_command=True)
+def list_plugins(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List every plugin with its distribution, version, what it provides, and its health.
+
+    WALTAP_PLUGINS=name,name limits which plugins load.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from waltap.plugins.host import Host
+
+    plugins = Host().plugins()
+    if as_json:
+        echo(json.dumps([_document(plugin) for plugin in plugins], indent=2))
+        return
+    _print(plugins)
+
+
+def _document(plugin: "PluginInfo") -> dict[str, Any]:
+    return {
+        "name": plugin.name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "module": plugin.module,
+        "health": plugin.health.value,
+        "error": str(plugin.error) if plugin.error is not None else None,
+        "provides": {kind: list(names) for kind, names in plugin.provides.items()},
+        "hooks": list(plugin.hooks),
+    }
+
+
+def _print(plugins: "list[PluginInfo]") -> None:
+    from rich import box
+    from rich.table import Table
+
+    from waltap.cli.terminal import answers
+    from waltap.plugins.host import PluginHealth
+
+    table = Table("plugin", "distribution", "version", "health", "provides", box=box.SIMPLE_HEAD)
+    colours = {PluginHealth.OK: "green", PluginHealth.NOT_LOADED: "dim"}
+    for plugin in plugins:
+        provides = [
+            f"{kind.replace('_', ' ')}: {', '.join(names)}"
+            for kind, names in plugin.provides.items()
+            if names
+        ]
+        observed = [hook for hook in plugin.hooks if hook.startswith(("on_", "choose_"))]
+        if observed:
+            provides.append(f"hooks: {', '.join(observed)}")
+        colour = colours.get(plugin.health, "red")
+        table.add_row(
+            plugin.name,
+            plugin.distribution,
+            plugin.version,
+            f"[{colour}]{plugin.health.value}[/]",
+            "\n".join(provides) or "-",
+        )
+    console = answers()
+    console.print(table)
+    for plugin in plugins:
+        if plugin.error is not None:
+            console.print(f"{plugin.name}: {plugin.error}", style="red", markup=False)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UntilIdle",
-    "command",
     "ended_at_last",
     "epilog",
     "limits_of",
+    "run",
     "stopped_by_signals",
 ]
 
@@ -81,7 +81,7 @@ def _look_on(engine: "Engine", signals: socket.socket, over: threading.Event) ->
 
 def _end(what: str, seconds: float) -> None:
     """End the process now; its locks go with it."""
-    from waltap.cli.failure import exit_code
+    from waltap.cli.application import exit_code
     from waltap.services.monitor.counts import SinkHeld
 
     error = SinkHeld(
@@ -142,7 +142,7 @@ ExitOnChange = Annotated[
 ]
 
 
-def command(
+def run(
     file: FileArgument,
     sink: SinkOption = None,
     until_idle: UntilIdle = None,
@@ -189,8 +189,8 @@ def command(
         arguments = [f"{name}={value}" for name, value in ends.items() if value is not None]
         of_one = {"--sink": sink, "--http": http, "--ready-file": ready_file}
         raise typer.Exit(_all(Path(file), arguments, set_ or [], of_one, log_file))
+    from waltap.cli.commands.supervisor import START_ANEW, ProfileReloader, reloaded_by_signal
     from waltap.cli.log_output import telemetry
-    from waltap.cli.profile_reload import START_ANEW, ProfileReloader, reloaded_by_signal
     from waltap.config.resolve import resolve
     from waltap.pipeline import Engine
     from waltap.plugins.host import Host
@@ -252,9 +252,9 @@ def _all(
 
     Raises: ConfigurationError.
     """
+    from waltap.cli.commands.status import profiles
+    from waltap.cli.commands.supervisor import Supervisor, told_by_signals
     from waltap.cli.log_output import telemetry
-    from waltap.cli.pipeline_discovery import profiles
-    from waltap.cli.supervisor import Supervisor, told_by_signals
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.plugins.host import Host
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltap.base.text import printable
-from waltap.cli.connection import connected
-from waltap.cli.live_console import echo
-from waltap.cli.profile_source import FileArgument, SetOption, at_rest
+from waltap.cli.profile_source import FileArgument, SetOption, at_rest, connected
+from waltap.cli.terminal import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
@@ -19,19 +18,19 @@ if TYPE_CHECKING:
     from waltap.ports.snapshot.incremental_state import IncrementalState
     from waltap.ports.source.connector import Connector
 
-__all__ = ["command"]
+__all__ = ["tables"]
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="schema.table")]
 Place = tuple[str, str]
 
-command = typer.Typer(
+tables = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Add tables to what a pipeline streams, or take them out; it may run.",
 )
 
 
-@command.command()
+@tables.command()
 def add(
     file: FileArgument,
     tables: Names,
@@ -56,7 +55,7 @@ def add(
             _read(profile, stages, places)
 
 
-@command.command()
+@tables.command()
 def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
     """Take tables out of the publication, and end incremental snapshots of them.
 
@@ -144,7 +143,7 @@ def _forget(profile: "Profile", stages: "PipelineStages", places: list[Place]) -
 
 def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
     """Give the running pipeline a signal about tables; False when none runs."""
-    from waltap.cli.signal_request import ask_for
+    from waltap.cli.commands.signal import ask_for
     from waltap.services.control.protocol import PipelineNotRunning
 
     try:

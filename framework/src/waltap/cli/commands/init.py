@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltap.base.redaction import looks_secret
-from waltap.cli.confirm import answered
-from waltap.cli.live_console import echo
 from waltap.cli.profile_source import read
+from waltap.cli.terminal import answered, echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from waltap.plugins.host import Host
     from waltap.ports.specs import ConnectorSpec, SinkSpec
 
-__all__ = ["command", "compose", "without_password"]
+__all__ = ["compose", "init", "without_password"]
 
 LINE = 100
 VARIABLE = "WALTAP_SINK_PASSWORD"
@@ -41,7 +40,7 @@ _PASSWORD = re.compile(r"^(\w[\w+.-]*://[^/?#:]*:)(?!(?:\$\{[^}]*\})+@)[^/?#]+@"
 """An address up to its password, and the password up to the last @ before the path, as clients read it."""
 
 
-def command(
+def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Profile to write.")] = Path(
         "waltap.toml"
     ),

@@ -1,19 +1,18 @@
 """``waltap status``: what a pipeline does, how far it has got, and what the server keeps for it."""
 
 import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from waltap.base.text import size
-from waltap.cli.connection import connected
-from waltap.cli.live_console import answers, echo
-from waltap.cli.live_view import draw_until_interrupted
-from waltap.cli.pipeline_discovery import PipelineInfo, members, report
-from waltap.cli.profile_source import SetOption, at_rest
-from waltap.cli.status_view import overview, run_view
+from waltap.cli.profile_source import SetOption, at_rest, connected
+from waltap.cli.terminal import answers, draw_until_interrupted, echo
 from waltap.errors import WaltapError
 
 if TYPE_CHECKING:
@@ -24,7 +23,163 @@ if TYPE_CHECKING:
     from waltap.ports.offsets.offset import Offset
     from waltap.ports.source.connector import Connector, SlotStatus
 
-__all__ = ["command"]
+__all__ = [
+    "PipelineInfo",
+    "members",
+    "profiles",
+    "report",
+    "status",
+    "top",
+]
+
+
+# The pipelines of a folder, and what each process that runs one says of it.
+
+PROFILES = (".toml", ".properties", ".json")
+SOURCE = re.compile(r"^\s*\[source\]|connector\.class|^\s*debezium\.source\.", re.MULTILINE)
+"""What only a profile has: a folder may hold other files of these suffixes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineInfo:
+    """One pipeline. ``origin`` is its profile, or its state folder; ``state_dir`` is None where the
+    profile cannot be read, and ``problem`` says why."""
+
+    name: str
+    origin: Path
+    state_dir: Path | None
+    problem: str = ""
+
+
+def members(folder: Path, host: "Host", set_: list[str] | None = None) -> list[PipelineInfo]:
+    """Return the pipelines of a folder, by name: those of the profiles in it; where there are none, those
+    that keep their state there."""
+    from waltap.ports.offsets.state_folder import LOCK, OFFSET
+
+    found = [_of_profile(path, host, set_) for path in sorted(profiles(folder))]
+    if not found:
+        found = [
+            PipelineInfo(name=path.name, origin=path, state_dir=path)
+            for path in sorted(folder.iterdir())
+            if path.is_dir() and ((path / LOCK).exists() or (path / OFFSET).exists())
+        ]
+    return sorted(found, key=lambda each: each.name)
+
+
+def report(member: PipelineInfo) -> dict[str, Any]:
+    """Return what is known of a pipeline without asking its database: ``run`` is the status that the
+    process which runs it gives, None where none does."""
+    from waltap.services.control.protocol import PipelineNotRunning
+
+    found: dict[str, Any] = {
+        "pipeline": member.name,
+        "origin": str(member.origin),
+        "run": None,
+        "stored_ms": None,
+        "problem": member.problem,
+    }
+    if member.state_dir is None:
+        return found
+    try:
+        found["run"] = run_of(member.state_dir)
+    except PipelineNotRunning:
+        found["stored_ms"] = _stored_ms(member.state_dir)
+    except WaltapError as error:
+        found["problem"] = error.problem
+    return found
+
+
+def run_of(state_dir: Path) -> dict[str, Any] | None:
+    """Return the status of the pipeline whose state is in a folder. Raises: PipelineNotRunning,
+    ControlSocketUnusable."""
+    from waltap.services.control.client import ask
+    from waltap.services.control.protocol import StatusRequest
+
+    return ask(state_dir, StatusRequest()).status
+
+
+def profiles(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder that are profiles."""
+    for path in folder.iterdir():
+        if path.suffix in PROFILES and path.is_file():
+            try:
+                text = path.read_text(errors="replace")
+            except OSError:
+                continue
+            if SOURCE.search(text):
+                yield path
+
+
+def _of_profile(path: Path, host: "Host", set_: list[str] | None) -> PipelineInfo:
+    from waltap.cli.profile_source import overrides, read
+    from waltap.config.resolve import resolve
+
+    try:
+        raw = read(str(path))
+        profile = resolve(raw, host, overrides=overrides(raw, set_), at_rest=True)
+    except WaltapError as error:
+        return PipelineInfo(name=path.stem, origin=path, state_dir=None, problem=error.problem)
+    state = profile.engine.state_dir / profile.name
+    return PipelineInfo(name=profile.name, origin=path, state_dir=state)
+
+
+def _stored_ms(state_dir: Path) -> int | None:
+    """Return when the last position was stored, None where there is none."""
+    from waltap.ports.offsets.state_folder import OFFSET
+
+    try:
+        return (state_dir / OFFSET).stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return None
+
+
+# ``waltap top``: all pipelines of a folder, live.
+
+Every = Annotated[
+    float,
+    typer.Option("--every", metavar="S", min=0.2, max=3600, help="Seconds between two looks."),
+]
+
+
+def top(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="[FOLDER]",
+            help="Folder of profiles, or of states.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = Path(),
+    sort: Annotated[
+        Literal["name", "lag", "rate", "state"], typer.Option("--sort", help="The order of lines.")
+    ] = "name",
+    every: Every = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one look as JSON.")] = False,
+) -> None:
+    """Show what every pipeline of a folder does, by asking the processes that run them; Ctrl-C ends it.
+
+    Databases are not asked. Pipelines that nobody runs on this machine are listed as such.
+    """
+    from waltap.cli.views import overview
+    from waltap.plugins.host import Host
+
+    found = members(folder, Host())
+
+    def view() -> "RenderableType":
+        return overview([report(member) for member in found], sort)
+
+    if as_json:
+        echo(json.dumps([report(member) for member in found], indent=2))
+    elif not found:
+        echo(f"there is no pipeline in {folder.resolve()}", err=True)
+        raise typer.Exit(1)
+    elif once:
+        answers().print(view())
+    else:
+        draw_until_interrupted(view, every)
+
 
 WATCH_S = 2.0
 
@@ -35,7 +190,7 @@ Place = Annotated[
 ]
 
 
-def command(
+def status(
     place: Place,
     set_: SetOption = None,
     watch: Annotated[
@@ -75,6 +230,7 @@ def command(
 
 
 def _show_folder(folder: Path, set_: list[str] | None, *, watch: bool, as_json: bool) -> None:
+    from waltap.cli.views import overview
     from waltap.plugins.host import Host
 
     found = members(folder, Host(), set_)
@@ -90,6 +246,8 @@ def _show_folder(folder: Path, set_: list[str] | None, *, watch: bool, as_json: 
 
 
 def _view(known: dict[str, Any]) -> "RenderableType":
+    from waltap.cli.views import overview, run_view
+
     return overview([known]) if known["run"] is None else run_view(known["run"])
 
 
@@ -159,6 +317,8 @@ def _document(
 
 
 def _print(document: dict[str, Any], known: dict[str, Any]) -> None:
+    from waltap.cli.views import run_view
+
     console = answers()
     if document["run"] is not None:
         console.print(run_view(document["run"]))

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltap.base.text import printable
-from waltap.cli.confirm import confirm
-from waltap.cli.live_console import echo
 from waltap.cli.profile_source import FileArgument, SetOption, at_rest, overrides, read
+from waltap.cli.terminal import confirm, echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from waltap.services.dead_letters.dead_letter import DeadLetter
     from waltap.services.dead_letters.store import LetterStore
 
-__all__ = ["command"]
+__all__ = ["dead_letters"]
 
 WAIT_S = 60.0
 LONGEST_S = 3600.0
@@ -31,14 +30,14 @@ Ids = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-command = typer.Typer(
+dead_letters = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Look at events that could not be delivered; deliver them after all, or drop them.",
 )
 
 
-@command.command("list")
+@dead_letters.command("list")
 def list_letters(file: FileArgument, set_: SetOption = None, as_json: Json = False) -> None:
     """Print a line for each letter: id, table, operation, code, attempts, whether it was replayed."""
     letters = _store(file, set_).letters()
@@ -57,7 +56,7 @@ def list_letters(file: FileArgument, set_: SetOption = None, as_json: Json = Fal
         echo(printable(f"{line}{each.code} {each.reason}"))
 
 
-@command.command()
+@dead_letters.command()
 def show(
     file: FileArgument,
     ids: Ids = None,
@@ -76,7 +75,7 @@ def show(
         echo(json.dumps(told, indent=2, ensure_ascii=False))
 
 
-@command.command()
+@dead_letters.command()
 def replay(
     file: FileArgument,
     ids: Ids = None,
@@ -116,7 +115,7 @@ def replay(
         raise typer.Exit(1)
 
 
-@command.command()
+@dead_letters.command()
 def drop(
     file: FileArgument,
     ids: Ids = None,

@@ -1,0 +1,1 @@
+"""Run the commands of ``waltap``; each imports its dependencies when it runs."""

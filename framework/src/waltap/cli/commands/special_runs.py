@@ -1,0 +1,326 @@
+"""``waltap record``: keep a database's stream in a file."""
+
+import secrets
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltap.base.text import printable
+from waltap.cli.commands.run import (
+    MaxRecords,
+    MaxSeconds,
+    UntilIdle,
+    limits_of,
+    stopped_by_signals,
+)
+from waltap.cli.profile_source import (
+    FileArgument,
+    SetOption,
+    SinkOption,
+    SourceArgument,
+    overrides,
+    read,
+)
+from waltap.cli.terminal import echo
+from waltap.plugins.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from waltap.config.layers import RawProfile
+    from waltap.config.profile import Profile
+    from waltap.plugins.host import Host
+    from waltap.services.recording.connector import RecordingHead
+    from waltap.services.recording.file import RecordingWriter
+
+__all__ = [
+    "record",
+    "repair",
+    "replay",
+    "tail",
+    "traceless",
+]
+
+
+# ``waltap tail``: watch a database's changes on the terminal; leaves nothing behind.
+
+
+def tail(
+    source: SourceArgument,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", "-t", metavar="REGEX", help="Only tables schema.table like this."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print records as JSON lines, as the jsonl sink does.")
+    ] = False,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Show the rows that are there first.")
+    ] = False,
+    until_idle: UntilIdle = None,
+    max_records: MaxRecords = None,
+    max_seconds: MaxSeconds = None,
+    set_: SetOption = None,
+) -> None:
+    """Stream the changes of all tables to the terminal, through a temporary slot.
+
+    Slot and publication go when it ends (Ctrl-C). Tables without a primary key show their inserts
+    only, so that watching never makes their updates fail.
+    """
+    from waltap.config.resolve import resolve
+    from waltap.pipeline import Engine
+    from waltap.plugins.host import Host
+
+    limits = limits_of(until_idle, None, max_records, max_seconds)
+    raw, host = read(source), Host()
+    from waltap.cli.log_output import telemetry
+
+    with tempfile.TemporaryDirectory(prefix="waltap-tail-") as state, telemetry(host, quiet=True):
+        settings = traceless(raw, state, "tail", tables=table or [])
+        settings |= {"skipped.operations": "none", "sink.json": "true" if as_json else "false"}
+        if snapshot:
+            settings["snapshot.mode"] = "initial"
+        profile = resolve(
+            raw, host, sink="terminal", overrides={**settings, **overrides(raw, set_)}
+        )
+        engine = Engine(profile, host, limits=limits)
+        watching = _WatchNotice(_what(profile, table or []))
+        host.register(watching, "tail")
+        watching.tell("connecting")
+        with stopped_by_signals(engine):
+            engine.run()
+
+
+class _WatchNotice:
+    """Says on standard error what is watched: at once, and when changes can come."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._told = what, False
+
+    def tell(self, state: str) -> None:
+        from waltap.cli.terminal import notices
+
+        notices().print(f"{self._what}: {state}", style="dim", markup=False, soft_wrap=True)
+
+    @hookimpl
+    def on_state(self, state: str) -> None:
+        if state == "streaming" and not self._told:
+            self._told = True
+            self.tell("waiting for changes; Ctrl-C ends")
+
+
+def _what(profile: "Profile", tables: list[str]) -> str:
+    """Return in words what is watched: ``tables public.a of shop on db:5432``."""
+    from waltap.base.property import declarations
+
+    source = profile.connector.properties
+    known = (
+        {}
+        if source is None
+        else {d.name: getattr(source, d.field) for d in declarations(type(source))}
+    )
+    which = f"tables like {', '.join(tables)}" if tables else "all tables"
+    if not tables and profile.capture.table_include:
+        which = f"tables like {', '.join(profile.capture.table_include)}"
+    database, host = known.get("database.dbname", ""), known.get("database.hostname", "")
+    return f"{which} of {database} on {host}:{known.get('database.port', '')}"
+
+
+def traceless(raw: "RawProfile", state: str, what: str, *, tables: list[str]) -> dict[str, str]:
+    """Return the properties that make a run leave no trace; ``what`` stands in its names."""
+    name = f"waltap_{what}_{secrets.token_hex(4)}"
+    settings = {
+        "name": name,
+        "slot.name": name,
+        "slot.temporary": "true",
+        "publication.name": name,
+        "publication.autocreate.mode": "filtered",
+        "publication.keyless.tables": "inserts",
+        "publication.drop.on.stop": "true",
+        "snapshot.mode": "no_data",
+        "waltap.state.dir": state,
+        "offset.flush.interval.ms": "0",
+    }
+    if "topic.prefix" not in raw.settings:
+        settings["topic.prefix"] = what
+    if tables:
+        settings["table.include.list"] = ",".join(tables)
+    return settings
+
+
+# ``waltap replay``: run a recording through the pipeline, without a server.
+
+
+def replay(
+    recording: Annotated[
+        Path, typer.Argument(metavar="RECORDING", help="File that `waltap record` wrote.")
+    ],
+    sink: SinkOption = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE",
+            help="Profile whose properties, transforms, format and sink are used.",
+        ),
+    ] = None,
+    max_records: MaxRecords = None,
+    max_seconds: MaxSeconds = None,
+    set_: SetOption = None,
+) -> None:
+    """Run a recording through decoder, transforms, format and sink, from its beginning to its end.
+
+    Nothing is kept of the run but what the sink wrote: the same recording may be replayed again.
+    """
+    from dataclasses import replace
+
+    from waltap.config.resolve import resolve
+    from waltap.pipeline import Engine
+    from waltap.plugins.host import Host
+    from waltap.services.recording.connector import RecordingHead
+    from waltap.services.recording.profiles import replaying
+
+    made, host = RecordingHead(recording), Host()
+    raw = _bare(made) if profile is None else read(profile)
+    limits = replace(limits_of(None, None, max_records, max_seconds), until_lsn=made.end)
+    from waltap.cli.log_output import telemetry
+
+    with tempfile.TemporaryDirectory(prefix="waltap-replay-") as state, telemetry(host) as show:
+        found = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
+        engine = Engine(replaying(found, made, host, Path(state)), host, limits=limits)
+        show(engine)
+        with stopped_by_signals(engine):
+            engine.run()
+
+
+def _bare(made: "RecordingHead") -> "RawProfile":
+    """Return a profile that says nothing but where the recording is."""
+    from waltap.config.layers import read_tables
+
+    source = {
+        "type": "recording",
+        "recording.path": str(made.path.absolute()),
+        "plugin.name": made.header.decoder,
+    }
+    return read_tables({"name": "replay", "source": source}, str(made.path))
+
+
+# ``waltap repair``: reads anew what a gap may have left out.
+
+
+def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) -> None:
+    """Make good what could not be delivered: go on at a new slot, and read the tables of the gap anew.
+
+    The pipeline must not run meanwhile. It ends when every table was read, and closes the certificates of
+    the gaps; `waltap run` goes on from there. Where there is no gap it says so, and does nothing.
+    """
+    from waltap.cli.commands.run import stopped_by_signals
+    from waltap.clock import SystemClock
+    from waltap.config.resolve import resolve
+    from waltap.pipeline.api.repair import GapRepair
+    from waltap.plugins.host import Host
+
+    raw, host = read(file), Host()
+    from waltap.cli.log_output import telemetry
+
+    with telemetry(host) as show:
+        profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
+        if not _lost(profile, host):
+            echo(f"{profile.name} has no gap")
+            return
+        repair = GapRepair(profile, host)
+        show(repair.engine)
+        clock = SystemClock()
+        with stopped_by_signals(repair.engine):
+            reread = repair.run(lambda: clock.time_ns() // 1_000_000)
+    for name, table in reread.items():
+        equal = ", equal at the destination" if table.compared else ""
+        echo(f"{printable(name)}: {table.rows:,} rows were read anew{equal}")
+    echo("the gap is closed")
+
+
+def _lost(profile: "Profile", host: "Host") -> bool:
+    """Tell whether a gap is open, or the stored position cannot be had. Raises: WaltapError."""
+    from waltap.cli.profile_source import connected
+    from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
+    from waltap.ports.offsets.gaps import GapCertificates
+
+    if GapCertificates(profile.engine.state_dir / profile.name).open():
+        return True
+    with connected(profile, host) as (connector, stages):
+        error = asked_of_the_stored_offset(
+            stages.store,
+            lambda offset: None if offset is None else connector.lost(offset),
+            lambda found: found is not None,
+        )
+    return error is not None and error.loses
+
+
+def record(
+    source: SourceArgument,
+    recording: Annotated[
+        Path,
+        typer.Argument(metavar="RECORDING", help="File to write; one that is there is replaced."),
+    ],
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", "-t", metavar="REGEX", help="Only tables schema.table like this."),
+    ] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ready-file",
+            metavar="PATH",
+            help="Write this file when every change committed from then on is sure to be recorded.",
+        ),
+    ] = None,
+    until_idle: UntilIdle = None,
+    max_records: Annotated[
+        int | None,
+        typer.Option(
+            "--max-records",
+            metavar="N",
+            min=1,
+            help="End with the transaction that makes it N records or more.",
+        ),
+    ] = None,
+    max_seconds: MaxSeconds = None,
+    set_: SetOption = None,
+) -> None:
+    """Record the stream of a database, from now on, for `waltap replay`.
+
+    The file holds what the server sent, rows included, and what was asked of its catalogue. Slot and
+    publication are temporary; the profile's own are not touched.
+    """
+    from waltap.config.resolve import resolve
+    from waltap.pipeline import Engine
+    from waltap.plugins.host import Host
+    from waltap.services.recording.profiles import recording as recorded
+
+    limits = limits_of(until_idle, None, max_records, max_seconds)
+    limits = replace(limits, whole_transactions=True)  # of others nothing is replayed
+    raw, host = read(source), Host()
+    from waltap.cli.log_output import telemetry
+
+    with tempfile.TemporaryDirectory(prefix="waltap-record-") as state, telemetry(host) as show:
+        settings = traceless(raw, state, "record", tables=table or [])
+        profile = resolve(raw, host, sink="null", overrides={**settings, **overrides(raw, set_)})
+        with _writer(recording) as writer:
+            recorded_profile = recorded(profile, writer, f"recording_{secrets.token_hex(8)}")
+            engine = Engine(recorded_profile, host, limits=limits, ready_file=ready_file)
+            show(engine)
+            with stopped_by_signals(engine):
+                engine.run()
+    echo(f"{recording}: {writer.frames:,} frames")
+
+
+def _writer(path: Path) -> "RecordingWriter":
+    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+    from waltap.services.recording.file import RecordingWriter
+
+    try:
+        return RecordingWriter(path)
+    except OSError as cause:
+        problem = PropertyProblem(str(path), f"cannot be written: {cause.strerror}")
+        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause

@@ -1,0 +1,118 @@
+"""A view on a terminal that is drawn again and again, until somebody ends it."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import typer
+
+from waltap.base.environment import dumb_terminal, forced_terminal
+from waltap.base.text import printable_lines
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = [
+    "answered",
+    "answers",
+    "confirm",
+    "draw_until_interrupted",
+    "echo",
+    "notices",
+    "notices_are_piped",
+]
+
+
+# Where commands print: standard output for answers, standard error for everything else.
+
+PIPE_WIDTH = 160
+"""Columns where the other end is no terminal and says nothing of its width."""
+
+
+def answers() -> "Console":
+    """Return the console of standard output."""
+    return _console(stderr=False)
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print lines without colours: what others wrote in them drives no terminal."""
+    typer.echo(printable_lines(text), err=err)
+
+
+def notices() -> "Console":
+    """Return the console of standard error."""
+    return _console(stderr=True)
+
+
+def notices_are_piped() -> bool:
+    """Tell whether standard error is no terminal, nor to be taken for one: lines go there as they are,
+    and what draws on terminals need not be loaded."""
+    return not sys.stderr.isatty() and not forced_terminal()
+
+
+def _console(*, stderr: bool) -> "Console":
+    from waltap.cli.views import SafeConsole
+
+    console = SafeConsole(stderr=stderr, highlight=False)
+    if console.is_terminal and dumb_terminal():
+        # no bars, panels or colours: it is written to as a pipe is
+        width = console.width
+        return SafeConsole(stderr=stderr, width=width, highlight=False, force_terminal=False)
+    return (
+        console
+        if console.is_terminal
+        else SafeConsole(stderr=stderr, width=PIPE_WIDTH, highlight=False)
+    )
+
+
+# Questions of commands to whoever sits at the terminal, and what becomes of them where nobody
+# does.
+
+
+def answered(option: str, question: str, *, default: str) -> str:
+    """Return the answer to a question. Raises: ConfigurationError where nobody is there to answer."""
+    try:
+        return str(typer.prompt(question, default=default))
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+    problem = PropertyProblem(
+        option, "is not given, and standard input has no answer", allowed=f"such as {default}"
+    )
+    raise ConfigurationError([problem], origin=COMMAND_LINE)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask whether to go on, unless ``yes``. Raises: typer.Abort or typer.Exit when not."""
+    if yes:
+        return
+    try:
+        agreed = typer.confirm(question)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        echo("\nStandard input has no answer: nothing was done. --yes goes on unasked.", err=True)
+        raise typer.Exit(1) from None
+    if not agreed:
+        raise typer.Abort
+
+
+def draw_until_interrupted(view: "Callable[[], RenderableType]", every_s: float) -> None:
+    """Draw ``view`` every so many seconds until Ctrl-C. What is no terminal gets one view after the other,
+    below each other."""
+    from rich.live import Live
+
+    console = answers()
+    try:
+        if not console.is_terminal:
+            while True:
+                console.print(view())
+                time.sleep(every_s)
+        with Live(view(), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(every_s)
+                live.update(view(), refresh=True)
+    except KeyboardInterrupt:
+        return
