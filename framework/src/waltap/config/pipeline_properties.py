@@ -47,8 +47,8 @@ class EngineProperties(Properties):
         ge=100,
         advanced=True,
         reloadable=True,
-        summary="How long a sink may be at one write or flush, or owe an acknowledgement, before the log "
-        "says so and /readyz answers 503.",
+        summary="How long one write, flush or acknowledgement of a sink may take before the log "
+        "reports it and /readyz answers 503.",
         unit="ms",
     )
     stop_timeout_ms: int = declare(
@@ -56,9 +56,9 @@ class EngineProperties(Properties):
         default=8000,
         ge=0,
         advanced=True,
-        summary="How long the call that a sink is at may last once SIGTERM or SIGINT asked for the end; "
-        "then the process ends without it, as if it were killed: what was not durable comes again at the "
-        "next start. 0: as long as it takes.",
+        summary="How long a call of the sink may last after SIGTERM or SIGINT. Then the process "
+        "ends as if killed, and the next start repeats what was not durable. 0: "
+        "without limit.",
         unit="ms",
     )
     max_retries: int = declare(
@@ -77,26 +77,27 @@ class EngineProperties(Properties):
     standby: bool = declare(
         "waltap.standby",
         default=False,
-        summary="Whether a second process of this profile waits while another runs it, and takes over "
-        "when that is gone; all need this property, and one state folder. Otherwise it is refused.",
+        summary="Whether a second process of this profile waits and takes over when the first "
+        "is gone; otherwise it is refused. All need this property, and one state "
+        "folder.",
     )
     lease_ms: int = declare(
         "waltap.lease.ms",
         default=5000,
         ge=500,
         advanced=True,
-        summary="With waltap.standby: how long a process may be paused, or cut off from the server, "
-        "before another may take over; that happens within twice this time. A process that died is "
-        "followed in a second.",
+        summary="With waltap.standby: how long a process may be paused or disconnected before "
+        "another takes over, within twice this time. A dead process is replaced within "
+        "a second.",
         unit="ms",
     )
     errors_tolerance: Literal["none", "all", "dead_letter"] = declare(
         "errors.tolerance",
         default="none",
-        summary="What becomes of an event that a transform or converter fails for, or whose record the "
-        "sink refuses: the pipeline stops; or it goes on without it, with a warning, or after it was "
-        "written to the dead letters (`waltap dead-letters`). all is dead_letter where "
-        "errors.deadletterqueue.topic.name is given.",
+        summary="If a transform or converter fails for an event, or the sink refuses its "
+        "record: stop the pipeline, leave the event out with a warning, or write it to "
+        "the dead letters (`waltap dead-letters`) and continue. all means dead_letter "
+        "if errors.deadletterqueue.topic.name is set.",
     )
     dead_letter_topic: str | None = declare(
         "errors.deadletterqueue.topic.name",
@@ -108,9 +109,9 @@ class EngineProperties(Properties):
         "event.processing.failure.handling.mode",
         default="fail",
         profile_default="tolerance",
-        summary="What becomes of a change that no event can be made of: the pipeline stops; or it goes on "
-        "without it, with a warning, in silence, or after it was written to the dead letters; tolerance: "
-        "as errors.tolerance says.",
+        summary="If no event can be made of a change: stop the pipeline; leave it out with a "
+        "warning or silently; write it to the dead letters; or tolerance: as "
+        "errors.tolerance says.",
     )
     streaming_delay_ms: int = declare(
         "streaming.delay.ms",
@@ -131,8 +132,9 @@ class EngineProperties(Properties):
         "two.phase.policy",
         default="commit",
         advanced=True,
-        summary="When changes of prepared transactions are delivered, where the decoder sends them: at "
-        "COMMIT PREPARED, or already at PREPARE (a later rollback is then a warning in the log).",
+        summary="When changes of prepared transactions are delivered, if the decoder sends "
+        "them: at COMMIT PREPARED, or at PREPARE (a later rollback is then a warning in "
+        "the log).",
     )
     state_dir: Path = declare(
         "waltap.state.dir",
@@ -144,10 +146,9 @@ class EngineProperties(Properties):
     new_tables: Literal["warn", "snapshot", "ignore"] = declare(
         "waltap.new.tables",
         default="snapshot",
-        summary="What happens when a table joins at a start without a snapshot, so that rows from before "
-        "are missing, or while the pipeline streams and its publication lacks it: a warning; an "
-        "incremental snapshot of it, and publication.autocreate.mode = filtered adds it at once; or "
-        "nothing. Debezium's files: warn.",
+        summary="If a table joins without a snapshot, or is created during streaming: warn; "
+        "snapshot it incrementally (publication.autocreate.mode = filtered also "
+        "publishes it immediately); or ignore it. In Debezium files: warn.",
     )
     heartbeat_interval_ms: int = declare(
         "heartbeat.interval.ms",
@@ -170,16 +171,17 @@ class EngineProperties(Properties):
         profile_default=2000,
         ge=0,
         advanced=True,
-        summary="How long the server may read one chunk of an incremental snapshot: the next one gets "
-        "fewer rows where it took longer, and more again, up to incremental.snapshot.chunk.size. 0: "
+        summary="How long the server may read one chunk of an incremental snapshot. Slower "
+        "chunks make the next ones smaller, up to incremental.snapshot.chunk.size. 0: "
         "all chunks have that size.",
         unit="ms",
     )
     signal_channels: CommaList = declare(
         "signal.enabled.channels",
         default=("source",),
-        summary="Where signals come from: source (rows of the table of signal.data.collection), file, "
-        "those of plugins. in-process is always there (Engine.signal); jmx is accepted and brings none.",
+        summary="Channels of signals: source (rows of the table of signal.data.collection), "
+        "file, kafka, plugins' channels. in-process is always on (Engine.signal); jmx "
+        "is accepted without effect.",
     )
     signal_poll_interval_ms: int = declare(
         "signal.poll.interval.ms",
@@ -207,8 +209,8 @@ class EngineProperties(Properties):
         "waltap.log.file",
         reloadable=True,
         default=None,
-        summary="File that the log is added to, in place of standard error (`--log-file`). One that is "
-        "moved away is made anew, so that logrotate needs nothing else.",
+        summary="File to append the log to, instead of standard error (`--log-file`). A moved "
+        "file is created again, so logrotate needs nothing else.",
     )
     http: str | None = declare(
         "waltap.http",
@@ -224,26 +226,27 @@ class EngineProperties(Properties):
         ge=0,
         advanced=True,
         reloadable=True,
-        summary="How many tables have metrics of their own: those with the most events in this run, and "
-        "of a snapshot those that it reads, or that are the largest. Those that stand still have them "
-        "whatever their number.",
+        summary="How many tables have their own metrics: those with the most events in this "
+        "run; in a snapshot, those being read or the largest. Suspended tables always "
+        "have them.",
     )
     http_token: str | None = declare(
         "waltap.http.token",
         default=None,
         min_length=8,
         secret=True,
-        summary="Secret that a request has to bring (Authorization: Bearer …, or ?token=…), but for "
-        "/healthz and /readyz; needed where waltap.http is not this machine alone. By default the page "
-        "is open to this machine, and /api/signal needs what is in http-token in the state folder, which "
-        "a run makes for its owner.",
+        summary="Token for requests (Authorization: Bearer …, or ?token=…), except /healthz and "
+        "/readyz. Required if waltap.http is not a loopback address. Without it this "
+        "machine may read the page, and /api/signal needs the token in http-token in "
+        "the state folder.",
     )
     otel_endpoint: str | None = declare(
         "waltap.otel.endpoint",
         default=None,
         pattern=r"^https?://",
-        summary="Where traces and metrics go by OpenTelemetry, as OTLP over HTTP; needs the extra otel. "
-        "The variables OTEL_… say the rest, such as headers and the sampler. Empty: nowhere.",
+        summary="Address for OpenTelemetry traces and metrics, as OTLP over HTTP; needs the "
+        "extra otel. Variables OTEL_… set the rest, such as headers and sampler. Empty: "
+        "none.",
         examples=("http://127.0.0.1:4318",),
     )
     otel_interval_ms: int = declare(
@@ -256,8 +259,8 @@ class EngineProperties(Properties):
     lineage_to: str | None = declare(
         "waltap.openlineage.to",
         default=None,
-        summary="Where OpenLineage events of the run go: a file that they are added to, or the http "
-        "address of a server; needs the extra openlineage. Empty: nowhere.",
+        summary="Target of OpenLineage events: a file to append to, or the http address of a "
+        "server; needs the extra openlineage. Empty: none.",
         examples=("lineage.jsonl", "http://127.0.0.1:5000"),
     )
     lineage_namespace: str = declare(
@@ -270,9 +273,9 @@ class EngineProperties(Properties):
         reloadable=True,
         default=None,
         pattern=PATTERN,
-        summary="How much WAL the pipeline's slot may make the server keep: a size in PostgreSQL's units, "
-        "or a share of the disk that the WAL is on. What max_slot_wal_keep_size leaves, and the free disk "
-        "of a server on this machine, count without it.",
+        summary="How much WAL the slot may keep on the server: a size in PostgreSQL's units, or "
+        "a share of the WAL's disk. max_slot_wal_keep_size and the free disk of a "
+        "local server count in any case.",
         examples=("10GB", "20%"),
     )
     wal_disk: str | None = declare(
@@ -302,10 +305,9 @@ class EngineProperties(Properties):
         "waltap.wal.action",
         reloadable=True,
         default="nothing",
-        summary="What is done then: nothing; advance: flush and confirm at once what is delivered, and "
-        "have the server let go of WAL behind it, without skipping anything; pause: hold incremental "
-        "snapshots until it is better; drop: drop the slot, keep a certificate of the gap, and end the "
-        "run.",
+        summary="The action at that share. advance: flush, confirm and let the server release "
+        "WAL, without skipping a change; pause: hold incremental snapshots until the "
+        "share is lower; drop: drop the slot, write a gap certificate and end the run.",
     )
     signal_max_bytes: int = declare(
         "waltap.signal.max.bytes",
@@ -320,13 +322,13 @@ class EngineProperties(Properties):
         default=1000,
         ge=1,
         advanced=True,
-        summary="How long a processor may work to match the patterns of one signal with table names; one "
-        "that takes longer is left out with a warning.",
+        summary="Processor time to match one signal's patterns with table names; a signal that "
+        "needs more is left out with a warning.",
         unit="ms",
     )
     watermarking: Literal["insert_insert", "insert_delete"] = declare(
         "incremental.snapshot.watermarking.strategy",
         default="insert_insert",
-        summary="How the end of a chunk is marked in the signal table: by a second row, or by deleting "
+        summary="How the signal table marks the end of a chunk: by a second row, or by deleting "
         "the first, which keeps the table empty.",
     )

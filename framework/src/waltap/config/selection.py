@@ -16,8 +16,8 @@ class SelectionProperties(Properties):
     name: str | None = declare(
         "name",
         default=None,
-        summary="Name of the pipeline, of the folder its state is kept in, and of slot and publication "
-        "where these are not named; by default the name of the profile's file, for a Debezium file "
+        summary="Name of the pipeline and its state folder, and by default of slot and "
+        "publication. Default: the name of the profile's file; in a Debezium file "
         "topic.prefix and slot.name.",
     )
     connector: str | None = declare(
@@ -47,8 +47,8 @@ class SelectionProperties(Properties):
         "snapshot.query.mode",
         default="select_all",
         advanced=True,
-        summary="Who says how a snapshot reads a table for which snapshot.select.statement.overrides has "
-        "no SELECT: the snapshot mode, by default all rows (select_all), or a plugin (custom).",
+        summary="What gives the SELECT of a table without snapshot.select.statement.overrides: "
+        "the snapshot mode, by default all rows (select_all), or a plugin (custom).",
     )
     snapshot_query_mode_custom_name: str | None = declare(
         "snapshot.query.mode.custom.name",
@@ -87,8 +87,8 @@ class SelectionProperties(Properties):
         "waltap.offset.store",
         default=None,
         advanced=True,
-        summary="Where the offset is kept: the name of an offset store; a waltap profile says `type` in "
-        "[offsets], by default file.",
+        summary="Name of the offset store; in a waltap profile `type` in [offsets], by default "
+        "file.",
     )
     sanitize_pattern: str | None = declare(
         "custom.sanitize.pattern",
@@ -102,6 +102,6 @@ class SelectionProperties(Properties):
         default=None,
         aliases=("format.header",),
         advanced=True,
-        summary="Format of header values, by name or Kafka Connect class; by default JSON, and "
-        "simple-header for a file of Kafka Connect whose sink is Kafka.",
+        summary="Format of header values, by name or Kafka Connect class. Default: JSON; "
+        "simple-header for a file of Kafka Connect with the Kafka sink.",
     )

@@ -14,21 +14,25 @@ class OutletProperties(Properties):
         "name",
         default=None,
         pattern="[A-Za-z0-9][A-Za-z0-9_-]{0,62}",
-        summary="What the sink is called among the pipeline's, and the folder of its state; by default "
-        "its type.",
+        summary="Name of the pipeline and its state folder, and by default of slot and "
+        "publication. Default: the name of the profile's file; in a Debezium file "
+        "topic.prefix and slot.name.",
     )
     on_failure: Literal["stop", "pause"] = declare(
         "on.failure",
         default="stop",
-        summary="What becomes of the pipeline when this sink fails while changes are streamed: it stops, "
-        "or goes on with the others. The sink is then tried again, and gets what it missed, which the "
-        "server keeps for it. While a snapshot is read a failure always stops the pipeline.",
+        summary="If this sink fails during streaming: stop the pipeline, or pause this sink and "
+        "continue with the others. A paused sink is retried and gets everything it "
+        "missed, since the server keeps the WAL. During a snapshot a failure always "
+        "stops the pipeline.",
     )
     errors_tolerance: Literal["none", "all", "dead_letter"] | None = declare(
         "errors.tolerance",
         default=None,
-        summary="What becomes of records that this sink refuses; by default as errors.tolerance of the "
-        "pipeline says.",
+        summary="If a transform or converter fails for an event, or the sink refuses its "
+        "record: stop the pipeline, leave the event out with a warning, or write it to "
+        "the dead letters (`waltap dead-letters`) and continue. all means dead_letter "
+        "if errors.deadletterqueue.topic.name is set.",
     )
     retry_ms: int = declare(
         "pause.retry.ms",
@@ -41,7 +45,7 @@ class OutletProperties(Properties):
         "pause.max.bytes",
         default=4 * 1024**3,
         ge=0,
-        summary="Most WAL that the server may have to keep for this sink while it is paused; beyond it "
+        summary="Most WAL that the server may keep for this sink while it is paused; beyond it "
         "the pipeline stops.",
         unit="bytes",
     )

@@ -15,8 +15,9 @@ class KafkaOffsetProperties(Properties):
 
     topic: str = declare(
         "offset.storage.topic",
-        summary="Topic of the offset, compacted; that of Kafka Connect's offsets will do, the record has "
-        "a key of the pipeline's name. It is created where it is missing, with one partition.",
+        summary="Compacted topic of the offset; Kafka Connect's own topic is possible, since "
+        "the record's key is the pipeline's name. A missing topic is created with one "
+        "partition.",
         examples=("waltap-offsets",),
         min_length=1,
     )
@@ -36,8 +37,8 @@ class KafkaOffsetProperties(Properties):
     client: dict[str, str] = declare_family(
         "offset.storage.producer.NAME",
         pattern=r"offset\.storage\.producer\..+",
-        summary="Any property of librdkafka for the client of offsets, such as those of SASL and TLS, and "
-        "those of the Java producer that have an equivalent.",
+        summary="Any property of librdkafka for the client of offsets, such as SASL and TLS, "
+        "and equivalents of the Java producer's.",
     )
 
     @model_validator(mode="after")
@@ -64,8 +65,8 @@ class KafkaSignalProperties(Properties):
     topic: str = declare(
         "signal.kafka.topic",
         default="",
-        summary="Topic of signals, of one partition; empty: topic.prefix with -signal behind it. The key "
-        "of a record is topic.prefix, the value JSON with id, type and data.",
+        summary="Topic of signals, with one partition; empty: topic.prefix followed by -signal. "
+        "The key is topic.prefix, the value JSON with id, type and data.",
     )
     group: str = declare(
         "signal.kafka.groupId",

@@ -38,15 +38,15 @@ class KafkaSinkProperties(Properties):
     position_topic: str = declare(
         "position.topic",
         default="",
-        summary="Topic that keeps the position with exactly_once, this pipeline's alone; empty: the "
-        "transactional id with .position behind it. It is created compacted.",
+        summary="Compacted topic of the position with exactly_once, for this pipeline alone; "
+        "waltap creates it. Empty: the transactional id followed by .position.",
     )
     oversize: Literal["fail", "skip", "dead_letter"] = declare(
         "oversize.records",
         default="fail",
-        summary="What becomes of a record that is larger than client or topic allow: stop; leave it out "
-        "with a warning; or leave it out and write its key and size to oversize.topic. With exactly_once "
-        "the size counts before compression.",
+        summary="If a record is larger than client or topic allow: stop, leave it out with a "
+        "warning, or leave it out and write key and size to oversize.topic. With "
+        "exactly_once the size before compression counts.",
     )
     oversize_topic: str = declare(
         "oversize.topic",
@@ -67,17 +67,16 @@ class KafkaSinkProperties(Properties):
     creation_settings: dict[str, str] = declare_family(
         "topic.creation.GROUP.SETTING",
         pattern=r"topic\.creation\.[^.]+\..+",
-        summary="Settings of topics that are created, of a group or of `default`: include and exclude "
-        "(regular expressions, by comma), partitions, replication.factor (-1: as the broker has it), and "
-        "any setting of a topic, such as cleanup.policy.",
+        summary="Settings of new topics of a group, or of `default`: include and exclude (comma "
+        "lists of regular expressions), partitions, replication.factor (-1: the "
+        "broker's), and any setting of a topic, such as cleanup.policy.",
     )
     stop_wait_ms: int = declare(
         "stop.wait.ms",
         default=5000,
         ge=0,
         unit="ms",
-        summary="How long a stop waits for a broker that is away; what it has not taken is sent again by "
-        "the next run.",
+        summary="How long a stop waits for an absent broker; the next run sends the rest again.",
     )
     producer: dict[str, str] = declare_family(
         "producer.NAME",

@@ -12,8 +12,8 @@ class LakeProperties(Properties):
         "table.name.format",
         default="{schema}.{table}",
         pattern=r"[^{}]*(\{(schema|table)\}[^{}]*)+",
-        summary="What the table of changes of a source's table is called; what stands before the first "
-        "dot is its folder (delta) or namespace (iceberg). Tables that get one name are kept in one.",
+        summary="Name of a table of changes; the part before the first dot is its folder "
+        "(delta) or namespace (iceberg). Source tables with one name share a table.",
         examples=("raw.{schema}_{table}",),
     )
     position_table: str = declare(
@@ -63,6 +63,7 @@ class IcebergLakeProperties(LakeProperties):
     settings: dict[str, str] = declare_family(
         "catalog.NAME",
         pattern=r"catalog\.[A-Za-z0-9_.-]+",
-        summary="A setting of the catalogue or its file system, as pyiceberg names them: catalog.type "
-        "(sql, rest, glue, hive, …), catalog.uri, catalog.warehouse, catalog.s3.endpoint.",
+        summary="A setting of the catalogue or its file system by pyiceberg's name: "
+        "catalog.type (sql, rest, glue, hive, …), catalog.uri, catalog.warehouse, "
+        "catalog.s3.endpoint.",
     )

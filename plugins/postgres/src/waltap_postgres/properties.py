@@ -67,8 +67,9 @@ class PostgresProperties(Properties):
         default=None,
         secret=True,
         renewed=True,
-        summary="Command that prints the password, run before each connection: a token of an identity "
-        "service, what a vault has. Without a shell, in the profile's folder; words are quoted as there.",
+        summary="Command that prints the password, run before each connection, for example a "
+        "token or a vault's secret. It runs without a shell, in the profile's folder; "
+        "quote words as in a shell.",
     )
     password_command_timeout_ms: int = declare(
         "database.password.command.timeout.ms",
@@ -125,8 +126,9 @@ class PostgresProperties(Properties):
         "waltap.receive.timeout.ms",
         default=60000,
         ge=0,
-        summary="Longest silence of the server before the connection counts as lost; at half of it the "
-        "server is asked for a reply. As PostgreSQL's wal_receiver_timeout; 0: wait forever.",
+        summary="Longest silence of the server before the connection counts as lost, as "
+        "PostgreSQL's wal_receiver_timeout; after half of it waltap asks for a reply. "
+        "0: wait forever.",
         unit="ms",
     )
     condition_timeout_ms: int = declare(
@@ -134,16 +136,16 @@ class PostgresProperties(Properties):
         default=60000,
         ge=1,
         advanced=True,
-        summary="Longest time that a signal's condition may take to give one chunk; the stream waits "
-        "meanwhile. A request that takes longer is ended with a warning.",
+        summary="Time limit of a signal's condition for one chunk, during which the stream "
+        "waits. A request that needs more is ended with a warning.",
         unit="ms",
     )
     signal_role: str | None = declare(
         "waltap.signal.role",
         default=None,
         advanced=True,
-        summary="Role with whose rights the conditions and SELECTs of signals read. The connection's role "
-        "is a member of it, and it may read the tables.",
+        summary="Role whose rights apply to conditions and SELECTs of signals. The connection's "
+        "role must be a member of it, and it must be able to read the tables.",
     )
     initial_statements: str | None = declare(
         "database.initial.statements",
@@ -154,8 +156,8 @@ class PostgresProperties(Properties):
     libpq: dict[str, str] = declare_family(
         "driver.NAME",
         pattern=r"driver\.[A-Za-z].*",
-        summary="Any libpq connection parameter, e.g. driver.target_session_attrs; of the JDBC driver's "
-        "options those that libpq has an equivalent for, or that concern only Java.",
+        summary="Any libpq connection parameter, e.g. driver.target_session_attrs; of the JDBC "
+        "driver's options, those with a libpq equivalent or only for Java.",
     )
     jdbc: dict[str, str] = declare_family(
         "database.OPTION",
@@ -173,8 +175,8 @@ class PostgresProperties(Properties):
     slot_adopt: bool = declare(
         "slot.adopt",
         default=False,
-        summary="Whether a slot that is there already, while no offset is stored for it, may be taken "
-        "over from whoever made it. A Debezium file takes it over, as Debezium does, with a warning.",
+        summary="Whether an existing slot without a stored offset may be taken over from its "
+        "maker. A Debezium file takes it over with a warning, as Debezium does.",
     )
     slot_temporary: bool = declare(
         "slot.temporary",
@@ -225,17 +227,18 @@ class PostgresProperties(Properties):
             "publication.autocreate.mode",
             default="all_tables",
             profile_default="filtered",
-            summary="Who makes the publication: nobody (disabled), waltap for every table (all_tables), "
-            "for the captured tables only (filtered), or without tables (no_tables).",
+            summary="Whether waltap creates the publication: not (disabled), for every table "
+            "(all_tables), for the captured tables (filtered), or without tables "
+            "(no_tables).",
         )
     )
     publication_keyless_tables: Literal["publish", "refuse", "inserts"] = declare(
         "publication.keyless.tables",
         default="publish",
         profile_default="refuse",
-        summary="What to do with captured tables whose replica identity cannot support updates: "
-        "publish them anyway (their UPDATE and DELETE then fail), refuse to start, or publish "
-        "only their inserts in a publication of their own.",
+        summary="For captured tables whose replica identity cannot support updates: publish "
+        "them anyway (their UPDATE and DELETE then fail), refuse to start, or publish "
+        "only their inserts, in a separate publication.",
     )
     publication_drop_on_stop: bool = declare(
         "publication.drop.on.stop",
@@ -260,18 +263,17 @@ class PostgresProperties(Properties):
         "offset.mismatch.strategy",
         default="no_validation",
         advanced=True,
-        summary="Which of stored offset and slot is believed when they differ. A slot ahead of the "
-        "offset is a gap and always refused unless trust_slot or trust_greater_lsn says otherwise.",
+        summary="Which position counts if stored offset and slot differ. A slot ahead of the "
+        "offset is a gap and refused, except with trust_slot or trust_greater_lsn.",
     )
 
     lsn_flush_mode: Literal["connector", "connector_and_driver", "manual"] = declare(
         "lsn.flush.mode",
         default="connector",
         advanced=True,
-        summary="Who moves the slot. connector and connector_and_driver: waltap, which confirms what is "
-        "durable, and where nothing captured is pending what the server has read. manual: somebody else; "
-        "waltap confirms nothing, the server keeps WAL until the slot is moved, and a slot that is moved "
-        "past the stored offset is a gap.",
+        summary="Which process confirms the slot. connector and connector_and_driver: waltap. "
+        "manual: another process; the server keeps WAL until then, and a slot that is "
+        "moved past the stored offset is a gap.",
     )
     xmin_fetch_interval_ms: int = declare(
         "xmin.fetch.interval.ms",
@@ -287,11 +289,11 @@ class PostgresProperties(Properties):
         "waltap.key.index",
         default="debezium",
         profile_default="sound",
-        summary="Which unique index is the key of a table without primary key: the first by name whose "
-        "columns are NOT NULL, without WHERE, expressions and DEFERRABLE (sound), or the first that the "
-        "JDBC driver lists, clustered ones before others, whatever it promises (debezium). With sound "
-        "the key is that of REPLICA IDENTITY USING INDEX where the index lacks some of the key: with "
-        "debezium deletes have a key then that no row has (0 or an empty text).",
+        summary="Which unique index is the key of a table without primary key. sound: the first "
+        "by name with NOT NULL columns, without WHERE, expressions and DEFERRABLE; the "
+        "index of REPLICA IDENTITY USING INDEX wins if it lacks some of the key. "
+        "debezium: the first that the JDBC driver lists, clustered ones first; deletes "
+        "may then have a key that no row has (0 or an empty text).",
     )
 
     snapshot_isolation_mode: Literal[
@@ -300,17 +302,17 @@ class PostgresProperties(Properties):
         "snapshot.isolation.mode",
         default="serializable",
         advanced=True,
-        summary="Isolation of a snapshot that cannot use the one that a new slot exports; one that can is "
-        "read as repeatable_read.",
+        summary="Isolation of a snapshot that cannot use a new slot's exported one; otherwise "
+        "repeatable_read.",
     )
     snapshot_locking_mode: Literal["none", "shared", "custom"] = declare(
         "snapshot.locking.mode",
         default="none",
         advanced=True,
-        summary="shared: every table is locked (ACCESS SHARE) before there is a snapshot, until it is "
-        "over; DDL waits. none: a table is locked while it is read, and read anew, in a later snapshot, "
-        "when DDL had rewritten it before. custom: as the plugin says that "
-        "snapshot.locking.mode.custom.name names.",
+        summary="shared: lock every table (ACCESS SHARE) from before the snapshot until its "
+        "end; DDL waits. none: lock a table while it is read, and read it again if DDL "
+        "rewrote it before. custom: as the plugin snapshot.locking.mode.custom.name "
+        "says.",
     )
     snapshot_lock_timeout_ms: int = declare(
         "snapshot.lock.timeout.ms",
@@ -330,14 +332,14 @@ class PostgresProperties(Properties):
         "snapshot.select.statement.overrides",
         default=(),
         advanced=True,
-        summary="schema.table of tables that an initial snapshot reads by a SELECT of your own; where the "
-        "SELECT is missing the table is read whole, with a warning.",
+        summary="schema.table of tables that an initial snapshot reads by your own SELECT; "
+        "without a SELECT the table is read completely, with a warning.",
     )
     snapshot_select_statements: dict[str, str] = declare_family(
         "snapshot.select.statement.overrides.SCHEMA.TABLE",
         pattern=r"snapshot\.select\.statement\.overrides\..+",
-        summary="The SELECT that reads this table in an initial snapshot. Columns are told by their "
-        "names; those that it does not give are null.",
+        summary="The SELECT that reads this table in an initial snapshot. Columns match by "
+        "name; missing ones are null.",
     )
     snapshot_fetch_size: int = declare(
         "snapshot.fetch.size",
@@ -352,8 +354,8 @@ class PostgresProperties(Properties):
         default=1,
         ge=1,
         le=256,
-        summary="Connections that read an initial snapshot at a time: several tables, and ranges of large "
-        "ones, all in the same snapshot of the server.",
+        summary="Connections that read an initial snapshot in parallel: several tables, and "
+        "ranges of large ones, all in one snapshot of the server.",
     )
     snapshot_threads_multiplier: int = declare(
         "snapshot.max.threads.multiplier",

@@ -43,8 +43,8 @@ class SparkProperties(StorageProperties):
         "applier",
         default="embedded",
         summary=(
-            "embedded: a Spark process of our own keeps the tables up to date; none: only the "
-            "change log is written, `waltap spark apply` runs elsewhere."
+            "embedded: waltap's own Spark process keeps the tables up to date; none: only the "
+            "change log is written, and `waltap spark apply` runs elsewhere."
         ),
     )
     format: str = declare(
@@ -73,8 +73,9 @@ class SparkProperties(StorageProperties):
         common=True,
         default=("scd1",),
         summary=(
-            "What a table keeps: append (its history), scd1 (its rows as they are), scd2 (every version "
-            "of each row). TABLE-REGEX:MODE, first match wins; MODE alone is that of all others."
+            "What a table keeps: append (its history), scd1 (its current rows), scd2 (every "
+            "version of each row). TABLE-REGEX:MODE, first match wins; MODE alone is for all "
+            "others."
         ),
         examples=("scd2", r"public\.audit.*:append,public\.orders:scd2,scd1"),
         patterns="ruled",
@@ -83,8 +84,8 @@ class SparkProperties(StorageProperties):
         "deletes",
         default=("hard",),
         summary=(
-            "What becomes of a row that is deleted: hard (it goes; in scd2 its version ends), soft (it "
-            "stays, with _deleted and _deleted_at), kept (it stays as it was). As mode by table."
+            "What a delete does to its row. hard: removes it (in scd2 its version ends); soft: "
+            "marks it with _deleted and _deleted_at; kept: nothing. By table, as mode."
         ),
         examples=("soft", r"public\.orders:soft,hard"),
         patterns="ruled",
@@ -93,9 +94,9 @@ class SparkProperties(StorageProperties):
         "history",
         default=("keep",),
         summary=(
-            "Whether the changes of a table are kept beside its rows, as SCHEMA.TABLE_changes: keep, or "
-            "none, which saves commits of Delta Lake and Iceberg one of two tables. None is for scd1 with "
-            "hard deletes and a key. By table, as mode."
+            "Whether SCHEMA.TABLE_changes keeps each table's changes: keep, or none, which "
+            "saves Delta Lake and Iceberg one of two tables per commit. none needs scd1, hard "
+            "deletes and a key. By table, as mode."
         ),
         examples=("none", r"public\.audit.*:keep,none"),
         patterns="ruled",
@@ -104,8 +105,8 @@ class SparkProperties(StorageProperties):
         "extra.columns",
         default=(),
         summary=(
-            "Columns of the change log that rows have too, of the change that made them what they are: "
-            "_op, _commit_lsn, _seq, _lsn, _commit_ts, _xid, _epoch."
+            "Columns of the change log to add to rows, from their last change: _op, "
+            "_commit_lsn, _seq, _lsn, _commit_ts, _xid, _epoch."
         ),
         examples=("_commit_ts,_xid",),
     )
@@ -113,9 +114,8 @@ class SparkProperties(StorageProperties):
         "columns.dropped",
         default=("keep",),
         summary=(
-            "What becomes of a column that the source drops: keep (it stays, with the values that rows "
-            "had), drop (it goes, from the history too; so does one that is captured no more). By table, "
-            "as mode."
+            "A column that the source drops, or that is no longer captured: keep it with its "
+            "old values, or drop it, from the history too. By table, as mode."
         ),
         examples=(r"public\.orders:drop,keep",),
         patterns="ruled",
@@ -144,10 +144,10 @@ class SparkProperties(StorageProperties):
         "source.into",
         default=(),
         summary=(
-            "Tables of several schemas, shards or partitions that are one: "
-            "TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins, with $1 for groups; without @SOURCE a "
-            "source is called as its schema. Case counts. Rules by table (mode, …) then go by "
-            "the name of the one."
+            "Merge tables of several schemas, shards or partitions: "
+            "TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins, with $1 for groups; without "
+            "@SOURCE the schema names the source. Case matters. Rules by table (mode, …) use "
+            "the target's name."
         ),
         examples=(r"tenant_(\w+)\.(.*):all.$2@$1",),
         patterns="rules",
@@ -165,8 +165,9 @@ class SparkProperties(StorageProperties):
     snapshot_readers: Literal["engine", "executors"] = declare(
         "snapshot.readers",
         default="engine",
-        summary="Who reads the first snapshot: engine, through the change log; executors: tasks of the "
-        "Spark application, in the snapshot that the engine keeps, right into the tables.",
+        summary="Which processes read the first snapshot: engine, through the change log; "
+        "executors: Spark tasks, directly into the tables, in the snapshot that the "
+        "engine keeps.",
     )
     trigger_ms: int = declare(
         "trigger.interval.ms",
@@ -193,16 +194,16 @@ class SparkProperties(StorageProperties):
         "batch.max.ms",
         default=5_000,
         ge=10,
-        summary="About how long one commit may take: a backlog is applied in as many as that needs, each "
-        "of whole transactions. How much fits is learnt from the commits before. Where a commit of the "
-        "tables takes that long whatever it brings, twice as long as it takes at least.",
+        summary="Approximate time limit of a commit. A backlog is split into commits of whole "
+        "transactions, sized by the duration of earlier ones. If even a small commit "
+        "takes this long, the limit is twice its time.",
         unit="ms",
     )
     fold_rows: int = declare(
         "fold.min.rows",
         default=100_000,
         ge=0,
-        summary="Pending changes become part of a table's base when they are more than that many, and "
+        summary="Compact pending changes into a table's base when they are more than this, and "
         "more than fold.share of it.",
         unit="rows",
     )
@@ -216,8 +217,8 @@ class SparkProperties(StorageProperties):
         "fold.max.sets",
         default=0,
         ge=0,
-        summary="Pending changes are folded, too, when they lie in so many sets, however few they are; 0: "
-        "only their share of the base counts, and small sets are merged with each other.",
+        summary="Also compact pending changes when they are in so many sets. 0: only their "
+        "share of the base counts, and small sets are merged with each other.",
     )
     merge_sets: int = declare(
         "merge.sets",
@@ -362,8 +363,9 @@ class TargetProperties(Properties):
         "names",
         default=(),
         summary=(
-            "What tables are called in the catalogue: TABLE-REGEX:NAME, first match wins; NAME is TABLE "
-            "or SCHEMA.TABLE, with $1 for groups. Case counts. The history is NAME_changes."
+            "Names of tables in the catalogue: TABLE-REGEX:NAME, first match wins; NAME is "
+            "TABLE or SCHEMA.TABLE, with $1 for groups. Case matters. The history is "
+            "NAME_changes."
         ),
         examples=(r"public\.orders_changes:orders_audit,crm\.(.*):raw.crm_$1",),
     )
@@ -371,8 +373,8 @@ class TargetProperties(Properties):
         "partition.by",
         default="",
         summary=(
-            "What new tables are partitioned by: TABLE-REGEX:COLUMN,COLUMN;…, first match wins; a history "
-            "is SCHEMA.TABLE/changes. Case counts. Iceberg takes transforms, too: days(COLUMN), "
+            "Partitions of new tables: TABLE-REGEX:COLUMN,COLUMN;…, first match wins; a history "
+            "is SCHEMA.TABLE/changes. Case matters. Iceberg has transforms too: days(COLUMN), "
             "bucket(16, COLUMN)."
         ),
         examples=(r"public\.orders:region;.*/changes:_op",),
@@ -381,8 +383,8 @@ class TargetProperties(Properties):
         "cluster.by",
         default="",
         summary=(
-            "What the rows of new tables are clustered by, written as format.partition.by: CLUSTER BY of "
-            "Delta Lake, the sort order of Iceberg; compaction puts them in that order."
+            "How rows of new tables are clustered, written as format.partition.by: CLUSTER BY "
+            "of Delta Lake, the sort order of Iceberg and its compaction."
         ),
         examples=(r"public\.orders:customer_id,placed_at",),
     )
@@ -415,9 +417,9 @@ class DeltaTableProperties(TargetProperties):
         "catalog",
         default="",
         summary=(
-            "Spark's name of the catalogue (such as spark_catalog, or unity.lake with a schema above) "
-            "that tables are made in, as SCHEMA.TABLE and SCHEMA.TABLE_changes; without it they are "
-            "known by their path below the output alone."
+            "Spark's name of the catalogue (spark_catalog, or unity.lake with a schema) for the "
+            "tables SCHEMA.TABLE and SCHEMA.TABLE_changes. Default: tables are known by their "
+            "path below the output."
         ),
         examples=("spark_catalog", "unity"),
     )
@@ -443,9 +445,9 @@ class IcebergTableProperties(TargetProperties):
         "catalog",
         default="",
         summary=(
-            "Spark's name of the catalogue (such as lake, or lake.raw with a namespace above) that tables "
-            "are made in, as SCHEMA.TABLE and SCHEMA.TABLE_changes; Spark's own settings say what it is. "
-            "Without it they are in a Hadoop catalogue of our own, the folder iceberg below the output."
+            "Spark's name of the catalogue (lake, or lake.raw with a namespace) for the tables "
+            "SCHEMA.TABLE and SCHEMA.TABLE_changes; Spark's settings define it. Default: a "
+            "Hadoop catalogue in the folder iceberg below the output."
         ),
         examples=("lake", "lake.raw"),
     )

@@ -29,7 +29,7 @@ class RedisProperties(Properties):
     guarantee: Literal["at_least_once", "exactly_once"] = declare(
         "delivery.guarantee",
         default="at_least_once",
-        summary="With exactly_once the entries of a flush and the position behind them are one MULTI "
+        summary="With exactly_once the entries of a flush and the position are one MULTI "
         "transaction; all streams must then be on one node.",
     )
     batch_records: int = declare(
@@ -46,9 +46,9 @@ class RedisProperties(Properties):
     message_format: Literal["extended", "compact"] = declare(
         "message.format",
         default="extended",
-        summary="Fields of an entry. extended: key, value, and header.NAME for each header; one that the "
-        "record does not have is not there, as the value of a tombstone. compact: one field, with the key "
-        "as name and the value as value; null.key and null.value stand for what is not there.",
+        summary="Fields of an entry. extended: key, value, and header.NAME for each header; "
+        "missing parts have no field. compact: one field, named by the key; null.key "
+        "and null.value replace null.",
     )
     null_key: str = declare(
         "null.key", default="default", summary="Field of a record without key, where compact."
@@ -161,7 +161,7 @@ class KinesisProperties(Properties):
     body: Literal["value", "line"] = declare(
         "body",
         default="value",
-        summary="What a record of Kinesis holds: value, the value alone, nothing for a tombstone; or "
+        summary="Content of a Kinesis record: value, the value alone, empty for a tombstone; or "
         "line, a JSON object with topic, key, value and headers.",
     )
     null_key: str = declare(

@@ -71,15 +71,16 @@ class YugabyteProperties(PostgresProperties):
     snapshot_mode: str = declare(
         "snapshot.mode",
         default="initial",
-        summary="When a start reads the tables before it streams; parallel: it reads hash ranges by "
-        "several connections (tasks.max), and streams nothing.",
+        summary="When a start reads the tables before it streams; parallel: read hash ranges by "
+        "several connections (tasks.max), and stream nothing.",
     )
     publication_keyless_tables: Literal["publish", "refuse"] = declare(
         "publication.keyless.tables",
         default="publish",
         profile_default="refuse",
-        summary="What to do with captured tables without primary key, which slots leave out: publish them "
-        "anyway, or refuse to start.",
+        summary="For captured tables whose replica identity cannot support updates: publish "
+        "them anyway (their UPDATE and DELETE then fail), refuse to start, or publish "
+        "only their inserts, in a separate publication.",
     )
     slot_temporary: Literal[False] = declare(
         "slot.temporary",
@@ -111,20 +112,20 @@ class YugabyteProperties(PostgresProperties):
     consistent_snapshot: bool = declare(
         "yb.consistent.snapshot",
         default=True,
-        summary="Read the initial snapshot as of the time behind which the slot begins. Without it, rows "
-        "that change between slot and reading come twice.",
+        summary="Read the initial snapshot as of the slot's start. Otherwise rows that change "
+        "between slot and reading come twice.",
     )
     load_balance: bool = declare(
         "yb.load.balance.connections",
         default=True,
-        summary="Try the hosts of database.hostname, and the addresses of their names, in random order, "
-        "so that connections are spread. Nodes that are not named there are not found.",
+        summary="Try the hosts of database.hostname, and the addresses of their names, in "
+        "random order, to spread connections. Other nodes are not discovered.",
     )
     hash_columns: CommaList = declare(
         "primary.key.hash.columns",
         default=(),
-        summary="Columns of the hash part of the primary key, where a table is read or streamed in hash "
-        "ranges; by default as the catalogue has them.",
+        summary="Columns of the hash part of the primary key, for tables read or streamed in "
+        "hash ranges; by default from the catalogue.",
     )
     streaming_mode: Literal["default", "parallel"] = declare(
         "streaming.mode",
@@ -150,8 +151,9 @@ class YugabyteProperties(PostgresProperties):
     streaming_order: Literal["none", "hybrid_time"] = declare(
         "yb.streaming.order",
         default="none",
-        summary="With streaming.mode=parallel: deliver each range as it comes (none), or transactions of "
-        "all ranges by the time of their commit (hybrid_time; slots with slot.lsn.type=HYBRID_TIME).",
+        summary="With streaming.mode=parallel: deliver each range as it arrives (none), or "
+        "transactions of all ranges by commit time (hybrid_time; slots with "
+        "slot.lsn.type=HYBRID_TIME).",
     )
     merge_quiet_ms: int = declare(
         "yb.streaming.order.wait.ms",
@@ -166,9 +168,9 @@ class YugabyteProperties(PostgresProperties):
         "yb.event.form",
         default="cells",
         profile_default="plain",
-        summary="cells: events as Debezium's connector for this database makes them, each value with its "
-        'mark (`{"value": …, "set": true}`), with yboutput. plain: rows as any other, and the names of '
-        "fields that were not sent in `unsent`.",
+        summary="cells: events of Debezium's connector for this database, with a mark on each "
+        'value (`{"value": …, "set": true}`), with yboutput. plain: ordinary rows, with'
+        " the names of missing fields in `unsent`.",
     )
     server_check: Literal["refuse", "warn"] = declare(
         "yb.server.check",
@@ -190,8 +192,8 @@ class YugabyteProperties(PostgresProperties):
         ge=0,
         advanced=True,
         summary="How long a slot may take to follow its publication "
-        "(cdcsdk_publication_list_refresh_interval_secs): a table that joins is read after that. From "
-        "2026.1 on it follows at once, and nothing is waited for where this is left out.",
+        "(cdcsdk_publication_list_refresh_interval_secs): a joining table is read after "
+        "that. From 2026.1 on it follows immediately; leave this out.",
         unit="ms",
     )
     table_interest_ms: int = declare(
@@ -199,9 +201,9 @@ class YugabyteProperties(PostgresProperties):
         default=14_400_000,
         ge=0,
         advanced=True,
-        summary="How long after a slot was made a table that was there already may still join its "
-        "publication (cdcsdk_tablet_not_of_interest_timeout_secs): later it would make the slot unusable, "
-        "and is refused.",
+        summary="How long after a slot's creation an older table may still join its publication "
+        "(cdcsdk_tablet_not_of_interest_timeout_secs). Later it would make the slot "
+        "unusable, and is refused.",
         unit="ms",
     )
     slot_window_ms: int = declare(

@@ -116,8 +116,8 @@ class CaptureProperties(Properties):
     read_only: bool = declare(
         "read.only",
         default=False,
-        summary="Incremental snapshots write no watermarks to the signal table: they find their place in "
-        "the stream by WAL positions, as they do where no signal table is named.",
+        summary="Write no watermarks of incremental snapshots to the signal table; use WAL "
+        "positions instead, as without a signal table.",
         reach=(),
     )
     signal_data_collection: str | None = declare(
@@ -230,9 +230,9 @@ class CaptureProperties(Properties):
     event_converting_failure: Literal["fail", "warn", "skip", "dead_letter"] = declare(
         "event.converting.failure.handling.mode",
         default="warn",
-        summary="What happens to a value that cannot be converted: fail, the event counts as one that "
-        "cannot be made (event.processing.failure.handling.mode); warn or skip, the field is null, with a "
-        "warning or without; dead_letter, the event is written to the dead letters.",
+        summary="If a value cannot be converted: fail, as "
+        "event.processing.failure.handling.mode says; warn or skip: the field is null, "
+        "with or without a warning; dead_letter: write the event to the dead letters.",
         advanced=True,
         reach=("records",),
     )
@@ -241,9 +241,9 @@ class CaptureProperties(Properties):
         aliases=("waltap.arrow.misfit", "waltap.arrow.out_of_range"),
         default="null",
         summary=(
-            "What the change log and Spark do with a value that a column's type cannot hold "
-            "(numeric NaN, infinite or far dates): null, told once for each column and counted; "
-            "string, columns of such types become text; error, stop."
+            "What the change log and Spark do with a value that its type cannot hold (numeric "
+            "NaN, infinite or far dates): null, with one warning per column and a count; "
+            "string: columns of such types are text; error: stop."
         ),
         advanced=True,
         reach=("rows",),
@@ -262,16 +262,17 @@ class CaptureProperties(Properties):
         "waltap.multidimensional.arrays",
         default="debezium",
         profile_default="literal",
-        summary="How inner arrays are written: as Debezium does (numbers null, texts lost), or as "
-        "PostgreSQL's text where the elements are texts.",
+        summary="How inner arrays are written: as by Debezium (numbers null, texts lost), or as "
+        "PostgreSQL's text if the elements are texts.",
         advanced=True,
         reach=("records",),
     )
     composite_types: Literal["debezium", "struct"] = declare(
         "waltap.composite.types",
         default="debezium",
-        summary="Columns of composite types: as Debezium has any type that it does not know "
-        "(include.unknown.datatypes), or structs of their attributes, also in arrays and in each other.",
+        summary="Columns of composite types: as Debezium treats unknown types "
+        "(include.unknown.datatypes), or structs of their attributes, also nested and "
+        "in arrays.",
     )
     streamed_names: Literal["null", "value"] = declare(
         "waltap.streamed.names",
@@ -341,10 +342,9 @@ class CaptureProperties(Properties):
     unmatched_masks: Literal["fail", "warn"] = declare(
         "waltap.unmatched.masks",
         default="fail",
-        summary="What a start does where a pattern of column.mask.* matches no column, a start and a run "
-        "where one of column.mask.* or column.truncate.* matches a column that is no text, and a run "
-        "where a masked or cut column gets another name: fail, as values to hide would be delivered; or "
-        "warn.",
+        summary="If a column.mask.* pattern matches no column, a masked or truncated column is "
+        "not text, or a masked column is renamed: fail, since secret values could be "
+        "delivered, or warn.",
         reach=(),
     )
     schema_name_adjustment: Adjustment = declare(

@@ -47,7 +47,7 @@ class WebhookProperties(Properties):
         pattern=r"^[hH][tT][tT][pP][sS]?://[^\s/?#]+\S*$",
         secret=True,
         summary="Address that gets each notification as an HTTP POST of JSON with id, type, "
-        "aggregate_type, additional_data and timestamp. No message shows more of it than the host.",
+        "aggregate_type, additional_data and timestamp. Messages show only its host.",
         examples=("https://hooks.example.com/waltap",),
     )
     key: str | None = declare(
@@ -55,8 +55,8 @@ class WebhookProperties(Properties):
         default=None,
         min_length=1,
         secret=True,
-        summary="Key of the HMAC-SHA256 in the header webhook-signature, as Standard Webhooks defines it: "
-        "any text, or whsec_ with base64 behind it; empty: no signature.",
+        summary="Key of the HMAC-SHA256 in the header webhook-signature, by Standard Webhooks: "
+        "any text, or whsec_ and base64; empty: no signature.",
     )
     timeout_ms: int = declare(
         "notification.webhook.timeout.ms",

@@ -24,9 +24,8 @@ class FileSignalProperties(Properties):
     path: Path = declare(
         "signal.file",
         default=Path("file-signals.txt"),
-        summary="File that signals are appended to, a line each: "
-        '`{"id": "1", "type": "execute-snapshot", "data": {"data-collections": ["public.orders"]}}`. '
-        "It is taken away when it was read.",
+        summary='File of signals, a line each: `{"id": "1", "type": "execute-snapshot", "data": '
+        '{"data-collections": ["public.orders"]}}`. It is removed after reading.',
     )
 
 

@@ -70,9 +70,8 @@ class ReselectProperties(Properties):
         "reselect.null.values",
         default=True,
         profile_default=False,
-        summary="Read back NULLs, too; those of columns with a default are left alone. Some databases "
-        "send NULL for large values, PostgreSQL does not: there this costs a query, and gives NULL again "
-        "or a later value.",
+        summary="Read NULLs back too, except those of columns with a default. Some databases "
+        "send NULL for large values. PostgreSQL does not: there this costs a query.",
     )
     by_event_key: bool = declare(
         "reselect.use.event.key",
@@ -82,8 +81,8 @@ class ReselectProperties(Properties):
     errors: Literal["warn", "fail"] = declare(
         "reselect.error.handling.mode",
         default="warn",
-        summary="What happens where a row is gone or a query fails: a warning, and the event stays as it "
-        "is; or the pipeline stops.",
+        summary="If a row is gone or a query fails: warn and leave the event as it is, or stop "
+        "the pipeline.",
     )
 
     @model_validator(mode="after")

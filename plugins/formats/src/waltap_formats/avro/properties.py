@@ -24,7 +24,7 @@ class AvroProperties(RegistryProperties):
     enhanced: bool = declare(
         "enhanced.avro.schema.support",
         default=False,
-        summary="Accepted for Kafka Connect's sake, without effect: it writes enums that came of Avro, "
-        "and events have none; their enums are strings with both values, in Connect too.",
+        summary="Accepted for Kafka Connect's files, without effect: it concerns enums from "
+        "Avro, and events have none.",
         advanced=True,
     )

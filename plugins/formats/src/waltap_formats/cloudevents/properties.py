@@ -16,8 +16,8 @@ class CloudEventsProperties(Properties):
     mode: Literal["structured", "binary"] = declare(
         "content.mode",
         default="structured",
-        summary="One value with attributes and data, or attributes as headers `ce_NAME` and the data as "
-        "value (which Debezium does not have).",
+        summary="One value with attributes and data, or attributes as headers `ce_NAME` and the "
+        "data as value (not in Debezium).",
     )
     serializer: Literal["json", "avro"] = declare(
         "serializer.type", default="json", summary="How events are written."

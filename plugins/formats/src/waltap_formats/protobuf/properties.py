@@ -14,14 +14,14 @@ class ProtobufProperties(RegistryProperties):
     optional: bool = declare(
         "optional.for.nullables",
         default=False,
-        summary="Label what may be null `optional`, so that readers tell null from 0 and from an empty "
-        "text; otherwise both are left out.",
+        summary="Label nullable fields `optional`, so that readers can distinguish null from 0 "
+        "and an empty text; otherwise both are left out.",
     )
     wrappers: bool = declare(
         "wrapper.for.nullables",
         default=False,
-        summary="Write what may be null as google.protobuf.StringValue and the like, so that readers tell "
-        "null from 0 and from an empty text.",
+        summary="Write nullable fields as google.protobuf.StringValue and similar, so that "
+        "readers can distinguish null from 0 and an empty text.",
     )
     scrub: bool = declare(
         "scrub.invalid.names",

@@ -89,8 +89,8 @@ class RegistryProperties(Properties):
     use_latest: bool = declare(
         "use.latest.version",
         default=False,
-        summary="Write the id of the subject's latest version, which is not compared with the schema "
-        "that values are written by: for schemas that are registered by hand.",
+        summary="Write the id of the subject's latest version, without comparing it with the "
+        "schema of the values: for schemas registered by hand.",
         advanced=True,
     )
     normalize: bool = declare(

@@ -43,8 +43,9 @@ class FilesProperties(StorageProperties):
         "file.format",
         common=True,
         default="jsonl",
-        summary="jsonl: a line for each record. parquet: a row for each change, in the source's types and "
-        "with the columns of the change log; formats and transforms of records have no part in it.",
+        summary="jsonl: a line for each record. parquet: a row for each change, with the "
+        "source's types and the change log's columns; formats and transforms of records "
+        "do not apply.",
     )
     compression: Literal["gzip", "zstd", "none"] = declare(
         "compression", default="gzip", summary="Compression of the files."
@@ -52,8 +53,8 @@ class FilesProperties(StorageProperties):
     line: Literal["record", "value"] = declare(
         "line",
         default="record",
-        summary="What a line is: the record with topic, key, value and headers, or its value alone; then "
-        "tombstones are left out. Of jsonl.",
+        summary="Content of a line: the record with topic, key, value and headers, or its value "
+        "alone, without tombstones. For jsonl.",
     )
     layout: Annotated[str, AfterValidator(_layout)] = declare(
         "layout",
@@ -65,8 +66,8 @@ class FilesProperties(StorageProperties):
         "file.max.bytes",
         default=32 * 1024 * 1024,
         ge=1,
-        summary="Files are written when so much has come in all of them together, before compression; "
-        "also the most that is kept in memory, but for one batch.",
+        summary="Size of all open files together, before compression, at which they are "
+        "written; also the limit of memory, plus one batch.",
         unit="bytes",
     )
     max_age_ms: int = declare(

@@ -23,9 +23,8 @@ class HttpProperties(Properties):
     body: Literal["record", "lines", "array", "cloudevents"] = declare(
         "body",
         default="record",
-        summary="What one request holds: the value of one record, with its key and headers in HTTP "
-        "headers; JSON lines of several records, with topic, key, value and headers; the same as a JSON "
-        "array; or a batch of structured CloudEvents (format cloudevents).",
+        summary="Content of a Kinesis record: value, the value alone, empty for a tombstone; or "
+        "line, a JSON object with topic, key, value and headers.",
     )
     batch_records: int = declare(
         "batch.size",
@@ -46,8 +45,8 @@ class HttpProperties(Properties):
         default=1,
         ge=1,
         le=256,
-        summary="How many requests may be under way at a time. Records of one key go one after the other, "
-        "whatever this is; with 1, all do.",
+        summary="How many requests may run at a time. Records of one key stay in order; with 1, "
+        "all do.",
     )
     tombstones: bool = declare(
         "tombstones",
@@ -65,8 +64,8 @@ class HttpProperties(Properties):
         "retry.interval.ms",
         default=500,
         ge=1,
-        summary="First wait before a request is sent again; further ones double, up to 30 s. What the "
-        "server asks for in Retry-After is longer where it is longer.",
+        summary="First wait before a request is repeated; later ones double, up to 30 s. A "
+        "longer Retry-After of the server is respected.",
         unit="ms",
     )
     retry_total_ms: int = declare(
@@ -88,8 +87,8 @@ class HttpProperties(Properties):
         default="X-DEBEZIUM-",
         pattern="[A-Za-z0-9_-]*",
         advanced=True,
-        summary="What stands before the names of a record's headers, and before TOPIC and KEY, with "
-        "body=record. Headers of binary CloudEvents have the names of their HTTP binding.",
+        summary="Prefix of the names of a record's headers, TOPIC and KEY, with body=record. "
+        "Headers of binary CloudEvents keep the names of their HTTP binding.",
     )
     encode: bool = declare(
         "headers.encode.base64",
@@ -128,8 +127,8 @@ class HttpProperties(Properties):
         default=None,
         min_length=1,
         secret=True,
-        summary="Key of the HMAC-SHA256 in the header webhook-signature, as Standard Webhooks defines it: "
-        "any text, or whsec_ with base64 behind it; empty: no signature.",
+        summary="Key of the HMAC-SHA256 in the header webhook-signature, by Standard Webhooks: "
+        "any text, or whsec_ and base64; empty: no signature.",
     )
     ssl_ca: str | None = declare(
         "ssl.ca",

@@ -21,17 +21,17 @@ class SqlProperties(Properties):
     table_format: str = declare(
         "table.name.format",
         default="",
-        summary="Name of a table in the target, of {schema}, {table} and {topic}; a dot stands between "
-        "schema and name. Empty: {schema}.{table} where the target has schemas, else {table}, with the "
-        "schema and _ in front unless that is public.",
+        summary="Name of a table in the target, of {schema}, {table} and {topic}, with a dot "
+        "between schema and name. Empty: {schema}.{table} if the target has schemas, "
+        "else {table}, with schema and _ in front unless it is public.",
         examples=("replica.{table}", "{schema}_{table}"),
     )
     mode: Literal["upsert", "insert"] = declare(
         "insert.mode",
         common=True,
         default="upsert",
-        summary="upsert: rows as the source has them. insert: new rows are added, where a row of that key "
-        "is not there yet; updates, deletes and truncates are not applied.",
+        summary="upsert: rows as in the source. insert: add new rows whose key does not exist; "
+        "ignore updates, deletes and truncates.",
     )
     delete_mode: Literal["delete", "soft", "ignore"] = declare(
         "delete.mode",
@@ -44,26 +44,26 @@ class SqlProperties(Properties):
         "soft.delete.column",
         default="deleted_at",
         min_length=1,
-        summary="Column for delete.mode = soft: null for rows that are there, else when the source "
-        "deleted them. A row that comes again is there again.",
+        summary="Column for delete.mode = soft: the time of the delete at the source, null for "
+        "rows that exist. A row that returns exists again.",
     )
     truncate: Literal["as_sent", "table", "skip"] = declare(
         "truncate.mode",
         default="as_sent",
-        summary="What a TRUNCATE becomes: the same, with CASCADE and RESTART IDENTITY where the source "
-        "said so; that of the named tables alone; or nothing.",
+        summary="What a TRUNCATE becomes: the same, with the source's CASCADE and RESTART "
+        "IDENTITY; one of the named tables alone; or nothing.",
     )
     evolution: Literal["basic", "none"] = declare(
         "schema.evolution",
         default="basic",
-        summary="basic: tables are created, columns added, widened and renamed as the source's are; "
-        "nothing is dropped. none: the target's tables stay as they are.",
+        summary="basic: create tables, add, widen and rename columns as the source does; drop "
+        "nothing. none: leave the target's tables as they are.",
     )
     history: Literal["none", "beside", "instead"] = declare(
         "history.mode",
         default="none",
-        summary="beside: each table has a second one with every version of its rows, from when to when it "
-        "was valid, and the change that made it. instead: that one alone. none: rows as they are now.",
+        summary="beside: a second table for each table, with every version of its rows, its "
+        "validity and its change. instead: this table alone. none: current rows alone.",
     )
     history_tables: CommaList = declare(
         "history.table.include.list",
@@ -88,8 +88,8 @@ class SqlProperties(Properties):
         "position.table",
         default="waltap_position",
         min_length=1,
-        summary="Table of the target that keeps each pipeline's position, written in the transaction of "
-        "the data. SCHEMA.TABLE, or TABLE in the user's own schema.",
+        summary="Table of the target with each pipeline's position, written in the data's "
+        "transaction: SCHEMA.TABLE, or TABLE in the user's own schema.",
     )
     transaction_rows: int = declare(
         "transaction.max.rows",
@@ -103,17 +103,17 @@ class SqlProperties(Properties):
     foreign_keys: Literal["auto", "check"] = declare(
         "foreign.keys",
         default="auto",
-        summary="auto: where the user may, the target does not check foreign keys of what is applied, as "
-        "in PostgreSQL's own replication (session_replication_role = replica); else as check. check: "
-        "checked at the end of the transaction where deferrable, and written parents first.",
+        summary="auto: apply without foreign key checks where the user may, as PostgreSQL's own "
+        "replication does (session_replication_role = replica); else as check. check: "
+        "check at the end of the transaction where deferrable, and write parents first.",
         advanced=True,
     )
     lock_timeout_ms: int = declare(
         "lock.timeout.ms",
         default=30_000,
         ge=1,
-        summary="How long a statement waits for a lock of another session of the target before the batch "
-        "is undone and tried again.",
+        summary="How long a statement waits for a lock of another session of the target before "
+        "the batch is rolled back and retried.",
         unit="ms",
         advanced=True,
     )

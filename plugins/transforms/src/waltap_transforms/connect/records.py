@@ -165,8 +165,8 @@ class InsertHeaderProperties(Properties):
     header: str = declare("header", summary="Name of the header.")
     literal: str = declare(
         "value.literal",
-        summary="Its value: a number, true, false, null, a date or time of ISO 8601, [ ] or { } of those, "
-        "else a text.",
+        summary="Its value: a number, true, false, null, an ISO 8601 date or time, [ ] or { } "
+        "of those, else a text.",
     )
 
     @field_validator("literal")

@@ -107,8 +107,8 @@ class EventRouterProperties(Properties):
         "table.op.invalid.behavior",
         default="warn",
         deprecated={"debezium.op.invalid.behavior": "table.op.invalid.behavior"},
-        summary="What happens at an update of the table, which an outbox should never see: it is left out "
-        "with a warning or an error in the log, or the pipeline stops.",
+        summary="What an update of the outbox table, which should not happen, causes: a warning "
+        "or an error in the log, without a record, or a stop of the pipeline.",
     )
     expand: bool = declare(
         "table.expand.json.payload",

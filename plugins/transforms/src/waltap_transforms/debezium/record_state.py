@@ -249,9 +249,10 @@ class ExtractNewRecordStateProperties(Properties):
     mode: Mode = declare(
         "delete.tombstone.handling.mode",
         default="tombstone",
-        summary="What deletes and their tombstones become: nothing (drop); one tombstone, with the schema "
-        "of rows (tombstone) or without one (delete-to-tombstone); the old row, with `__deleted` in every "
-        "row, alone (rewrite) or with the tombstone behind it (rewrite-with-tombstone).",
+        summary="What deletes and their tombstones become: nothing (drop); one tombstone, with "
+        "the rows' schema (tombstone) or without (delete-to-tombstone); the old row, "
+        "with `__deleted` in every row, alone (rewrite) or followed by the tombstone "
+        "(rewrite-with-tombstone).",
     )
     old_tombstones: bool | None = declare(
         "drop.tombstones",

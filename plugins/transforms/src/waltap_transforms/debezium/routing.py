@@ -220,9 +220,9 @@ class PartitionRoutingProperties(Properties):
 
     fields: CommaList = declare(
         "partition.payload.fields",
-        summary="Fields of the event, whose hashes are added up: `after.name`, `source.table`, "
-        "`change.name` (of the old row for deletes, else of the new one). Those that it lacks, or that "
-        "are null, do not count.",
+        summary="Fields of the event whose hashes are added: `after.name`, `source.table`, "
+        "`change.name` (of the old row for deletes, else of the new one). Missing and "
+        "null fields are ignored.",
         min_length=1,
         examples=("change.customer_id",),
     )

@@ -28,7 +28,7 @@ class SchemaChangeFilterProperties(Properties):
     excluded: CommaList = declare(
         "schema.change.event.exclude.list",
         summary="Types of schema changes to leave out: CREATE, ALTER, DROP, TRUNCATE, DATABASE. "
-        "PostgreSQL tells of none, so nothing is left out there; it is for other connectors' plugins.",
+        "PostgreSQL sends none; this is for other connectors.",
         words=TYPES,
         min_length=1,
     )

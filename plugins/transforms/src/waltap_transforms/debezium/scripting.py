@@ -253,15 +253,16 @@ class ExpressionProperties(Properties):
     language: str = declare(
         "language",
         default="cel",
-        summary="cel (the Common Expression Language), or python: the expression is a function of a "
-        "record, module:name or an entry point of the group `waltap.expressions`.",
+        summary="cel (the Common Expression Language), or python: the expression is a function "
+        "of a record, as module:name or an entry point of the group "
+        "`waltap.expressions`.",
         examples=("cel", "python"),
     )
     nulls: Literal["keep", "drop", "evaluate"] = declare(
         "null.handling.mode",
         default="keep",
-        summary="What happens to records whose value is null, as that of tombstones: they stay, are left "
-        "out, or are asked about.",
+        summary="Records with a null value, such as tombstones: keep them, leave them out, or "
+        "evaluate the expression.",
     )
 
     @field_validator("topics")

@@ -184,9 +184,9 @@ class TimezoneConverterProperties(Properties):
     include: CommaList = declare(
         "include.list",
         default=(),
-        summary="What is converted, where that is not everything: source:TABLE, source:TABLE:FIELD, "
-        "topic:TOPIC, topic:TOPIC:FIELD, or NAME:FIELD of a topic or table. A field is one of the rows, "
-        "or `source.ts_ms`, `before.x`, `after.x`.",
+        summary="Fields to convert, by default all: source:TABLE, source:TABLE:FIELD, "
+        "topic:TOPIC, topic:TOPIC:FIELD, or NAME:FIELD of a topic or table. A field is "
+        "a column, or `source.ts_ms`, `before.x`, `after.x`.",
     )
     exclude: CommaList = declare(
         "exclude.list", default=(), summary="What is not converted, written in the same way."
