@@ -14,9 +14,8 @@ class OutletProperties(Properties):
         "name",
         default=None,
         pattern="[A-Za-z0-9][A-Za-z0-9_-]{0,62}",
-        summary="Name of the pipeline and its state folder, and by default of slot and "
-        "publication. Default: the name of the profile's file; in a Debezium file "
-        "topic.prefix and slot.name.",
+        summary="Name of the sink among the pipeline's, and of its state folder; by default its "
+        "type.",
     )
     on_failure: Literal["stop", "pause"] = declare(
         "on.failure",
@@ -29,10 +28,8 @@ class OutletProperties(Properties):
     errors_tolerance: Literal["none", "all", "dead_letter"] | None = declare(
         "errors.tolerance",
         default=None,
-        summary="If a transform or converter fails for an event, or the sink refuses its "
-        "record: stop the pipeline, leave the event out with a warning, or write it to "
-        "the dead letters (`waltap dead-letters`) and continue. all means dead_letter "
-        "if errors.deadletterqueue.topic.name is set.",
+        summary="The same for records that this sink refuses; by default the pipeline's "
+        "errors.tolerance.",
     )
     retry_ms: int = declare(
         "pause.retry.ms",

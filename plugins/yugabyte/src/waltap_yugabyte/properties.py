@@ -78,9 +78,8 @@ class YugabyteProperties(PostgresProperties):
         "publication.keyless.tables",
         default="publish",
         profile_default="refuse",
-        summary="For captured tables whose replica identity cannot support updates: publish "
-        "them anyway (their UPDATE and DELETE then fail), refuse to start, or publish "
-        "only their inserts, in a separate publication.",
+        summary="For captured tables without primary key, which slots leave out: publish them "
+        "anyway, or refuse to start.",
     )
     slot_temporary: Literal[False] = declare(
         "slot.temporary",

@@ -23,8 +23,9 @@ class HttpProperties(Properties):
     body: Literal["record", "lines", "array", "cloudevents"] = declare(
         "body",
         default="record",
-        summary="Content of a Kinesis record: value, the value alone, empty for a tombstone; or "
-        "line, a JSON object with topic, key, value and headers.",
+        summary="Content of one request: the value of one record, with key and headers in HTTP "
+        "headers; JSON lines of records with topic, key, value and headers; the same as a "
+        "JSON array; or a batch of structured CloudEvents (format cloudevents).",
     )
     batch_records: int = declare(
         "batch.size",
