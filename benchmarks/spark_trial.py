@@ -82,9 +82,9 @@ class Pipeline:
             "deletes": ",".join([*soft, "hard"]),
             "spark.master": options.master,
             "changelog.retention.hours": 1000,
-            "fold.min.rows": 200,
+            "compaction.min.rows": 200,
             "merge.sets": 4,
-            "grace.seconds": 30,
+            "retention.seconds": 30,
             **settings_of(options.format),
             **dict(pair.split("=", 1) for pair in options.set),
         }

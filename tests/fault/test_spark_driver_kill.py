@@ -28,7 +28,14 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
                 *("--changelog", str(folder / "log"), "--output", str(folder / "out")),
                 *("--set", "spark.master=local[2]", "--set", "trigger.interval.ms=50"),
                 # a thread folds and merges all the time, and dies with it
-                *("--set", "fold.min.rows=0", "--set", "fold.share=0", "--set", "merge.sets=2"),
+                *(
+                    "--set",
+                    "compaction.min.rows=0",
+                    "--set",
+                    "compaction.share=0",
+                    "--set",
+                    "merge.sets=2",
+                ),
             ],
             stdin=subprocess.PIPE,
             stderr=log,

@@ -67,7 +67,7 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
     resume(retyped)
     assert retyped.output.table("odd").failed, "a mere try finds what it found"
     assert retyped.output.table("odd").mark == standing.mark
-    resume(retyped, "--as-text")
+    resume(retyped, "--cast-to-text")
     retyped.check(PEOPLE)
     assert retyped.current(TEXT) == [("1", "5"), ("2", "word"), ("3", "word")]
     assert "does not stand still" in said(retyped, "resume", "odd")
@@ -79,7 +79,7 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
 
 
 def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped: Rig) -> None:
-    told = resume(retyped, "--anew")
+    told = resume(retyped, "--full-refresh")
     assert (
         "rows from before come with a new snapshot: `waltap run PROFILE --set snapshot.mode=always`"
         in told
@@ -161,7 +161,7 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     assert "snapshot.mode=always" in stands.failed
     told = said(rig, "status")
     assert "people stands still" in told
-    assert "--pass-over" in told
+    assert "--skip-damaged" in told
     file.write_bytes(whole)
     resume(rig, table=PEOPLE.name)
     rig.check(PEOPLE, EVENTS)
@@ -185,7 +185,7 @@ def test_a_session_that_passes_over_corrupt_files_loses_no_rows(delta: Any, tmp_
 def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) -> None:
     segment(rig, PEOPLE.name, 1).unlink()
     rig.apply()
-    told = resume(rig, "--pass-over", table=PEOPLE.name)
+    told = resume(rig, "--skip-damaged", table=PEOPLE.name)
     assert "`waltap run PROFILE --set snapshot.mode=always`" in told, "no other tells what is gone"
     assert [row[:2] for row in rig.current(PEOPLE)] == [("1", "Ann")], "the later delete counts"
     told = said(rig, "status")
@@ -210,7 +210,7 @@ def test_a_snapshot_that_lacks_a_segment_replaces_nothing(rig: Rig) -> None:
     (rig.folder / "log" / marks[-1].tables[0].segments[0].path).unlink()
     rig.apply()
     assert rig.current(PEOPLE) == held
-    resume(rig, "--pass-over", table=PEOPLE.name)
+    resume(rig, "--skip-damaged", table=PEOPLE.name)
     assert rig.current(PEOPLE) == held
     assert rig.output.table("people").stale
 
@@ -263,7 +263,7 @@ def test_a_key_that_comes_again_behind_what_was_passed_over_stands_once(
     rig.commit()
     segment(rig, PEOPLE.name).unlink()
     rig.apply()
-    resume(rig, "--pass-over", table=PEOPLE.name)
+    resume(rig, "--skip-damaged", table=PEOPLE.name)
     rig.db.insert(PEOPLE, ["2", "Eve", None])
     rig.commit()
     rig.apply()

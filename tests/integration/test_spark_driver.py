@@ -81,12 +81,25 @@ def test_the_folder_above_a_change_log_is_told_from_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_spark")
 def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
-    pairs = ["fold.max.sets=none", "fold.shard=1", "sparks.x=1", "just words", "path=elsewhere"]
+    pairs = [
+        "compaction.max.sets=none",
+        "compaction.shard=1",
+        "sparks.x=1",
+        "just words",
+        "path=elsewhere",
+    ]
     words = [word for pair in pairs for word in ("--set", pair)]
     error = apply("--changelog", tmp_path, "--output", tmp_path, "--type-change", "explode", *words)
     assert isinstance(error, ConfigurationError)
     said = str(error)
-    for told in ("fold.max.sets", "did you mean", "sparks.x", "just words", "path", "type.change"):
+    for told in (
+        "compaction.max.sets",
+        "did you mean",
+        "sparks.x",
+        "just words",
+        "path",
+        "type.change",
+    ):
         assert told in said, told
 
 
@@ -148,8 +161,18 @@ def test_a_jvm_that_does_not_start_is_told_with_its_last_words(
 
 
 def test_what_a_profile_says_of_folds_and_grace_reaches_the_driver(tmp_path: Path) -> None:
-    said = {"fold.min.rows": 7, "fold.share": 0.5, "fold.max.sets": 3, "merge.sets": 4}
-    said |= {"file.max.rows": 9, "grace.seconds": 1.5, "apply.parallel": 2, "batch.max.rows": 11}
+    said = {
+        "compaction.min.rows": 7,
+        "compaction.share": 0.5,
+        "compaction.max.sets": 3,
+        "merge.sets": 4,
+    }
+    said |= {
+        "file.max.rows": 9,
+        "retention.seconds": 1.5,
+        "apply.parallel": 2,
+        "batch.max.rows": 11,
+    }
     said |= {"changelog.retention.hours": 0.25, "trigger.interval.ms": 30, "type.change": "string"}
     said |= {"spark.*": {"spark.driver.memory": "512m"}, "spark.master": "local[2]"}
     profile = SparkProperties.model_validate({"path": str(tmp_path), **said})
@@ -583,7 +606,13 @@ LONG_AGO = "20200101T000"
 
 
 def apply_once(folder: Path, java: Path) -> None:
-    given = ("grace.seconds=0", "changelog.retention.hours=1", "fold.min.rows=0", "fold.share=0")
+    # grace.seconds is the older name of retention.seconds
+    given = (
+        "grace.seconds=0",
+        "changelog.retention.hours=1",
+        "compaction.min.rows=0",
+        "compaction.share=0",
+    )
     sets = [word for each in given for word in ("--set", each)]
     done = subprocess.run(
         [sys.executable, "-m", "waltap", "spark", "apply", "--once", "--master", "local[1]", *sets,

@@ -99,7 +99,7 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
     assert "WT-5205" in standing.failed
     assert standing.mark is not None
     asked = CliRunner().invoke(
-        application, ["resume", str(rig.folder / "out"), "public.odd", "--as-text"]
+        application, ["resume", str(rig.folder / "out"), "public.odd", "--cast-to-text"]
     )
     assert asked.exit_code == 0, asked.output
     monkeypatch.setattr("waltap_spark.resume_requests.LOOK_S", 0.0)

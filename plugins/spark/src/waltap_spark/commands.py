@@ -42,10 +42,13 @@ SNAPSHOT_ADVICE = (
 
 RESUME_ADVICE = "When that is mended, `waltap spark resume {output} {table}` tries it at once."
 
-TYPE_ADVICE = "`waltap spark resume {output} {table} --as-text` goes on with both types as text."
+TYPE_ADVICE = (
+    "`waltap spark resume {output} {table} --cast-to-text` goes on with both types as text."
+)
 
 DAMAGE_ADVICE = (
-    "It goes on as soon as the file is restored; `waltap spark resume {output} {table} --pass-over` goes "
+    "It goes on as soon as the file is restored; `waltap spark resume {output} {table} "
+    "--skip-damaged` goes "
     "on without its rows, until a new snapshot of the table."
 )
 
@@ -91,7 +94,7 @@ def apply(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A property of the spark sink: spark.…, fold.…, grace.seconds, …; repeatable.",
+            help="A property of the spark sink: spark.…, compaction.…, retention.seconds, …; repeatable.",
         ),
     ] = None,
 ) -> None:
@@ -271,8 +274,8 @@ def maintain(
     """Make few large files of many small ones, and remove those that nobody reads any more.
 
     A process that keeps the tables does it by itself, when it is due; this does it now, while none runs.
-    Files of earlier Parquet commits stay for grace.seconds (--set), versions of Delta Lake and Iceberg for
-    format.retention.hours of the profile.
+    Files of earlier Parquet commits stay for retention.seconds (--set), versions of Delta Lake and
+    Iceberg for format.retention.hours of the profile.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -301,11 +304,15 @@ def resume(
     output: OutputArgument,
     table: Annotated[str, typer.Argument(help="The table that stands still: SCHEMA.TABLE.")],
     as_text: Annotated[
-        bool, typer.Option("--as-text", help="Types that do not fit become text, in this table.")
+        bool,
+        typer.Option(
+            "--cast-to-text", "--as-text", help="Types that do not fit become text, in this table."
+        ),
     ] = False,
     anew: Annotated[
         bool,
         typer.Option(
+            "--full-refresh",
             "--anew",
             help="Give up what the table holds, and begin with the changes since where it stands.",
         ),
@@ -313,7 +320,9 @@ def resume(
     pass_over: Annotated[
         bool,
         typer.Option(
-            "--pass-over", help="Go on without the rows of the damaged segment that is named."
+            "--skip-damaged",
+            "--pass-over",
+            help="Go on without the rows of the damaged segment that is named.",
         ),
     ] = False,
     profile: ProfileOption = None,
@@ -321,14 +330,14 @@ def resume(
     """Have a table that stands still go on, from where it stands; the others are not touched.
 
     The process that keeps the tables does it within seconds; where none runs, the next one does, or
-    `waltap spark apply --once`. After --anew and --pass-over a new snapshot brings what is missing:
-    `waltap run PROFILE --set snapshot.mode=always`. Parquet alone can begin anew. Needs no Java.
+    `waltap spark apply --once`. After --full-refresh and --skip-damaged a new snapshot brings what is
+    missing: `waltap run PROFILE --set snapshot.mode=always`. Parquet alone can begin anew. Needs no Java.
     """
     from waltap.cli.terminal import notices
     from waltap_spark.resume_requests import How, ResumeRequests
 
     if as_text + anew + pass_over > 1:
-        text = "--as-text, --anew and --pass-over are three ways: choose one"
+        text = "--cast-to-text, --full-refresh and --skip-damaged are three ways: choose one"
         raise typer.BadParameter(text)
     found = _output(output, _storage(profile))
     state = found.state()
@@ -337,13 +346,13 @@ def resume(
         notices().print(f"{chosen.name} does not stand still")
         return
     if anew and chosen.held is not None:
-        raise typer.BadParameter("is for tables in Parquet", param_hint="--anew")
+        raise typer.BadParameter("is for tables in Parquet", param_hint="--full-refresh")
     if pass_over and not chosen.damaged:
         text = f"is for damaged segments, and {chosen.name} stands still for another reason"
-        raise typer.BadParameter(text, param_hint="--pass-over")
+        raise typer.BadParameter(text, param_hint="--skip-damaged")
     if as_text and TypeChanged.code not in chosen.failed:
         text = f"is for types that do not fit, and {chosen.name} stands still for another reason"
-        raise typer.BadParameter(text, param_hint="--as-text")
+        raise typer.BadParameter(text, param_hint="--cast-to-text")
     how: How = "text" if as_text else "anew" if anew else "over" if pass_over else "again"
     ResumeRequests(found).ask(chosen, how)
     notices().print(f"{chosen.name} is tried again from {chosen.mark}")

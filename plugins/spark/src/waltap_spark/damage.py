@@ -2,7 +2,7 @@
 
 A segment belongs to one table, so only that one stands still (`SegmentDamaged`), at the mark before it,
 and the others go on. It is tried again by itself: that a segment is restored is all it takes. Somebody
-may also have the table go on without it (`waltap spark resume --pass-over`).
+may also have the table go on without it (`waltap spark resume --skip-damaged`).
 
 A manifest that is damaged or missing does not tell which tables it has rows of: all of them stop at the
 mark before it (`waltap_spark.follower`). Knows no Spark.

@@ -276,7 +276,7 @@ class SegmentDamaged(SinkError):
     code = "WT-5211"
     remedy = (
         "Restore {path} from a copy: the table then goes on within minutes. Where there is none: "
-        "`waltap spark resume OUTPUT TABLE --pass-over` goes on without these rows, and a new snapshot "
+        "`waltap spark resume OUTPUT TABLE --skip-damaged` goes on without these rows, and a new snapshot "
         "(`waltap run PROFILE --set snapshot.mode=always`) replaces what they left."
     )
 

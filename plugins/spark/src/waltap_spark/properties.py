@@ -200,21 +200,25 @@ class SparkProperties(StorageProperties):
         unit="ms",
     )
     fold_rows: int = declare(
-        "fold.min.rows",
+        "compaction.min.rows",
+        aliases=("fold.min.rows",),
         default=100_000,
         ge=0,
         summary="Compact pending changes into a table's base when they are more than this, and "
-        "more than fold.share of it.",
+        "more than compaction.share of it.",
         unit="rows",
     )
     fold_share: float = declare(
-        "fold.share",
+        "compaction.share",
+        aliases=("fold.share",),
         default=0.25,
         ge=0,
-        summary="The share of a table's base that pending changes must exceed before they are folded in.",
+        summary="The share of a table's base that pending changes must exceed before the applier "
+        "compacts them.",
     )
     fold_sets: int = declare(
-        "fold.max.sets",
+        "compaction.max.sets",
+        aliases=("fold.max.sets",),
         default=0,
         ge=0,
         summary="Also compact pending changes when they are in so many sets. 0: only their "
@@ -236,10 +240,11 @@ class SparkProperties(StorageProperties):
         advanced=True,
     )
     grace_s: float = declare(
-        "grace.seconds",
+        "retention.seconds",
+        aliases=("grace.seconds",),
         default=600.0,
         ge=0,
-        summary="How long files of earlier commits stay, for those who are reading them.",
+        summary="How long files of earlier commits stay for readers.",
         unit="s",
     )
     parallel: int = declare(
