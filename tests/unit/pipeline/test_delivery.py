@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from tests.harness.simulated import raising
 
+from waltap.base.retry import RetryBackoff
 from waltap.changes.decode.message import Message
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.assembly import TransactionAssembler
@@ -20,7 +21,6 @@ from waltap.pipeline.delivery.fan_out import FanOut
 from waltap.pipeline.delivery.sink_branch import BranchStages, SinkBranch, TransformChain
 from waltap.pipeline.delivery.sink_writer import Part, SinkWriter
 from waltap.pipeline.engine.connection import OnePartitionOnly
-from waltap.pipeline.runtime.backoff import RetryBackoff
 from waltap.pipeline.stages.partition_reader import PartitionReader
 from waltap.pipeline.stages.slot_advancer import SlotAdvancer
 from waltap.plugins.host import Host

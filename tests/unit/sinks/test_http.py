@@ -6,18 +6,19 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.http_receiver import Receiver
 
-from waltap.base.http import retry_after
+from waltap.base.http.client import HttpClient
+from waltap.base.retry import retry_after
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
@@ -295,7 +296,7 @@ def test_a_token_is_used_for_as_long_as_its_issuer_says(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("waltap_sinks.http.sink.time", SimpleNamespace(monotonic=lambda: now))
-    with Receiver() as issuer, httpx.Client() as client:
+    with Receiver() as issuer, closing(HttpClient(timeout_s=60)) as client:
         named = {name.replace("__", "."): value for name, value in OAUTH.items()}
         given = {"url": "http://h", "auth.oauth2.token.url": issuer.url, **named}
         credentials = ClientCredentials(HttpProperties.model_validate(given), client)

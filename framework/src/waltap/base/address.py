@@ -1,8 +1,8 @@
-"""Check addresses in properties."""
+"""Check addresses in properties, and show them without secrets."""
 
 from urllib.parse import urlsplit
 
-__all__ = ["whole_address"]
+__all__ = ["host_of", "whole_address"]
 
 
 def whole_address(text: str | None) -> str | None:
@@ -19,3 +19,12 @@ def whole_address(text: str | None) -> str | None:
         what = "cannot be read; characters such as / ? # @ : in a password are written %2F %3F …"
         raise ValueError(what)
     return text
+
+
+def host_of(url: str) -> str:
+    """Return the scheme and the host of an address.
+
+    Messages leave the rest out: user, path and query may have secrets.
+    """
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -4,13 +4,13 @@ Each record becomes one Kinesis record, with its key as partition key.
 """
 
 import hashlib
-import random
 import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
 from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.retry import RetryBackoff, waiting
 from waltap.changes.events.record import Record
 from waltap.encoders.json.lines import JsonLines
 from waltap.errors import SinkError, StopRequested
@@ -193,7 +193,8 @@ class KinesisSink(AcknowledgedSink):
 
     def _put(self, entries: list[Entry]) -> None:
         """Put ``entries`` until their shards have accepted all."""
-        until, wait = time.monotonic() + self._properties.retry_ms / 1000, 0.1
+        until = time.monotonic() + self._properties.retry_ms / 1000
+        waits = RetryBackoff(waiting(self._context.stopping), first_s=0.1, ceiling_s=5.0)
         while True:
             stream = entries[0][0]
             records = [{"PartitionKey": key, "Data": data} for _, key, data in entries]
@@ -211,8 +212,5 @@ class KinesisSink(AcknowledgedSink):
             if time.monotonic() >= until:
                 text = f"{stream}: {told['ErrorCode']}: {told.get('ErrorMessage', '')}"
                 raise StreamFull(text, place=self._place, property=SHARDS)
-            if self._context.stopping():
+            if not waits.wait():
                 raise StopRequested
-            # Random waits keep parallel writers from asking again at the same moment.
-            time.sleep(wait * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
-            wait = min(wait * 2, 5.0)

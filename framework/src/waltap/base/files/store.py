@@ -11,7 +11,6 @@ import itertools
 import math
 import os
 import tempfile
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from waltap.base.files.errors import BucketMissing, FilesInUse, FilesUnavailable
 from waltap.base.files.location import opened, refusal
 from waltap.base.files.lock_file import LockFile, holder
 from waltap.base.files.properties import StorageProperties
+from waltap.base.retry import RetryBackoff, waiting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,8 +76,7 @@ LARGE_BYTES: Final = 8 << 20
 # pyarrow gives it a buffer for those bytes alone.
 MISREAD: Final = "Failed to flush response stream"
 
-# First and longest wait before such a read is repeated, in seconds.
-AGAIN_S: Final = 0.1
+# Longest wait before such a read is repeated, in seconds.
 LONGEST_AGAIN_S: Final = 5.0
 
 # From this number on files are synchronised by several threads.
@@ -285,17 +284,17 @@ class FileStore:
     def parquet_batches(self, path: str, rows: int) -> "Iterator[pa.RecordBatch]":
         """Yield the rows of one segment in file order, ``rows`` at a time."""
         # After a failed read the batches that the caller has are skipped.
-        given = tries = 0
+        given, waits = 0, self._waits()
         while True:
             try:
                 with self._segment(path) as file:
                     batches = file.iter_batches(batch_size=rows)
                     for batch in itertools.islice(batches, given, None):
                         yield batch
-                        given, tries = given + 1, 0
+                        given += 1
+                        waits.succeeded()
             except OSError as cause:
-                tries += 1
-                self._refused(path, cause, tries)
+                self._refused(path, cause, waits)
             else:
                 return
 
@@ -308,22 +307,23 @@ class FileStore:
 
     def _read(self, path: str, read: Callable[[], Read]) -> Read:
         """Return the result of ``read``, which is repeated for `MISREAD`."""
-        tries = 0
+        waits = self._waits()
         while True:
             try:
                 return read()
             except OSError as cause:
-                tries += 1
-                self._refused(path, cause, tries)
+                self._refused(path, cause, waits)
 
-    def _refused(self, path: str, cause: OSError, tries: int) -> None:
+    def _waits(self) -> RetryBackoff:
+        return RetryBackoff(waiting(), retries=self._attempts - 1, ceiling_s=LONGEST_AGAIN_S)
+
+    def _refused(self, path: str, cause: OSError, waits: RetryBackoff) -> None:
         """Wait before a read is repeated.
 
         Raises: FilesUnavailable if it is not repeated.
         """
-        if MISREAD not in str(cause) or tries >= self._attempts:
+        if MISREAD not in str(cause) or not waits.wait():
             raise self._failure(f"cannot give {path}", cause) from cause
-        time.sleep(min(AGAIN_S * 2**tries, LONGEST_AGAIN_S))
 
     # --- writing ----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from waltap.base.retry import RetryBackoff
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import TransactionCounts
@@ -25,7 +26,6 @@ from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.delivery.fan_out import FanOut
 from waltap.pipeline.delivery.sink_branch import SinkBranch
-from waltap.pipeline.runtime.backoff import RetryBackoff
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset, OffsetStore
 from waltap.ports.sink.downstream import DownstreamProgress

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from waltap.base.retry import RetryBackoff
 from waltap.config.profile import Component
 from waltap.errors import RetryVerdict, SourceError, StopRequested, WaltapError
-from waltap.pipeline.runtime.backoff import RetryBackoff
 from waltap.ports.source.lease import LeaderLease, LeaseContext
 from waltap.ports.specs import ConnectorSpec
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from waltap.base.retry import RetryBackoff
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
-from waltap.pipeline.runtime.backoff import RetryBackoff
 from waltap.pipeline.runtime.leadership import Leadership
 from waltap.pipeline.runtime.stop_conditions import Limits, StopFlag
 from waltap.plugins.host import Host

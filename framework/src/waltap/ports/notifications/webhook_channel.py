@@ -11,18 +11,20 @@ import logging
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from pydantic import field_validator
 
-from waltap.base.address import whole_address
-from waltap.base.http import TRIES_AGAIN, WebhookSignature, retry_after
+from waltap.base.address import host_of, whole_address
+from waltap.base.http.webhook_signature import WebhookSignature
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.base.property import Properties, declare, declare_family
+from waltap.base.retry import RetryBackoff
 from waltap.changes.transactions.notification import Notification
 from waltap.clock import SystemClock, new_identifier, system_chance
 from waltap.errors import WaltapError
-from waltap.version import VERSION
+
+if TYPE_CHECKING:
+    from waltap.base.http.client import HttpAnswer
 
 __all__ = [
     "HEADER",
@@ -93,7 +95,6 @@ if TYPE_CHECKING:
     pass
 
 
-FIRST_WAIT_S: Final = 0.2
 LONGEST_WAIT_S: Final = 30.0
 CLOSE_S: Final = 5.0
 """How long `close` waits for the queued notifications."""
@@ -119,28 +120,25 @@ class WebhookNotifications:
     def __init__(self, properties: WebhookProperties) -> None:
         """Prepare the client. Raises: LibraryMissing."""
         try:
-            import httpx
-
-            from waltap.base.http.exchange import bounded, exchange
+            from waltap.base.http.client import HttpClient
         except ImportError as cause:
             raise LibraryMissing(
                 "the notification channel webhook needs httpx", extra="webhook"
             ) from cause
-        self._properties, self._error = properties, httpx.HTTPError
-        self._exchange = exchange
-        parts = urlsplit(properties.url)
-        # no message shows more of the address than its host: the rest is a secret
-        self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._properties = properties
+        self.place = host_of(properties.url)
         key = properties.key
         self._signature = None if key is None else WebhookSignature(key)
-        # the rest of a property's name is the name of its header
-        self._headers = {
-            "Content-Type": "application/json",
-            "User-Agent": f"waltap/{VERSION}",
-            **{name[len(HEADER) :]: value for name, value in properties.headers.items()},
-        }
         # made here, because it reads the trusted certificates, which must not fail in the thread
-        self._client = bounded(httpx.Client(timeout=properties.timeout_ms / 1000))
+        self._client = HttpClient(
+            timeout_s=properties.timeout_ms / 1000,
+            stopping=lambda: self._cut,
+            headers={
+                "Content-Type": "application/json",
+                # the rest of a property's name is the name of its header
+                **{name[len(HEADER) :]: value for name, value in properties.headers.items()},
+            },
+        )
         self._clock, self._chance = SystemClock(), system_chance()
         self._queue: deque[tuple[str, bytes]] = deque()
         self._change = threading.Condition()
@@ -222,47 +220,40 @@ class WebhookNotifications:
 
         Returns whether the receiver accepted it.
         """
-        for tried in range(self._properties.retries + 1):
-            again, said, asked = self._post(identifier, body)
-            if not said:
+        waits = RetryBackoff(
+            self._wait,
+            retries=self._properties.retries,
+            ceiling_s=LONGEST_WAIT_S,
+            chance=self._chance,
+        )
+        while True:
+            answer = self._post(identifier, body)
+            if not answer.problem:
                 self._answers()
                 return True
             if self._cut:
                 return False
-            self._tell(said)
-            if not again:
+            self._tell(answer.problem)
+            if not (answer.again and waits.wait(min(LONGEST_WAIT_S, answer.wait_s))):
                 return False
-            wait = min(LONGEST_WAIT_S, max(asked, FIRST_WAIT_S * 2.0 ** min(tried, 30)))
-            with self._change:
-                # `close` ends the wait by `_cut`; after the last try there is nothing to wait for
-                if tried < self._properties.retries:
-                    self._change.wait_for(lambda: self._cut, wait * self._chance.uniform(0.8, 1.2))
-        return False
 
-    def _post(self, identifier: str, body: bytes) -> tuple[bool, str, float]:
-        """Try once and return how to continue.
+    def _wait(self, seconds: float) -> bool:
+        """Wait; return False once `close` cuts the wait."""
+        with self._change:
+            return not self._change.wait_for(lambda: self._cut, seconds)
 
-        The result says whether another try may help, the fault ("" for success), and how many
-        seconds the receiver asks to wait.
-        """
+    def _post(self, identifier: str, body: bytes) -> "HttpAnswer":
         now = self._clock.time_ns() // 1_000_000_000
-        headers = {**self._headers, "webhook-id": identifier, "webhook-timestamp": str(now)}
+        headers = {"webhook-id": identifier, "webhook-timestamp": str(now)}
         if self._signature is not None:
             headers |= self._signature.headers(identifier, now, body)
         try:
-            with self._exchange(self._properties.timeout_ms / 1000, lambda: self._cut):
-                answer = self._client.post(self._properties.url, content=body, headers=headers)
-        except self._error as cause:
-            return True, f"{type(cause).__name__}: {cause}", 0.0
-        except Exception as cause:  # noqa: BLE001 - such as a client that `close` has ended
-            return False, f"{type(cause).__name__}: {cause}", 0.0
-        if answer.is_success:
-            return False, "", 0.0
-        return (
-            answer.status_code in TRIES_AGAIN,
-            f"it answers {answer.status_code}",
-            retry_after(answer.headers.get("retry-after", ""), now),
-        )
+            return self._client.send("POST", self._properties.url, content=body, headers=headers)
+        # such as a client that `close` has ended
+        except Exception as cause:  # noqa: BLE001
+            from waltap.base.http.client import HttpAnswer
+
+            return HttpAnswer(problem=f"{type(cause).__name__}: {cause}")
 
     def _tell(self, said: str) -> None:
         with self._change:

@@ -5,20 +5,19 @@ schema causes all requests, and later records cause none. Registering the same s
 the same id, so a batch may be repeated after a failure.
 """
 
-import random
 import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-import httpx
 import orjson
 
-from waltap.base.http.exchange import bounded, exchange
+from waltap.base.http.client import HttpAnswer, HttpClient
+from waltap.base.retry import RetryBackoff, waiting
 from waltap.errors import ConfigurationError, PropertyProblem, StopRequested
 from waltap_formats.errors import (
     RegistryAway,
@@ -129,8 +128,6 @@ def _short(value: Any) -> str:
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 # Codes of Confluent's registry: no such subject, version or schema.
 MISSING = {40401, 40402, 40403}
-# Statuses that pass: a time-out, too many requests, a registry that is starting.
-TRIES_AGAIN = {408, 429, 500, 502, 503, 504}
 _JSON = "application/vnd.schemaregistry.v1+json"
 
 # ``{"name", "subject", "version"}`` of a schema that another one imports.
@@ -188,28 +185,28 @@ class RegistryClient:
             answer = self._ask("POST", f"{path}{versions}{normal}", body)
         return int(self._read(answer, subject, schema)["id"])
 
-    def _read(self, answer: httpx.Response, subject: str, schema: str) -> Mapping[str, Any]:
+    def _read(self, answer: HttpAnswer, subject: str, schema: str) -> Mapping[str, Any]:
         """Return the content of an answer about a schema.
 
         Raises: as `id_of`.
         """
         url = self.url
-        if answer.status_code in {401, 403}:
+        if answer.status in {401, 403}:
             what = f"the subject {subject}"
             raise RegistryLogin(
-                f"the schema registry refuses the login for {what} ({answer.status_code})",
+                f"the schema registry refuses the login for {what} ({answer.status})",
                 what=what,
             )
-        if answer.status_code == 404 and _code(answer) in MISSING:
+        if answer.status == 404 and _code(answer) in MISSING:
             raise SchemaNotRegistered(
                 f"the schema of {subject} is not in the registry: {_message(answer)}",
                 subject=subject,
             )
-        if answer.status_code == 409:
+        if answer.status == 409:
             raise self._incompatible(subject, schema, answer)
         try:
-            found = orjson.loads(answer.content)
-            if answer.status_code == 200 and isinstance(found, dict) and "id" in found:
+            found = orjson.loads(answer.body)
+            if answer.status == 200 and isinstance(found, dict) and "id" in found:
                 return found
         except orjson.JSONDecodeError:
             pass
@@ -218,14 +215,12 @@ class RegistryClient:
             url=url,
         )
 
-    def _incompatible(
-        self, subject: str, schema: str, answer: httpx.Response
-    ) -> SchemaIncompatible:
+    def _incompatible(self, subject: str, schema: str, answer: HttpAnswer) -> SchemaIncompatible:
         version, changes = "?", ""
         # Compare with the latest version, so that the error can name the change.
         latest = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
-        if latest.status_code == 200:
-            found = orjson.loads(latest.content)
+        if latest.status == 200:
+            found = orjson.loads(latest.body)
             version = str(found.get("version", "?"))
             changes = difference(str(found.get("schema", "")), schema)
         said = f"the new schema of {subject} is not compatible with version {version}"
@@ -235,50 +230,45 @@ class RegistryClient:
             f"{said} (the registry: {_message(answer)})", subject=subject, url=self.url
         )
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> HttpAnswer:
         """Send a request and return the answer.
 
         A registry that is away is asked again until the patience ends.
         """
-        deadline = time.monotonic() + self._properties.patience_ms / 1000
-        wait = FIRST_WAIT_S
+        until = time.monotonic() + self._properties.patience_ms / 1000
+        waits = RetryBackoff(
+            waiting(self._stopping, until),
+            first_s=FIRST_WAIT_S,
+            ceiling_s=LONGEST_WAIT_S,
+        )
         while True:
             said, url = "", ""
             # Every address is tried before a wait.
             for url, headers in self._addresses:
-                try:
-                    with (
-                        self._waits_for(f"the schema registry {url}"),
-                        self._opened() as client,
-                        exchange(self._properties.timeout_ms / 1000, self._stopping),
-                    ):
-                        answer = client.request(
-                            method, f"{url}{path}", content=body, headers=headers
-                        )
-                except httpx.HTTPError as cause:
-                    said = f"{type(cause).__name__}: {cause}"
-                else:
-                    if answer.status_code not in TRIES_AGAIN:
-                        return answer
-                    said = f"it answers {answer.status_code}: {_message(answer)}"
+                # No connection is kept open, since requests are rare.
+                with (
+                    self._waits_for(f"the schema registry {url}"),
+                    closing(self._opened()) as client,
+                ):
+                    answer = client.send(method, f"{url}{path}", content=body, headers=headers)
+                if not answer.again:
+                    return answer
+                said = answer.problem
+                if answer.status:
+                    said += f": {_message(answer)}"
             if self._stopping():
                 raise StopRequested
-            if time.monotonic() + wait > deadline:
+            if time.monotonic() >= until:
                 raise RegistryAway(f"the schema registry {url} does not answer: {said}", url=url)
-            time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - it spreads load, no secret
-            wait = min(wait * 2, LONGEST_WAIT_S)
+            if not waits.wait():
+                raise StopRequested
 
-    def _opened(self) -> httpx.Client:
-        """Return a new client.
-
-        None is kept open, since requests are rare.
-        """
-        return bounded(
-            httpx.Client(
-                timeout=self._properties.timeout_ms / 1000,
-                verify=self._trust,
-                follow_redirects=True,
-            )
+    def _opened(self) -> HttpClient:
+        return HttpClient(
+            timeout_s=self._properties.timeout_ms / 1000,
+            stopping=self._stopping,
+            verify=self._trust,
+            follow_redirects=True,
         )
 
     @cached_property
@@ -329,19 +319,19 @@ def _body(schema: str, kind: str, references: list[Reference]) -> bytes:
     return orjson.dumps(body)
 
 
-def _code(answer: httpx.Response) -> int:
+def _code(answer: HttpAnswer) -> int:
     """Return an error's code, or 0."""
     try:
-        return int(orjson.loads(answer.content)["error_code"])
+        return int(orjson.loads(answer.body)["error_code"])
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return 0
 
 
-def _message(answer: httpx.Response) -> str:
+def _message(answer: HttpAnswer) -> str:
     """Return the registry's message in one line."""
     try:
-        found = orjson.loads(answer.content)
+        found = orjson.loads(answer.body)
         text = str(found.get("message") or found.get("detail") or found)
     except (orjson.JSONDecodeError, AttributeError):
-        text = f"status {answer.status_code}"
+        text = f"status {answer.status}"
     return " ".join(text.split())[:500]

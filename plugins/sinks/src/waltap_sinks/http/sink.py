@@ -1,21 +1,22 @@
 """The sink ``http``: posts records, in the order of their keys, until the address has taken each."""
 
-import random
+import json
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 from uuid import uuid4
 
-from waltap.base.http import TRIES_AGAIN, WebhookSignature, retry_after
+from waltap.base.address import host_of
+from waltap.base.http.webhook_signature import WebhookSignature
 from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.retry import RetryBackoff, waiting
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
@@ -23,18 +24,16 @@ from waltap.errors import SinkError, StopRequested
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
-from waltap.version import VERSION
 from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
 from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.requests import HttpRequest, lanes, packer
 
 if TYPE_CHECKING:
-    import httpx
+    from waltap.base.http.client import HttpClient
 
 __all__ = [
     "ClientCredentials",
     "HttpSink",
-    "login_of",
 ]
 
 
@@ -44,23 +43,11 @@ EARLY_S = 30.0
 """So long before its end a token is asked for anew."""
 
 
-def login_of(properties: HttpProperties) -> Any:
-    """Return what httpx takes as ``auth``: None without a login, or with `ClientCredentials`."""
-    if properties.user is not None:
-        return properties.user, properties.password or ""
-    return None
-
-
 class ClientCredentials:
     """Tokens by OAuth 2.0's client credentials, one for all threads."""
 
-    def __init__(
-        self,
-        properties: HttpProperties,
-        client: "httpx.Client",
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._properties, self._client, self._stopping = properties, client, stopping
+    def __init__(self, properties: HttpProperties, client: "HttpClient") -> None:
+        self._properties, self._client = properties, client
         self._lock = threading.Lock()
         self._token, self._until = "", 0.0
 
@@ -75,44 +62,29 @@ class ClientCredentials:
             return self._token
 
     def _ask(self) -> None:
-        import httpx
-
-        from waltap.base.http.exchange import exchange
-
         given = self._properties
         form = {"grant_type": "client_credentials"}
         if given.oauth_scope is not None:
             form["scope"] = given.oauth_scope
-        place = httpx.URL(given.oauth_url or "").host
+        url = given.oauth_url or ""
+        place = urlsplit(url).hostname
+        login = given.oauth_client or "", given.oauth_secret or ""
+        answer = self._client.send("POST", url, data=form, auth=login)
+        if answer.again:
+            raise HttpUnavailable(f"no token from {place}: {answer.problem}", place=place)
         try:
-            with exchange(given.timeout_ms / 1000, self._stopping):
-                answer = self._client.post(
-                    given.oauth_url or "",
-                    data=form,
-                    auth=(given.oauth_client or "", given.oauth_secret or ""),
-                )
-        except httpx.HTTPError as cause:
-            raise HttpUnavailable(
-                f"no token from {place}: {type(cause).__name__}: {cause}", place=place
-            ) from cause
-        if answer.status_code in TRIES_AGAIN:
-            raise HttpUnavailable(
-                f"no token from {place}: it answers {answer.status_code}", place=place
-            )
-        try:
-            document = answer.json() if answer.is_success else {}
+            document = {} if answer.problem else json.loads(answer.body)
             self._token = str(document["access_token"])
             told = document.get("expires_in")
             seconds = 3600.0 if told is None else float(told)  # some say null
         except (ValueError, KeyError, TypeError, AttributeError) as cause:
             raise HttpLoginRefused(
-                f"no token from {place}: it answers {answer.status_code}", place=place
+                f"no token from {place}: it answers {answer.status}", place=place
             ) from cause
         self._until = time.monotonic() + max(1.0, seconds - EARLY_S)
 
 
 LONGEST_WAIT_S: Final = 30.0
-LOOK_S: Final = 0.05
 LOOK_AT_MOST_S: Final = 5.0
 LONGEST_ANSWER: Final = 1 << 16
 """Bytes of an answer's body that are read, so that the connection can be used again. Nothing is asked of
@@ -136,8 +108,7 @@ class HttpSink(Sink):
             partitions=True,
             resumes_snapshots=True,
         )
-        parts = urlsplit(properties.url)
-        self._place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._place = host_of(properties.url)
         self._pack = packer(
             properties.body,
             most=properties.batch_records,
@@ -148,7 +119,7 @@ class HttpSink(Sink):
         )
         secret = properties.signing_secret
         self._signature = None if secret is None else WebhookSignature(secret)
-        self._client: httpx.Client | None = None
+        self._client: HttpClient | None = None
         self._credentials: ClientCredentials | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._accepted = Positions()
@@ -177,9 +148,7 @@ class HttpSink(Sink):
         """Make the client; the first record makes the connection. Raises: LibraryMissing, SinkError."""
         self._client = self._new_client()
         if self._properties.oauth_url is not None:
-            self._credentials = ClientCredentials(
-                self._properties, self._client, self._context.stopping
-            )
+            self._credentials = ClientCredentials(self._properties, self._client)
         if self._properties.concurrency > 1:
             self._threads = ThreadPoolExecutor(
                 self._properties.concurrency, thread_name_prefix="waltap-http"
@@ -266,7 +235,11 @@ class HttpSink(Sink):
         """Send one request until it is taken."""
         given = self._properties
         until = time.monotonic() + given.retry_total_ms / 1000
-        wait = given.retry_ms / 1000
+        waits = RetryBackoff(
+            waiting(self._context.stopping, until),
+            first_s=given.retry_ms / 1000,
+            ceiling_s=LONGEST_WAIT_S,
+        )
         refused = ""
         while True:
             self._context.may_write()
@@ -277,50 +250,36 @@ class HttpSink(Sink):
                 error, asked = unavailable, 0.0
             if error is None:
                 return
-            renewed = isinstance(error, HttpLoginRefused) and bool(token) and token != refused
-            if not renewed and not isinstance(error, HttpUnavailable):
+            if isinstance(error, HttpLoginRefused) and token and token != refused:
+                refused = token  # it may have been withdrawn before its time
+            elif not isinstance(error, HttpUnavailable) or time.monotonic() >= until:
                 raise error
-            if renewed:  # it may have been withdrawn before its time
-                refused = token
-                continue
-            left = until - time.monotonic()
-            if left <= 0:
-                raise error
-            pause = max(asked, wait * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
-            self._wait(min(pause, left))  # what a year is asked for is to be told, too
-            wait = min(LONGEST_WAIT_S, wait * 2)
+            elif not waits.wait(asked):
+                raise StopRequested
 
     def _post(
         self, request: HttpRequest, identifier: str, token: str
     ) -> tuple[SinkError | None, float]:
         """Try once; return what is wrong, None for nothing, and the seconds the address asks to wait."""
-        import httpx
-
-        from waltap.base.http.exchange import exchange
-
         assert self._client is not None, "open comes first"
-        now = time.time()
         headers = dict(request.headers)
         if self._signature is not None:
-            headers |= self._signature.headers(identifier, int(now), request.body)
+            headers |= self._signature.headers(identifier, int(time.time()), request.body)
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        try:
-            with (
-                exchange(self._properties.timeout_ms / 1000, self._context.stopping),
-                self._client.stream(
-                    "POST", self._properties.url, content=request.body, headers=headers
-                ) as answer,
-            ):
-                status = answer.status_code
-                self._read_through(answer)
-        except httpx.HTTPError as cause:
-            return self._unavailable(f"{type(cause).__name__}: {cause}"), 0.0
-        if answer.is_success:
+        answer = self._client.send(
+            "POST",
+            self._properties.url,
+            content=request.body,
+            headers=headers,
+            most_bytes=LONGEST_ANSWER,
+        )
+        if not answer.problem:
             return None, 0.0
-        if status in TRIES_AGAIN:
-            asked = retry_after(answer.headers.get("retry-after", ""), now)
-            return self._unavailable(f"it answers {status}"), asked
+        if answer.again:
+            text = f"{self._place} takes no records: {answer.problem}"
+            return HttpUnavailable(text, place=self._place), answer.wait_s
+        status = answer.status
         kind = HttpLoginRefused if status in {401, 403, 407} else HttpRefused
         count = len(request.held)
         many = f"{count} records, the first of {request.topic}"
@@ -328,49 +287,25 @@ class HttpSink(Sink):
         text = f"{self._place} answers {status} to {what}"
         return kind(text, place=self._place, status=status), 0.0
 
-    def _read_through(self, answer: "httpx.Response") -> None:
-        """Read the body; of one that is too long, or takes too long, the connection is given up."""
-        import httpx
-
-        size = 0
-        with suppress(httpx.TimeoutException):
-            for piece in answer.iter_raw():
-                size += len(piece)
-                if size > LONGEST_ANSWER:
-                    return
-
-    def _unavailable(self, why: str) -> HttpUnavailable:
-        return HttpUnavailable(f"{self._place} takes no records: {why}", place=self._place)
-
-    def _wait(self, seconds: float) -> None:
-        """Wait, but for a stop. Raises: StopRequested."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._context.stopping():
-                raise StopRequested
-            time.sleep(min(LOOK_S, left))
-
-    def _new_client(self) -> "httpx.Client":
+    def _new_client(self) -> "HttpClient":
         """Return a client with the profile's settings. Raises: LibraryMissing, SinkError."""
         try:
             import httpx
+
+            from waltap.base.http.client import HttpClient
         except ImportError as cause:
             raise LibraryMissing("the sink http needs httpx", extra="http") from cause
         given = self._properties
-        headers = {"User-Agent": f"waltap/{VERSION}"}
-        headers |= {name.removeprefix("header."): value for name, value in given.headers.items()}
+        headers = {name.removeprefix("header."): value for name, value in given.headers.items()}
         if given.token is not None:
             headers["Authorization"] = f"Bearer {given.token}"
-        from waltap.base.http.exchange import bounded
-
-        return bounded(
-            httpx.Client(
-                timeout=given.timeout_ms / 1000,
-                headers=headers,
-                auth=login_of(given),
-                verify=self._trust(),
-                limits=httpx.Limits(max_connections=given.concurrency + 1),
-            )
+        return HttpClient(
+            timeout_s=given.timeout_ms / 1000,
+            stopping=self._context.stopping,
+            headers=headers,
+            auth=None if given.user is None else (given.user, given.password or ""),
+            verify=self._trust(),
+            limits=httpx.Limits(max_connections=given.concurrency + 1),
         )
 
     def _trust(self) -> "ssl.SSLContext | bool":

@@ -1,21 +1,25 @@
-"""Set one deadline for a whole HTTP exchange.
+"""Send HTTP requests, each with one deadline.
 
 httpx limits each read by itself, so a server that sends its answer byte by byte could hold a client
-forever. A connection of a `bounded` client checks the limits of its thread's `exchange` before each
+forever. Each connection checks the limits of its thread's `HttpClient.send` before each
 step. A stopping run ends the exchange early.
 """
 
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpcore
 import httpx
 
-__all__ = ["bounded", "exchange"]
+from waltap.base.retry import TRIES_AGAIN, retry_after
+from waltap.version import VERSION
+
+__all__ = ["HttpAnswer", "HttpClient"]
 
 # Seconds between two checks whether the run stops.
 LOOK_S: Final = 0.2
@@ -24,6 +28,82 @@ PIECE: Final = 1 << 16
 # Seconds that an exchange may last after the run stops. Most servers answer in that time, and a
 # clean end then delivers the events that the sink has collected.
 GRACE_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAnswer:
+    """The outcome of one request."""
+
+    # 0 if there was no answer
+    status: int = 0
+    body: bytes = b""
+    # what went wrong, for messages; "" for a success
+    problem: str = ""
+    # whether the same request may succeed later
+    again: bool = False
+    # how long the server asks to wait before that
+    wait_s: float = 0.0
+
+
+class HttpClient:
+    """A client whose requests end by a deadline, or soon after the run stops.
+
+    ``options`` are those of `httpx.Client`. Proxies come from the environment.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        stopping: Callable[[], bool] = lambda: False,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        self._timeout_s, self._stopping = timeout_s, stopping
+        headers = {"User-Agent": f"waltap/{VERSION}", **(headers or {})}
+        self._client = _bounded(httpx.Client(timeout=timeout_s, headers=headers, **options))
+
+    def send(
+        self, method: str, url: str, *, most_bytes: int | None = None, **options: Any
+    ) -> HttpAnswer:
+        """Send one request. ``options`` are those of `httpx.Client.request`.
+
+        With ``most_bytes`` the answer's body is skipped, up to that size, so that the connection can
+        be used again.
+        """
+        try:
+            with (
+                _exchange(self._timeout_s, self._stopping),
+                self._client.stream(method, url, **options) as answer,
+            ):
+                body = answer.read() if most_bytes is None else _skipped(answer, most_bytes)
+        except httpx.HTTPError as cause:
+            return HttpAnswer(problem=f"{type(cause).__name__}: {cause}", again=True)
+        status = answer.status_code
+        if answer.is_success:
+            return HttpAnswer(status=status, body=body)
+        return HttpAnswer(
+            status=status,
+            body=body,
+            problem=f"it answers {status}",
+            again=status in TRIES_AGAIN,
+            wait_s=retry_after(answer.headers.get("retry-after", ""), time.time()),
+        )
+
+    def close(self) -> None:
+        """Close the connections, also of a request in another thread."""
+        self._client.close()
+
+
+def _skipped(answer: httpx.Response, most: int) -> bytes:
+    """Read a body without keeping it; the status counts even if the body never ends."""
+    size = 0
+    with suppress(httpx.TimeoutException):
+        for piece in answer.iter_raw():
+            size += len(piece)
+            if size > most:
+                break
+    return b""
 
 
 class _ExchangeLimits(threading.local):
@@ -37,10 +117,10 @@ _limits = _ExchangeLimits()
 
 
 @contextmanager
-def exchange(seconds: float, stopping: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def _exchange(seconds: float, stopping: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Limit the requests of this thread to ``seconds``.
 
-    The limit holds for a `bounded` client. Once ``stopping`` returns true, `GRACE_S` remain. A request
+    The limit holds for an `HttpClient`. Once ``stopping`` returns true, `GRACE_S` remain. A request
     beyond the limit raises `httpx.TimeoutException`.
     """
     # Exchanges may be nested, so the outer limits return at the end.
@@ -52,8 +132,8 @@ def exchange(seconds: float, stopping: Callable[[], bool] = lambda: False) -> It
         _limits.until, _limits.stopping = before
 
 
-def bounded(client: httpx.Client) -> httpx.Client:
-    """Make the connections of ``client`` obey the `exchange` of their thread."""
+def _bounded(client: httpx.Client) -> httpx.Client:
+    """Make the connections of ``client`` obey the `HttpClient.send` of their thread."""
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - of httpx
         if transport is not None:
             pool: Any = transport._pool  # type: ignore[attr-defined] # noqa: SLF001 - httpx has no option for it

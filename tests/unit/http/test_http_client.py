@@ -1,0 +1,105 @@
+"""One deadline over an HTTP exchange, whatever the server sends, and an end of it when the run stops."""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from tests.harness.trickling_server import server, trickle
+
+from waltap.base.http import client as module
+from waltap.base.http.client import HttpAnswer, HttpClient
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def sent(url: str, timeout_s: float, body: bytes = b"x", **options: int) -> HttpAnswer:
+    with closing(HttpClient(timeout_s=timeout_s)) as client:
+        return client.send("POST", url, content=body, **options)
+
+
+def answering(answer: bytes) -> Callable[[socket.socket], None]:
+    def taken(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(answer)
+
+    return taken
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", OK + b"X-Slow: ", OK + b"Content-Length: 999999\r\n\r\n"],
+    ids=["status", "headers", "body"],
+)
+def test_an_answer_that_never_ends_does(line: bytes) -> None:
+    with server(trickle(line)) as url:
+        found = sent(url, 0.5)
+    assert (found.status, found.again) == (0, True)
+    assert "Timeout" in found.problem
+
+
+def test_a_status_counts_although_its_body_never_ends() -> None:
+    with server(trickle(OK + b"Content-Length: 999999\r\n\r\n")) as url:
+        found = sent(url, 0.5, most_bytes=1 << 16)
+    assert (found.status, found.problem) == (200, "")
+
+
+def test_a_body_beyond_its_limit_is_not_read() -> None:
+    with server(answering(OK + b"Content-Length: 9\r\n\r\n123")) as url:
+        assert sent(url, 60, most_bytes=2) == HttpAnswer(status=200)
+
+
+def test_a_stop_ends_an_exchange_after_its_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRACE_S", 0.2)
+    with (
+        server(trickle(OK + b"X-Slow: ")) as url,
+        closing(HttpClient(timeout_s=3600, stopping=lambda: True)) as client,
+    ):
+        assert "Timeout" in client.send("POST", url, content=b"x").problem
+
+
+def test_a_server_that_answers_at_once_is_heard_when_the_run_stops() -> None:
+    answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
+    with (
+        server(answering(answer)) as url,
+        closing(HttpClient(timeout_s=60, stopping=lambda: True)) as client,
+    ):
+        assert client.send("POST", url, content=b"x").status == 204
+
+
+def test_a_body_that_nobody_takes_is_given_up() -> None:
+    received = threading.Event()
+
+    def answer(taken: socket.socket) -> None:
+        taken.recv(1)
+        received.wait(30)
+
+    with server(answer) as url:
+        try:
+            assert "Timeout" in sent(url, 0.5, bytes(64 << 20)).problem
+        finally:
+            received.set()
+
+
+def test_the_next_exchange_has_its_own_deadline() -> None:
+    with closing(HttpClient(timeout_s=5)) as client:
+        with server(trickle(b"")) as url:
+            assert client.send("GET", url).problem
+        with server(answering(OK + b"Content-Length: 0\r\n\r\n")) as url:
+            assert client.send("GET", url).status == 200
+
+
+@pytest.mark.parametrize(
+    ("status", "again", "wait_s"), [(503, True, 7.0), (429, True, 7.0), (404, False, 7.0)]
+)
+def test_a_failure_says_whether_and_when_it_may_pass(
+    status: int, again: bool, wait_s: float
+) -> None:
+    head = f"HTTP/1.1 {status} No\r\nRetry-After: 7\r\nContent-Length: 3\r\n\r\nwhy"
+    with server(answering(head.encode())) as url:
+        found = sent(url, 60)
+    problem = f"it answers {status}"
+    assert found == HttpAnswer(
+        status=status, body=b"why", problem=problem, again=again, wait_s=wait_s
+    )
