@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from waltap.changes.decode.message import Change, Truncate
-from waltap.changes.decode.relation import PerRelation, Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import SinkError, WaltapError
@@ -31,8 +29,13 @@ from waltap_lake.lake import (
     WrittenTable,
 )
 from waltap_lake.properties import LakeProperties
-from waltap_sinks.changelog.segment import SNAPSHOT_SEQUENCE, TableBuffer, estimated_bytes
-from waltap_sinks.changelog.table_version import TableVersion
+from waltap_sinks.changelog.segment import (
+    SNAPSHOT_SEQUENCE,
+    TableBuffer,
+    by_relation,
+    estimated_bytes,
+)
+from waltap_sinks.changelog.table_version import TableVersion, TableVersions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,8 +120,7 @@ class LakeSink(Sink):
     ) -> None:
         self._lake, self._properties, self._context = lake, properties, context
         self._fail_stop, self._gap = FailStop(lake.place), FailStop(lake.place)
-        self._versions = PerRelation(self._version)
-        self._told: set[str] = set()
+        self._versions = TableVersions(context)
         self._mark = LakeOffset()
         self._written: dict[LakeTableName, WrittenTable] = {}
         self._forget()
@@ -237,36 +239,22 @@ class LakeSink(Sink):
         taken = self._position
         if taken is not None and part.commit_lsn < taken.end_lsn:
             return  # sent again after a reconnect
-        collected: dict[Relation, tuple[list[Change], list[int]]] = {}
-        for index, change in zip(part.numbers(), part.changes, strict=True):
-            relations = (
-                change.relations
-                if type(change) is Truncate
-                else (getattr(change, "relation", None),)
-            )
-            for relation in relations:
-                if relation is not None:
-                    changes, sequence = collected.setdefault(relation, ([], []))
-                    changes.append(change)
-                    sequence.append(index)
-        for relation, (changes, sequence) in collected.items():
-            found = self._versions.of(relation)
-            if found is None:
+        for relation, changes, numbers in by_relation(part):
+            version = self._versions.of(relation)
+            if version is None:
                 continue
-            version, name = found
-            skipped = self._had(name, part, version, sequence)
-            if skipped == len(changes):
-                continue
-            self._pending.setdefault(name, PendingBuffers()).buffer(version).add_changes(
-                changes[skipped:],
-                sequence[skipped:],
-                commit_lsn=part.commit_lsn,
-                commit_ts=part.commit_ts,
-                xid=part.xid,
-            )
+            name = self._name(relation.schema, relation.table)
+            skipped = self._had(name, part, version, numbers)
+            if skipped < len(changes):
+                buffer = self._pending.setdefault(name, PendingBuffers()).buffer(version)
+                buffer.add_changes(part, changes[skipped:], numbers[skipped:])
 
     def _had(
-        self, name: LakeTableName, part: TransactionPart, version: TableVersion, sequence: list[int]
+        self,
+        name: LakeTableName,
+        part: TransactionPart,
+        version: TableVersion,
+        sequence: Sequence[int],
     ) -> int:
         """Return the number of changes that the buffer or the table has."""
         self._table(name, version)
@@ -291,10 +279,10 @@ class LakeSink(Sink):
             raise LakeTransactionGap(
                 f"a snapshot goes on in {part.relation.name} without its start"
             )
-        found = self._versions.of(part.relation)
-        if found is None:
+        version = self._versions.of(part.relation)
+        if version is None:
             return
-        version, name = found
+        name = self._name(part.relation.schema, part.relation.table)
         table = self._table(name, version)
         if initial and name not in self._read:
             self._read.add(name)
@@ -336,28 +324,12 @@ class LakeSink(Sink):
 
     # --- tables -----------------------------------------------------------------------------------
 
-    def _version(self, relation: Relation) -> tuple[TableVersion, LakeTableName] | None:
-        """Return the compiled ``relation`` and its table, None if not captured."""
-        capture = self._context.capture
-        found = None
-        if capture is None or capture.captures(relation.schema, relation.table):
-            found = (
-                TableVersion(relation, self._context, self._warn),
-                self._name(relation.schema, relation.table),
-            )
-        return found
-
     def _name(self, schema: str, table: str) -> LakeTableName:
         space, dot, name = self._properties.table_format.partition(".")
         if not dot:
             space, name = "", space
         named = {"schema": schema, "table": table}
         return LakeTableName(space.format(**named), name.format(**named))
-
-    def _warn(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            log.warning(text)
 
     def _table(self, name: LakeTableName, version: TableVersion) -> LakeTable:
         table = self._tables.get(name)

@@ -1,9 +1,10 @@
 """Segments in the making: changes of one table version, from lists to Arrow to a Parquet file."""
 
 import bisect
-import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from waltap.base.files.store import FileStore
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SNAPSHOT_SEQUENCE",
-    "Collected",
     "SegmentFile",
     "SegmentPath",
     "TableBuffer",
@@ -30,42 +30,39 @@ __all__ = [
 ]
 
 
-# Changes of one transaction, by the relation that they are of.
+# Changes of one relation with their numbers in the transaction.
+RelationChanges = tuple[Relation, Sequence[Change], Sequence[int]]
 
-Collected = tuple[Relation, list[Change], list[int]]
-"""Changes of one relation, and their numbers."""
+_relation_of = attrgetter("relation")
 
 
-def by_relation(part: TransactionPart) -> list[Collected]:
-    """Return the changes of ``part``, with their numbers; a truncate is one of each table it empties.
+def by_relation(part: TransactionPart) -> Sequence[RelationChanges]:
+    """Group the changes of ``part`` by relation.
 
-    Changes of one table stay in order: where it got other columns and then its first ones again, what
-    came before and what came behind are entries of their own.
+    A truncate is a change of each table that it empties. The changes of one table stay in order: a
+    relation version that returns after another one has a second group.
     """
-    found: list[Collected] = []
-    current: dict[Relation, Collected] = {}
+    with suppress(AttributeError):  # truncates and logical messages have no relation
+        relations = set(map(_relation_of, part.changes))
+        if len(relations) == 1:
+            return [(relations.pop(), part.changes, part.numbers())]
+    found: list[tuple[Relation, list[Change], list[int]]] = []
+    current: dict[Relation, tuple[list[Change], list[int]]] = {}
     last: dict[tuple[str, str], Relation] = {}
-
-    def begun(relation: Relation) -> Collected:
-        place = relation.schema, relation.table
-        if place in last:
-            del current[last[place]]
-        last[place] = relation
-        made = current[relation] = (relation, [], [])
-        found.append(made)
-        return made
-
     for index, change in zip(part.numbers(), part.changes, strict=True):
         relation = getattr(change, "relation", None)
-        if relation is not None:
-            entry = current.get(relation) or begun(relation)
-            entry[1].append(change)
-            entry[2].append(index)
-        elif type(change) is Truncate:
-            for emptied in change.relations:
-                entry = current.get(emptied) or begun(emptied)
-                entry[1].append(change)
-                entry[2].append(index)
+        truncated = change.relations if type(change) is Truncate else ()
+        for each in truncated if relation is None else (relation,):
+            group = current.get(each)
+            if group is None:
+                place = each.schema, each.table
+                if place in last:
+                    del current[last[place]]
+                last[place] = each
+                group = current[each] = [], []
+                found.append((each, *group))
+            group[0].append(change)
+            group[1].append(index)
     return found
 
 
@@ -144,9 +141,9 @@ class SegmentFile:
 
     def abandon(self) -> None:
         """Let go of the file; what was written of it is ignored by everybody."""
-        with contextlib.suppress(OSError, ValueError):  # it may be what failed
+        with suppress(OSError, ValueError):  # it may be what failed
             self._writer.close()
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             self._stream.close()
 
 
@@ -209,24 +206,17 @@ class TableBuffer:
     # --- taking changes ---------------------------------------------------------------------------
 
     def add_changes(
-        self,
-        changes: Iterable[Change],
-        sequence: Iterable[int],
-        *,
-        commit_lsn: int,
-        commit_ts: int,
-        xid: int | None,
+        self, part: TransactionPart, changes: Sequence[Change], numbers: Sequence[int]
     ) -> None:
-        """Take changes of one transaction; ``sequence`` are their indexes in it."""
+        """Add changes of one transaction with their numbers in it."""
         if self._tuples:
             self.convert()
-        before = len(self._changes)
+        count = len(changes)
         self._changes.extend(changes)
-        self._sequence.extend(sequence)
-        count = len(self._changes) - before
-        self._commit_lsn.extend([commit_lsn] * count)
-        self._commit_ts.extend([commit_ts] * count)
-        self._xid.extend([NO_XID if xid is None else xid] * count)
+        self._sequence.extend(numbers)
+        self._commit_lsn.extend([part.commit_lsn] * count)
+        self._commit_ts.extend([part.commit_ts] * count)
+        self._xid.extend([NO_XID if part.xid is None else part.xid] * count)
 
     def add_snapshot(self, tuples: Sequence[Tuple], *, lsn: int, ts: int, xid: int | None) -> None:
         """Take rows that a snapshot read."""

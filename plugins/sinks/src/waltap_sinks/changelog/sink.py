@@ -13,7 +13,7 @@ from waltap.base.files.durable_file import StateDocument, private, private_folde
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap.changes.decode.message import Change
-from waltap.changes.decode.relation import PerRelation, Relation
+from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import SOLE, Position, Positions, lsn_text
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.sink.fail_stop import FailStop
@@ -42,7 +42,7 @@ from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.read_chunks import ReadChunks
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, by_relation, estimated_bytes
-from waltap_sinks.changelog.table_version import TableVersion
+from waltap_sinks.changelog.table_version import TableVersion, TableVersions
 
 __all__ = [
     "BufferKey",
@@ -163,8 +163,6 @@ class PublishedNote:
         self._path.unlink(missing_ok=True)
 
 
-_relation_of = attrgetter("relation")
-
 UNCONVERTED_BYTES = 8 * 1024 * 1024
 """Changes of so many bytes are made columns at once, however few they are."""
 
@@ -201,8 +199,7 @@ class ChangeLogSink(Sink):
         )
         self._missed = MissedNote(context.state_dir / "changelog.missed")
         self._stretches = TableContinuity(self._store)
-        self._versions = PerRelation(self._compiled)
-        self._told: set[str] = set()
+        self._versions = TableVersions(context)
         self._batches = 0
         self._reset()
 
@@ -417,26 +414,11 @@ class ChangeLogSink(Sink):
             self._position = Position(part.end_lsn)
 
     def _distribute(self, part: TransactionPart, whole: bool) -> None:
-        """Hand the changes of ``part`` to the buffers of their tables."""
-        try:
-            relations = set(map(_relation_of, part.changes))
-        except AttributeError:  # truncates and logical messages among them
-            relations = set()
-        found: Sequence[tuple[Relation, Sequence[Change], Iterable[int]]] = (
-            [(relations.pop(), part.changes, part.numbers())]
-            if len(relations) == 1
-            else by_relation(part)
-        )
-        for relation, changes, numbers in found:
+        """Add the changes of ``part`` to the buffers of their tables."""
+        for relation, changes, numbers in by_relation(part):
             buffer = self._route(relation, whole, changes)
             if buffer is not None:
-                buffer.add_changes(
-                    changes,
-                    numbers,
-                    commit_lsn=part.commit_lsn,
-                    commit_ts=part.commit_ts,
-                    xid=part.xid,
-                )
+                buffer.add_changes(part, changes, numbers)
 
     def _take_rows(self, part: SnapshotRows, batch: Batch) -> None:
         if part.kind != "initial":  # rows of tables that go on being streamed: plain upserts
@@ -564,17 +546,6 @@ class ChangeLogSink(Sink):
             buffer = None if version is None else self._buffer(pending, version, None)
             self._routes[relation, whole] = buffer
             return buffer
-
-    def _compiled(self, relation: Relation) -> TableVersion | None:
-        capture = self._context.capture
-        captured = capture is None or capture.captures(relation.schema, relation.table)
-        return TableVersion(relation, self._context, self._warn) if captured else None
-
-    def _warn(self, text: str) -> None:
-        """Log ``text``, once in the life of this sink."""
-        if text not in self._told:
-            self._told.add(text)
-            log.warning(text)
 
     def _buffer(
         self,

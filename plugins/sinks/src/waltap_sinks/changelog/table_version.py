@@ -5,6 +5,7 @@ is a type test and an append.
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +18,14 @@ from waltap.base.files.store import safe_name
 from waltap.base.pandas_blocker import spare_pandas
 from waltap.changes.capture.source_type import root_type
 from waltap.changes.decode.message import Change, Truncate
-from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind, type_name
+from waltap.changes.decode.relation import (
+    Column,
+    DataType,
+    PerRelation,
+    Relation,
+    TypeKind,
+    type_name,
+)
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.changes.events import (
     CHANGED,
@@ -40,7 +48,9 @@ from waltap_sinks.changelog.manifest import ColumnEntry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LOG_COLUMNS", "LogRows", "TableVersion"]
+__all__ = ["LOG_COLUMNS", "LogRows", "TableVersion", "TableVersions"]
+
+log = logging.getLogger(__name__)
 
 LOG_COLUMNS: Final = (
     "_op",
@@ -356,6 +366,28 @@ class TableVersion:
             per_row.append(found or None)
             seen.update(found or ())
         return per_row, tuple(name for _n, name in names if name in seen)
+
+
+class TableVersions(PerRelation["TableVersion | None"]):
+    """Compile captured relations; the result for others is None."""
+
+    __slots__ = ("_context", "_warned")
+
+    def __init__(self, context: SinkContext) -> None:
+        super().__init__(self._compiled)
+        self._context = context
+        self._warned: set[str] = set()
+
+    def _compiled(self, relation: Relation) -> TableVersion | None:
+        capture = self._context.capture
+        captured = capture is None or capture.captures(relation.schema, relation.table)
+        return TableVersion(relation, self._context, self._warn) if captured else None
+
+    def _warn(self, text: str) -> None:
+        """Log ``text`` once in the life of the sink."""
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning(text)
 
 
 def _has_composite(data_type: DataType | None) -> bool:

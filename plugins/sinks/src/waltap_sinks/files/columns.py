@@ -3,12 +3,11 @@
 import logging
 from typing import TYPE_CHECKING, Final
 
-from waltap.changes.decode.message import Change, Truncate
-from waltap.changes.decode.relation import PerRelation, Relation
+from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.sink.sink import SinkContext
-from waltap_sinks.changelog.segment import TableBuffer, estimated_bytes
-from waltap_sinks.changelog.table_version import TableVersion
+from waltap_sinks.changelog.segment import TableBuffer, by_relation, estimated_bytes
+from waltap_sinks.changelog.table_version import TableVersions
 from waltap_sinks.files.lines import FolderNames, day_of
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ class GatheredColumns:
 
     def __init__(self, folders: FolderNames, compression: str, context: SinkContext) -> None:
         self._folders, self._compression, self._context = folders, compression, context
-        self._versions = PerRelation(self._compiled)
-        self._told: set[str] = set()
+        self._versions = TableVersions(context)
         self.clear()
 
     def forget(self, oid: int) -> None:
@@ -82,28 +80,10 @@ class GatheredColumns:
         return content
 
     def _add_changes(self, part: TransactionPart, hour: str) -> None:
-        collected: dict[Relation, tuple[list[Change], list[int]]] = {}
-        for index, change in zip(part.numbers(), part.changes, strict=True):
-            relations = (
-                change.relations
-                if type(change) is Truncate
-                else (getattr(change, "relation", None),)
-            )
-            for relation in relations:
-                if relation is not None:
-                    changes, sequence = collected.setdefault(relation, ([], []))
-                    changes.append(change)
-                    sequence.append(index)
-        for relation, (changes, sequence) in collected.items():
+        for relation, changes, numbers in by_relation(part):
             buffer = self._buffer(relation, hour)
             if buffer is not None:
-                buffer.add_changes(
-                    changes,
-                    sequence,
-                    commit_lsn=part.commit_lsn,
-                    commit_ts=part.commit_ts,
-                    xid=part.xid,
-                )
+                buffer.add_changes(part, changes, numbers)
 
     def _add_rows(self, part: SnapshotRows, hour: str, end_lsn: int) -> None:
         buffer = self._buffer(part.relation, hour)
@@ -126,16 +106,6 @@ class GatheredColumns:
             buffer = self._buffers[key] = TableBuffer(version)
         buffer.goes_on_as(version)
         return buffer
-
-    def _compiled(self, relation: Relation) -> TableVersion | None:
-        capture = self._context.capture
-        captured = capture is None or capture.captures(relation.schema, relation.table)
-        return TableVersion(relation, self._context, self._warn) if captured else None
-
-    def _warn(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            log.warning(text)
 
     def _convert(self) -> None:
         self._unconverted = 0
