@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from waltap.base.redaction import redacted
 from waltap.errors import SinkError
-from waltap_kafka.client_settings import refused_setting
+from waltap_kafka.client_settings import client_settings, refused_setting
 from waltap_kafka.errors import (
     KafkaFenced,
     KafkaNotDelivered,
@@ -25,17 +25,13 @@ from waltap_kafka.errors import (
 )
 
 __all__ = [
+    "NO_SETTINGS",
     "REFUSALS",
     "TOO_LARGE",
-    "ClientWatch",
-    "ClusterMetadata",
+    "KafkaClients",
     "KafkaFailures",
-    "admin",
-    "consumer",
+    "delivery_reports",
     "kafka_error",
-    "link_failure",
-    "producer",
-    "reach",
 ]
 
 log = logging.getLogger(__name__)
@@ -72,6 +68,13 @@ LINKS: Final = frozenset(
         KafkaError._AUTHENTICATION,
     }
 )
+
+
+# Settings that producers and consumers share, besides those of TLS and SASL.
+CONNECTION: Final = frozenset(
+    {"bootstrap.servers", "security.protocol", "error_cb", "logger", "client.id", "client.rack"}
+)
+NO_SETTINGS: Final[Mapping[str, object]] = {}
 
 
 class ClientWatch:
@@ -121,77 +124,6 @@ def kafka_error(raised: KafkaException) -> KafkaError:
     return error
 
 
-def _made(
-    make: Callable[[dict[str, Any]], Any], settings: Mapping[str, object], prefix: str
-) -> Any:
-    try:
-        return make(dict(settings))
-    except KafkaException as raised:
-        raise refused_setting(redacted(kafka_error(raised).str()), prefix) from raised
-    # confluent_kafka refuses values of a wrong type by itself, before librdkafka sees them.
-    except (TypeError, ValueError) as error:
-        raise refused_setting(redacted(str(error)), prefix) from error
-
-
-def producer(settings: Mapping[str, object], prefix: str) -> Producer:
-    """Return a producer.
-
-    ``prefix`` precedes the names of settings in a profile. Raises: ConfigurationError when
-    librdkafka refuses a setting or its value.
-    """
-    made: Producer = _made(Producer, settings, prefix)
-    return made
-
-
-def consumer(settings: Mapping[str, object], prefix: str) -> Consumer:
-    """Return a consumer.
-
-    Raises: ConfigurationError.
-    """
-    made: Consumer = _made(Consumer, settings, prefix)
-    return made
-
-
-def admin(settings: Mapping[str, object], prefix: str) -> AdminClient:
-    """Return a client for topics.
-
-    Raises: ConfigurationError.
-    """
-    made: AdminClient = _made(AdminClient, settings, prefix)
-    return made
-
-
-def reach(client: Any, watch: ClientWatch, servers: str, **fields: object) -> ClusterMetadata:
-    """Return the metadata of the cluster that ``client`` connects to.
-
-    The client may be of any kind. Raises: KafkaUnreachable, KafkaRefused.
-    """
-    deadline = time.monotonic() + REACH_S
-    while True:
-        try:
-            found: ClusterMetadata = client.list_topics(timeout=STEP_S * 4)
-        except KafkaException as raised:
-            with suppress(KafkaException):  # a fatal one, which `watch` has recorded
-                client.poll(0)
-            error = kafka_error(raised)
-            trouble = watch.trouble or error
-            # A refusal or a TLS error does not pass by waiting, so the start fails at once.
-            refused = {trouble.code(), error.code()} & (REFUSALS | {KafkaError._SSL})
-            if refused or time.monotonic() >= deadline:
-                raise link_failure(trouble, servers, **fields) from raised
-        else:
-            watch.passed()
-            return found
-
-
-def link_failure(error: KafkaError, servers: str, **fields: object) -> SinkError:
-    """Return the error for a broker that is away or refuses."""
-    text = redacted(error.str())
-    if error.code() in REFUSALS:
-        return KafkaRefused(f"Kafka at {servers} refuses: {text}", servers=servers, **fields)
-    return KafkaUnreachable(f"Kafka at {servers} cannot be reached: {text}", servers=servers)
-
-
 TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 # Another producer with the same transactional id has started, or the broker ended the transaction.
 FENCED: Final = frozenset(
@@ -231,9 +163,14 @@ class KafkaFailures:
 
     def refused(self, error: KafkaError) -> SinkError:
         """Return the error for a broker that is away or refuses."""
-        return link_failure(
-            error,
-            self.servers,
+        text, servers = redacted(error.str()), self.servers
+        if error.code() not in REFUSALS:
+            return KafkaUnreachable(
+                f"Kafka at {servers} cannot be reached: {text}", servers=servers
+            )
+        return KafkaRefused(
+            f"Kafka at {servers} refuses: {text}",
+            servers=servers,
             positions=self.position_topic,
             transactional_id=self.transactional_id,
         )
@@ -266,3 +203,124 @@ class KafkaFailures:
         if code in UNFIT:
             return KafkaTopicUnusable(f"{where}{text}", topic=topic)
         return KafkaNotDelivered(f"{where}{text}")
+
+
+class KafkaClients:
+    """Create the clients of one sink, channel or store."""
+
+    def __init__(
+        self,
+        what: str,
+        servers: str,
+        given: Mapping[str, str],
+        prefix: str,
+        *,
+        topic: str,
+        transactional_id: str = "-",
+        creates_topics: bool = False,
+    ) -> None:
+        """Translate the settings ``given`` with ``prefix``.
+
+        ``topic`` is named by the remedy for missing rights. Raises: ConfigurationError.
+        """
+        self._prefix = prefix
+        self.failures = KafkaFailures(
+            servers=servers,
+            transactional_id=transactional_id,
+            position_topic=topic,
+            creates_topics=creates_topics,
+        )
+        self.watch = ClientWatch(f"{what} at {servers}")
+        self.settings: dict[str, object] = {
+            "bootstrap.servers": servers,
+            **client_settings(given, prefix),
+            **self.watch.settings(),
+        }
+
+    @property
+    def connection(self) -> dict[str, object]:
+        """Return the settings of a producer that a consumer needs, too."""
+        settings = self.settings.items()
+        return {n: v for n, v in settings if n in CONNECTION or n.startswith(("sasl.", "ssl."))}
+
+    def producer(
+        self, fixed: Mapping[str, object], defaults: Mapping[str, object] = NO_SETTINGS
+    ) -> Producer:
+        """Return a producer; ``fixed`` overrides the given settings.
+
+        Raises: ConfigurationError if librdkafka refuses a setting or its value.
+        """
+        made: Producer = self._made(Producer, {**defaults, **self.settings, **fixed})
+        return made
+
+    def consumer(
+        self, fixed: Mapping[str, object], settings: Mapping[str, object] | None = None
+    ) -> Consumer:
+        """Return a consumer with all given settings, or with ``settings``.
+
+        Raises: ConfigurationError.
+        """
+        given = self.settings if settings is None else settings
+        made: Consumer = self._made(Consumer, {**given, **fixed})
+        return made
+
+    def admin(self, settings: Mapping[str, object] | None = None) -> AdminClient:
+        """Return a client for topics.
+
+        Raises: ConfigurationError.
+        """
+        made: AdminClient = self._made(AdminClient, self.settings if settings is None else settings)
+        return made
+
+    def _made(self, make: Callable[[dict[str, Any]], Any], settings: Mapping[str, object]) -> Any:
+        try:
+            return make(dict(settings))
+        except KafkaException as raised:
+            text = kafka_error(raised).str()
+            raise refused_setting(redacted(text), self._prefix) from raised
+        # confluent_kafka refuses values of a wrong type by itself, before librdkafka sees them.
+        except (TypeError, ValueError) as error:
+            raise refused_setting(redacted(str(error)), self._prefix) from error
+
+    def reach(self, client: Any) -> ClusterMetadata:
+        """Return the metadata of the cluster that ``client`` connects to.
+
+        Raises: KafkaUnreachable, KafkaRefused.
+        """
+        deadline = time.monotonic() + REACH_S
+        while True:
+            try:
+                found: ClusterMetadata = client.list_topics(timeout=STEP_S * 4)
+            except KafkaException as raised:
+                with suppress(KafkaException):  # a fatal one, which `watch` has recorded
+                    client.poll(0)
+                error = kafka_error(raised)
+                trouble = self.watch.trouble or error
+                # A refusal or a TLS error does not pass by waiting, so the start fails at once.
+                refused = {trouble.code(), error.code()} & (REFUSALS | {KafkaError._SSL})
+                if refused or time.monotonic() >= deadline:
+                    raise self.failures.refused(trouble) from raised
+            else:
+                self.watch.passed()
+                return found
+
+    def failure(self, raised: KafkaException, topic: str) -> SinkError:
+        """Return the error of a call; the trouble of the link explains it best."""
+        return self.failures.of(self.watch.trouble or kafka_error(raised), topic=topic)
+
+
+def delivery_reports(
+    producer: Producer, topic: str, value: bytes | None, key: Any, wait_s: float, **place: Any
+) -> list[KafkaError | None]:
+    """Send one record and return its delivery report.
+
+    The list is empty if librdkafka has not decided after ``wait_s``.
+    """
+    reported: list[KafkaError | None] = []
+
+    def report(error: KafkaError | None, _message: Message) -> None:
+        reported.append(error)
+
+    producer.produce(topic, value, key, on_delivery=report, **place)
+    producer.flush(wait_s)
+    return reported

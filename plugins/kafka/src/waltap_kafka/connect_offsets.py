@@ -13,14 +13,11 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
-    Message,
     TopicPartition,
 )
 
 from waltap.errors import SinkError
-from waltap_kafka import client
-from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error
-from waltap_kafka.client_settings import client_settings
+from waltap_kafka.client import KafkaClients, delivery_reports
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
 from waltap_kafka.properties import KafkaSinkProperties
 
@@ -41,16 +38,10 @@ class TopicOffsets:
     """
 
     def __init__(self, servers: str, topic: str, settings: Mapping[str, str]) -> None:
-        self._servers, self._topic = servers, topic
-        self._watch = ClientWatch(f"offsets of Kafka Connect at {servers}")
-        self._failures = KafkaFailures(
-            servers=servers, transactional_id="-", position_topic=topic, creates_topics=False
+        self._topic = topic
+        self._clients = KafkaClients(
+            "offsets of Kafka Connect", servers, settings, PREFIX, topic=topic
         )
-        self._settings = {
-            **client_settings(settings, PREFIX),
-            "bootstrap.servers": servers,
-            **self._watch.settings(),
-        }
 
     def read(self) -> Mapping[bytes, bytes]:
         """Return every offset.
@@ -60,15 +51,12 @@ class TopicOffsets:
         # A random group: this reader must not take partitions from a worker or commit.
         own = {"group.id": f"waltap-{uuid.uuid4()}", "enable.auto.commit": False}
         own |= {"enable.partition.eof": True, "isolation.level": "read_committed"}
-        settings = {name: value for name, value in self._settings.items() if name in OF_BOTH_ENDS}
-        settings |= {n: v for n, v in self._settings.items() if n.startswith(("sasl.", "ssl."))}
-        reader = client.consumer({**settings, **own}, PREFIX)
+        reader = self._clients.consumer(own, self._clients.connection)
         try:
             places = self._places(reader)
             return self._last_values(reader, places)
         except KafkaException as raised:
-            error = self._watch.trouble or kafka_error(raised)
-            raise self._failures.of(error, topic=self._topic) from raised
+            raise self._clients.failure(raised, self._topic) from raised
         finally:
             reader.close()
 
@@ -77,36 +65,20 @@ class TopicOffsets:
 
         Raises: SinkError, ConfigurationError.
         """
-        reported: list[KafkaError | None] = []
-
-        def report(error: KafkaError | None, _message: Message) -> None:
-            reported.append(error)
-
-        made = client.producer(
-            {
-                # As a worker writes: a key stays in its partition, and all replicas have the
-                # record.
-                "partitioner": "murmur2_random",
-                **self._settings,
-                "acks": "all",
-                "enable.idempotence": True,
-            },
-            PREFIX,
+        # As a worker writes: a key stays in its partition, and all replicas have the record.
+        made = self._clients.producer(
+            {"acks": "all", "enable.idempotence": True}, {"partitioner": "murmur2_random"}
         )
-        found = client.reach(made, self._watch, self._servers, **self._fields())
-        if self._topic not in found.topics:
+        if self._topic not in self._clients.reach(made).topics:
             raise self._missing()
-        made.produce(self._topic, key=key, value=value, on_delivery=report)
-        made.flush(WAIT_S)
+        reported = delivery_reports(made, self._topic, value, key, WAIT_S)
         # librdkafka itself has not given up on the record yet.
         if not reported:
             text = f"topic {self._topic} took no record in {WAIT_S:.0f} s"
             raise KafkaNotDelivered(text, topic=self._topic)
         if reported[0] is not None:
-            raise self._failures.of(self._watch.trouble or reported[0], topic=self._topic)
-
-    def _fields(self) -> dict[str, object]:
-        return {"positions": self._topic, "transactional_id": "-"}
+            error = self._clients.watch.trouble or reported[0]
+            raise self._clients.failures.of(error, topic=self._topic)
 
     def _missing(self) -> SinkError:
         return KafkaTopicMissing(
@@ -115,7 +87,7 @@ class TopicOffsets:
         )
 
     def _places(self, reader: Consumer) -> list[TopicPartition]:
-        found = client.reach(reader, self._watch, self._servers, **self._fields()).topics
+        found = self._clients.reach(reader).topics
         if self._topic not in found:
             raise self._missing()
         return [TopicPartition(self._topic, number) for number in found[self._topic].partitions]
@@ -143,12 +115,6 @@ class TopicOffsets:
                 elif not error.retriable():
                     raise KafkaException(error)
         return values
-
-
-# Settings of a producer that a consumer needs, too; those of TLS and SASL are added.
-OF_BOTH_ENDS: Final = frozenset(
-    {"bootstrap.servers", "security.protocol", "error_cb", "logger", "client.id", "client.rack"}
-)
 
 
 def topic_offsets(place: str, own: object) -> TopicOffsets | None:

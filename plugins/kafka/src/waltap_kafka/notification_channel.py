@@ -10,10 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from waltap.changes.transactions.notification import Notification
 from waltap.errors import SinkError
-from waltap_kafka import client
 from waltap_kafka.channel_properties import KafkaNotificationProperties
-from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error
-from waltap_kafka.client_settings import client_settings
+from waltap_kafka.client import KafkaClients, kafka_error
 
 __all__ = ["KafkaNotifications"]
 
@@ -30,23 +28,21 @@ class KafkaNotifications:
 
     def __init__(self, properties: KafkaNotificationProperties) -> None:
         self._topic = properties.topic
-        self._failures = KafkaFailures(
-            servers=properties.servers,
-            transactional_id="-",
-            position_topic=properties.topic,
-            creates_topics=True,
-        )
         # An asynchronous failure; the next call raises it.
         self._failed: SinkError | None = None
-        settings = {
-            "bootstrap.servers": properties.servers,
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            **client_settings(properties.producer, PREFIX),
-            **ClientWatch(f"notifications to Kafka at {properties.servers}").settings(),
-            "on_delivery": self._reported,
-        }
-        self._producer: Producer | None = client.producer(settings, PREFIX)
+        clients = KafkaClients(
+            "notifications to Kafka",
+            properties.servers,
+            properties.producer,
+            PREFIX,
+            topic=properties.topic,
+            creates_topics=True,
+        )
+        self._failures = clients.failures
+        self._producer: Producer | None = clients.producer(
+            {"on_delivery": self._reported},
+            {"enable.idempotence": True, "partitioner": "murmur2_random"},
+        )
 
     def send(self, notification: Notification) -> None:
         """Send one notification.

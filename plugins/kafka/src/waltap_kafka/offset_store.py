@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from waltap.base.redaction import redacted
@@ -21,11 +21,8 @@ from waltap.errors import SinkError
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
 from waltap.ports.offsets.state_folder import OFFSET
-from waltap_kafka import client
 from waltap_kafka.channel_properties import OF_OFFSETS, KafkaOffsetProperties
-from waltap_kafka.client import ClientWatch, kafka_error
-from waltap_kafka.client_settings import client_settings
-from waltap_kafka.connect_offsets import OF_BOTH_ENDS
+from waltap_kafka.client import KafkaClients, delivery_reports, kafka_error
 from waltap_kafka.errors import KafkaOffsetUnkept
 from waltap_kafka.position_record import PARTITION, last_value, position_topic
 
@@ -51,12 +48,9 @@ class KafkaOffsetStore(OffsetStore):
         self._replicas = properties.replication_factor
         self._key = json.dumps([Path(home).name, {"waltap": "offset"}], separators=(",", ":"))
         self._copy = FileOffsetStore(Path(home) / OFFSET)
-        self._watch = ClientWatch(f"offsets at {self._servers}")
-        self._settings: dict[str, object] = {
-            **client_settings(properties.client, OF_OFFSETS),
-            "bootstrap.servers": self._servers,
-            **self._watch.settings(),
-        }
+        self._clients = KafkaClients(
+            "offsets", self._servers, properties.client, OF_OFFSETS, topic=self._topic
+        )
         self._producer: Producer | None = None
 
     def load(self) -> Offset | None:
@@ -86,22 +80,17 @@ class KafkaOffsetStore(OffsetStore):
         admin = self._admin()
         if self._topic not in self._topics(admin):
             return None
-        settings = {n: v for n, v in self._settings.items() if n in OF_BOTH_ENDS}
-        settings |= {n: v for n, v in self._settings.items() if n.startswith(("sasl.", "ssl."))}
+        settings = self._clients.connection
         return last_value(settings, admin, self._topic, self._key, lambda: False)
 
     def _write(self, value: bytes | None) -> None:
-        reported: list[KafkaError | None] = []
-
-        def report(error: KafkaError | None, _message: Message) -> None:
-            reported.append(error)
-
         # One producer keeps the order of its records.
         made = self._producer = self._producer or self._opened()
-        made.produce(self._topic, value, self._key, partition=PARTITION, on_delivery=report)
-        made.flush(WAIT_S)
+        reported = delivery_reports(
+            made, self._topic, value, self._key, WAIT_S, partition=PARTITION
+        )
         if not reported or reported[0] is not None:
-            said = reported[0] if reported else self._watch.trouble
+            said = reported[0] if reported else self._clients.watch.trouble
             # A producer that failed fatally never recovers; the next write opens another.
             if reported and reported[0] is not None and reported[0].fatal():
                 self._producer = None
@@ -127,25 +116,20 @@ class KafkaOffsetStore(OffsetStore):
             self._fail(
                 f"it has {POLICY}={policy}, which forgets a record that is not written again"
             )
-        return client.producer(
+        return self._clients.producer(
             {
-                "compression.type": "gzip",
-                **self._settings,
                 "acks": "all",
                 "enable.idempotence": True,
                 "message.timeout.ms": int(GIVEN_UP_S * 1000),
             },
-            OF_OFFSETS,
+            {"compression.type": "gzip"},
         )
 
     def _admin(self) -> AdminClient:
-        settings = {n: v for n, v in self._settings.items() if n in OF_BOTH_ENDS}
-        settings |= {n: v for n, v in self._settings.items() if n.startswith(("sasl.", "ssl."))}
-        return client.admin(settings, OF_OFFSETS)
+        return self._clients.admin(self._clients.connection)
 
     def _topics(self, admin: AdminClient) -> Container[str]:
-        fields = {"positions": self._topic, "transactional_id": "-"}
-        return client.reach(admin, self._watch, self._servers, **fields).topics
+        return self._clients.reach(admin).topics
 
     def _asked(self, ask: Callable[[], T]) -> T:
         """Return the result of ``ask``.

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.changes.transactions.position import Position, Positions
-from waltap_kafka.client import REFUSALS, consumer, kafka_error
+from waltap_kafka.client import REFUSALS, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 
 __all__ = ["PARTITION", "encode", "last_position", "last_value", "position_topic"]
@@ -118,15 +118,14 @@ def last_value(
     place = TopicPartition(topic, PARTITION)
     first = _offset(client, place, OffsetSpec.earliest())
     end = _offset(client, place, OffsetSpec.latest())
-    reader = consumer(
+    reader = Consumer(
         {
             **settings,
             "group.id": f"waltap-{uuid.uuid4()}",  # it joins no group and commits nothing
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
-        },
-        "producer.",
+        }
     )
     try:
         back = LOOK_BACK

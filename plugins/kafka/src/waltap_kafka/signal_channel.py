@@ -13,10 +13,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from waltap.base.redaction import redacted
 from waltap.ports.signals.errors import SignalIgnored
 from waltap.ports.signals.signal import Signal
-from waltap_kafka import client
 from waltap_kafka.channel_properties import KafkaSignalProperties
-from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error
-from waltap_kafka.client_settings import client_settings
+from waltap_kafka.client import KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 
 __all__ = ["KafkaSignals"]
@@ -55,23 +53,21 @@ class KafkaSignals:
     def __init__(self, properties: KafkaSignalProperties) -> None:
         self._properties = properties
         self._topic = properties.topic or f"{properties.prefix}-signal"
-        self._watch = ClientWatch(f"signals of Kafka at {properties.servers}")
-        self._failures = KafkaFailures(
-            servers=properties.servers,
-            transactional_id="-",
-            position_topic=self._topic,
-            creates_topics=False,
+        self._clients = KafkaClients(
+            "signals of Kafka",
+            properties.servers,
+            properties.consumer,
+            PREFIX,
+            topic=self._topic,
         )
-        self._settings = {
-            "bootstrap.servers": properties.servers,
-            **client_settings(properties.consumer, PREFIX),
-            "group.id": f"{properties.group}-{properties.prefix}",
-            "enable.auto.commit": False,
-            "enable.partition.eof": False,
-            "auto.offset.reset": "earliest",
-            **self._watch.settings(),
-        }
-        self._consumer: Consumer | None = client.consumer(self._settings, PREFIX)
+        self._consumer: Consumer | None = self._clients.consumer(
+            {
+                "group.id": f"{properties.group}-{properties.prefix}",
+                "enable.auto.commit": False,
+                "enable.partition.eof": False,
+                "auto.offset.reset": "earliest",
+            }
+        )
         self._at: int | None = None
 
     def poll(self) -> list[Signal]:
@@ -104,8 +100,8 @@ class KafkaSignals:
             if error.code() == KafkaError._UNKNOWN_PARTITION:
                 text = f"topic {self._topic}, for signals, does not exist"
                 raise KafkaSignalTopicMissing(text, topic=self._topic) from raised
-            raise self._failures.of(self._watch.trouble or error, topic=self._topic) from raised
-        self._watch.passed()
+            raise self._clients.failure(raised, self._topic) from raised
+        self._clients.watch.passed()
         return [signal for each in messages if (signal := self._signal(each)) is not None]
 
     def close(self) -> None:

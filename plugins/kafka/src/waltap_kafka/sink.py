@@ -6,6 +6,7 @@ Its producer is idempotent, or transactional with the position inside each trans
 import contextlib
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -18,9 +19,7 @@ from waltap.ports.sink.held import begins_snapshot, was_delivered
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
-from waltap_kafka import client
-from waltap_kafka.client import ClientWatch, KafkaFailures, kafka_error
-from waltap_kafka.client_settings import client_settings
+from waltap_kafka.client import NO_SETTINGS, KafkaClients, kafka_error
 from waltap_kafka.oversize import OversizePolicy
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.topics import TopicCreator
@@ -79,13 +78,17 @@ class KafkaSink(Sink):
             resumes_snapshots=True,
         )
         identity = properties.transactional_id or f"waltap-{context.pipeline}"
-        self._failures = KafkaFailures(
-            servers=properties.servers,
+        self._clients = KafkaClients(
+            "Kafka",
+            properties.servers,
+            properties.producer,
+            PREFIX,
+            topic=properties.position_topic or f"{identity}.position",
             transactional_id=identity,
-            position_topic=properties.position_topic or f"{identity}.position",
             creates_topics=properties.creation,
         )
-        self._watch = ClientWatch(f"Kafka at {properties.servers}")
+        self._clients.settings.setdefault("client.id", f"waltap-{context.pipeline}")
+        self._failures = self._clients.failures
         self._producer: Producer | None = None
         # The client for topics that accept less than a full batch.
         self._narrow: Producer | None = None
@@ -115,8 +118,8 @@ class KafkaSink(Sink):
 
         Raises: ConfigurationError, KafkaUnreachable, KafkaRefused.
         """
-        made = client.producer(self._producer_settings(), PREFIX)
-        cluster = self._reach(made)
+        made = self._new_producer()
+        cluster = self._clients.reach(made)
         brokers = len(cluster.brokers)
         servers = self._properties.servers
         found = f"{servers}: {brokers} {'broker' if brokers == 1 else 'brokers'}"
@@ -129,9 +132,9 @@ class KafkaSink(Sink):
         StopRequested.
         """
         self._failure = self._undelivered = self._partial = None
-        made = client.producer(self._producer_settings(), PREFIX)
-        self._reach(made)
-        admin = client.admin(self._client_settings(), PREFIX)
+        made = self._new_producer()
+        self._clients.reach(made)
+        admin = self._clients.admin()
         self._topics = TopicCreator(admin, self._properties, self._failures.refused)
         self._oversize = OversizePolicy(
             self._properties,
@@ -145,7 +148,7 @@ class KafkaSink(Sink):
         self._transactions = KafkaTransactions(
             made, self._failures, self._context, timeout_s=self._transaction_timeout_s()
         )
-        held = self._transactions.begin_life(self._topics, admin, self._client_settings())
+        held = self._transactions.begin_life(self._topics, admin, self._clients.settings)
         self._accepted = self._held = held or Positions()
         return held
 
@@ -278,7 +281,7 @@ class KafkaSink(Sink):
                 self._drain()
                 self._routes.clear()
             self._narrow_bytes = limit
-            self._narrow = client.producer({**settings, "batch.size": limit}, PREFIX)
+            self._narrow = self._new_producer({"batch.size": limit})
         return self._narrow
 
     def _produce(self, batch: Batch) -> None:
@@ -432,18 +435,12 @@ class KafkaSink(Sink):
 
     # --- settings -----------------------------------------------------------------------------
 
-    def _client_settings(self) -> dict[str, object]:
-        """Return the settings of every client of this sink."""
-        return {
-            "bootstrap.servers": self._properties.servers,
-            "client.id": f"waltap-{self._context.pipeline}",
-            **client_settings(self._properties.producer, PREFIX),
-            **self._watch.settings(),
-        }
+    def _new_producer(self, more: Mapping[str, object] = NO_SETTINGS) -> Producer:
+        return self._clients.producer({**self._producer_settings(), **more})
 
     def _producer_settings(self) -> dict[str, object]:
         batch = BATCH_BYTES_ONCE if self._once else BATCH_BYTES
-        made = {**DEFAULTS, "batch.size": batch, **self._client_settings()}
+        made = {**DEFAULTS, "batch.size": batch, **self._clients.settings}
         made |= {"delivery.report.only.error": True, "on_delivery": self._reported}
         if self._once:
             made["transactional.id"] = self._failures.transactional_id
@@ -456,15 +453,6 @@ class KafkaSink(Sink):
 
     def _transaction_timeout_s(self) -> float:
         return int(str(self._producer_settings().get("transaction.timeout.ms", 60_000))) / 1000
-
-    def _reach(self, made: Producer) -> client.ClusterMetadata:
-        return client.reach(
-            made,
-            self._watch,
-            self._properties.servers,
-            positions=self._failures.position_topic,
-            transactional_id=self._failures.transactional_id,
-        )
 
 
 def _index(batch: Batch, record: Record) -> int:
