@@ -37,6 +37,9 @@ NEEDLESS: Final = frozenset(
         "value.deserializer",
         "max.block.ms",
         "enable.metrics.push",
+        # Read with the location of the store.
+        "ssl.keystore.type",
+        "ssl.truststore.type",
     }
 )
 
@@ -62,25 +65,21 @@ def client_settings(given: Mapping[str, str], prefix: str) -> dict[str, str]:
     Its names are full property names that begin with ``prefix``. Raises: ConfigurationError with
     every setting that has no equivalent.
     """
+    named = {full.removeprefix(prefix): value for full, value in given.items()}
     made: dict[str, str] = {}
     problems: list[PropertyProblem] = []
-    for full, value in given.items():
-        name = full.removeprefix(prefix)
-        special = SPECIAL.get(name)
-        try:
-            if special is not None:
-                found = special(value.strip(), given, prefix)
-                made = {**found, **made}  # the first setting wins
-            elif name in RENAMED:
-                made.setdefault(RENAMED[name], value)
-            elif name in NEEDLESS:
-                continue
-            elif name in NOT_THERE:
-                problems.append(PropertyProblem(full, NOT_THERE[name]))
+    for name, value in named.items():
+        if name in NOT_THERE:
+            problems.append(PropertyProblem(prefix + name, NOT_THERE[name]))
+        elif name in SPECIAL:
+            try:
+                found = SPECIAL[name](value.strip(), named)
+            except ValueError as error:
+                problems.append(PropertyProblem(prefix + name, str(error)))
             else:
-                made.setdefault(name, value)
-        except ValueError as error:
-            problems.append(PropertyProblem(full, str(error)))
+                made = {**found, **made}  # the first setting wins
+        elif name not in NEEDLESS:
+            made.setdefault(RENAMED.get(name, name), value)
     problems += _missing(made, prefix)
     if problems:
         raise ConfigurationError(problems)
@@ -122,10 +121,12 @@ def refused_setting(text: str, prefix: str, origin: str = "profile") -> Configur
     return ConfigurationError([problem], origin=origin)
 
 
-Special = Callable[[str, Mapping[str, str], str], dict[str, str]]
+# --- values that need more than another name --------------------------------------------------------
+
+Special = Callable[[str, Mapping[str, str]], dict[str, str]]
 
 
-def _jaas(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+def _jaas(value: str, _named: Mapping[str, str]) -> dict[str, str]:
     match = JAAS.fullmatch(value)
     if match is None:
         raise ValueError(
@@ -142,12 +143,8 @@ def _jaas(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]
     }
 
 
-def _kind(given: Mapping[str, str], name: str) -> str:
-    return given.get(name, "JKS").strip().upper()
-
-
-def _truststore(value: str, given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    if _kind(given, f"{prefix}ssl.truststore.type") != "PEM":
+def _truststore(value: str, named: Mapping[str, str]) -> dict[str, str]:
+    if named.get("ssl.truststore.type", "JKS").strip().upper() != "PEM":
         raise ValueError(
             "a Java trust store cannot be read without Java: keytool -exportcert -rfc -keystore FILE "
             "-alias NAME > ca.pem, and ssl.ca.location=ca.pem"
@@ -155,14 +152,13 @@ def _truststore(value: str, given: Mapping[str, str], prefix: str) -> dict[str, 
     return {"ssl.ca.location": value}
 
 
-def _keystore(value: str, given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    kind = _kind(given, f"{prefix}ssl.keystore.type")
+def _keystore(value: str, named: Mapping[str, str]) -> dict[str, str]:
+    # Without a type Java assumes JKS; the file's name shows a PKCS12 store.
+    unnamed = "PKCS12" if value.endswith((".p12", ".pfx")) else "JKS"
+    kind = named.get("ssl.keystore.type", unnamed).strip().upper()
     if kind == "PEM":
         return {"ssl.certificate.location": value, "ssl.key.location": value}
     if kind == "PKCS12":
-        return {"ssl.keystore.location": value}
-    # Without a type Java assumes JKS; the file's name shows a PKCS12 store.
-    if f"{prefix}ssl.keystore.type" not in given and value.endswith((".p12", ".pfx")):
         return {"ssl.keystore.location": value}
     raise ValueError(
         "a Java key store cannot be read without Java: keytool -importkeystore -srckeystore FILE "
@@ -170,7 +166,7 @@ def _keystore(value: str, given: Mapping[str, str], prefix: str) -> dict[str, st
     )
 
 
-def _partitioner(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+def _partitioner(value: str, _named: Mapping[str, str]) -> dict[str, str]:
     if not value:
         return {}
     found = PARTITIONERS.get(value.lower())
@@ -182,30 +178,22 @@ def _partitioner(value: str, _given: Mapping[str, str], _prefix: str) -> dict[st
     return {"partitioner": found}
 
 
-def _memory(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+def _memory(value: str, _named: Mapping[str, str]) -> dict[str, str]:
     if not value.isdecimal():
         raise ValueError("a whole number of bytes")
     return {"queue.buffering.max.kbytes": str(max(1, int(value) // 1024))}
 
 
-def _store_type(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
-    return {}  # read with the store's location
-
-
-def _none_of(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+def _none_of(value: str, _named: Mapping[str, str]) -> dict[str, str]:
     if value:
         raise ValueError("it names Java classes")
     return {}
 
 
-def _acks(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
+def _acks(value: str, _named: Mapping[str, str]) -> dict[str, str]:
     if value.lower() not in {"all", "-1"}:
         raise ValueError("waltap confirms what all in-sync replicas have: leave it out, or all")
     return {"acks": "all"}
-
-
-def _endpoint_check(value: str, _given: Mapping[str, str], _prefix: str) -> dict[str, str]:
-    return {"ssl.endpoint.identification.algorithm": value or "none"}  # Java's "" switches it off
 
 
 SPECIAL: Final[Mapping[str, Special]] = {
@@ -216,11 +204,12 @@ SPECIAL: Final[Mapping[str, Special]] = {
     "metric.reporters": _none_of,
     "partitioner.class": _partitioner,
     "sasl.jaas.config": _jaas,
-    "ssl.endpoint.identification.algorithm": _endpoint_check,
+    # An empty value switches Java's check off.
+    "ssl.endpoint.identification.algorithm": lambda value, _named: {
+        "ssl.endpoint.identification.algorithm": value or "none"
+    },
     "ssl.keystore.location": _keystore,
-    "ssl.keystore.type": _store_type,
     "ssl.truststore.location": _truststore,
-    "ssl.truststore.type": _store_type,
 }
 
 NOT_THERE: Final[Mapping[str, str]] = {
