@@ -1,4 +1,4 @@
-"""Changes to statements: folded by key where nobody can see between them, one by one where that fails."""
+"""Turn changes into statements: net changes by key where possible."""
 
 from collections.abc import Iterable, Sequence
 
@@ -25,15 +25,15 @@ from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
 __all__ = ["SqlApplier"]
 
+# After a new row existed already, so many batches insert by upserts.
 UNSURE_FOR = 64
-"""How many batches the new rows of a table go in by upserts, after one of them was there already."""
 
 
 class SqlApplier:
-    """Applies changes to the target, in the transaction that is open there.
+    """Apply changes in the target's open transaction.
 
-    `add` folds, `settle` writes; what must not be folded is written in between. ``at`` is the table being
-    written, for whoever tells of a failure. ``history`` is None where no table has one.
+    `add` collects net changes, and `settle` writes them. A change that must not be combined with others is
+    written at once.
     """
 
     def __init__(
@@ -51,7 +51,9 @@ class SqlApplier:
         self._folds: dict[TargetName, NetChanges] = {}
         self._appended: dict[TargetShape, list[Tuple]] = {}
         self._unsure: dict[TargetName, int] = {}
+        # The table of the last statement, for messages.
         self.at: BoundTable | None = None
+        # None if no table has a history.
         self.history: HistoryWriter | None = None
         if properties.history != "none" and types is not None:
             self.history = HistoryWriter(target, tables, shapes, types, properties, self._stands_at)
@@ -60,20 +62,23 @@ class SqlApplier:
         self.at = table
 
     def forget(self) -> None:
-        """Drop what was not written: the transaction was undone."""
+        """Drop unwritten changes after the transaction was undone."""
         self._folds, self._appended = {}, {}
         if self.history is not None:
             self.history.forget()
 
     def distrust(self) -> None:
-        """Expect for a while that rows which are new at the source may be in the target."""
+        """Insert by upserts for some batches.
+
+        A row that is new at the source existed in the target.
+        """
         for name in self._folds:
             self._unsure[name] = UNSURE_FOR
 
     # --- taking changes ---------------------------------------------------------------------------
 
     def unbound(self, parts: Iterable[TransactionPart | SnapshotRows]) -> list[TargetShape]:
-        """Return the shapes of the captured relations of ``parts`` that no table is known of yet."""
+        """Return the shapes of ``parts`` that have no bound table yet."""
         relations: dict[Relation, None] = {}
         shapes: list[TargetShape | None] = []
         for part in parts:
@@ -98,24 +103,24 @@ class SqlApplier:
         return [shape for shape in found if not self._tables.is_bound(shape)]
 
     def _is_elsewhere(self, shape: TargetShape) -> bool:
-        """Tell whether the table's history stands in its place."""
+        """Return whether the table's history replaces it."""
         return self.history is not None and self.history.replaces(shape)
 
     def add(self, part: TransactionPart) -> None:
-        """Take the changes of ``part``."""
+        """Add the changes of ``part``."""
         self._add(part.changes, part.commit_ts)
         if self.history is not None:
             self.history.add(part, part.changes, iter(part.numbers()))
 
     def add_one(self, part: TransactionPart, at: int) -> None:
-        """Take one change of ``part``."""
+        """Add one change of ``part``."""
         changes = part.changes[at : at + 1]
         self._add(changes, part.commit_ts)
         if self.history is not None:
             self.history.add(part, changes, iter([part.numbers()[at]]))
 
     def _add(self, changes: Sequence[Change], ts: int) -> None:
-        """Take changes of a transaction that committed at ``ts`` (µs since 1970 UTC)."""
+        """Add changes of a transaction that committed at ``ts`` (µs)."""
         for kind, relation, run in runs(changes):
             if relation is None:
                 if kind is TRUNCATES:
@@ -172,25 +177,29 @@ class SqlApplier:
         if old is None:
             fold.put(row)
         elif self._properties.delete_mode != "delete":
-            self._move(shape, key_of(old), row)  # the row lives on: nothing of it is marked deleted
+            # the row continues to exist, so it must not be marked deleted
+            self._move(shape, key_of(old), row)
         elif not fold.move(key_of(old), row, ts):
             self._move(shape, key_of(old), row)
 
     def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
-        """Give a row of the target another key, in place: it has values that were not sent."""
+        """Change the key of a row that has unsent values.
+
+        Only the target has these, so the row is updated in place.
+        """
         self.settle()
         self.at = self._tables.of(shape)
         self._rows.move(self.at, old, row)
 
     def _keyless(self, shape: TargetShape, kind: str, run: Sequence[Change]) -> None:
-        """Apply changes of a table whose rows are known as a whole only."""
+        """Apply changes of a table without a key."""
         self.settle()
         table = self.at = self._tables.of(shape)
         for change in run:
             if isinstance(change, Update):
                 before, row, _old = shape.plan.update(change)
                 if before is None:
-                    continue  # nothing tells which row it was
+                    continue  # the old row is unknown
                 self._rows.delete_row(table, before)
                 self._rows.insert(table, [row])
             elif isinstance(change, Delete) and self._properties.delete_mode != "ignore":
@@ -214,7 +223,10 @@ class SqlApplier:
         )
 
     def read(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
-        """Take rows that were read while their table was streamed: they may be there or not."""
+        """Add rows that a snapshot read while the table was streamed.
+
+        They may exist in the target.
+        """
         if self.history is not None:
             self.history.read(shape, rows, cause)
         if self._is_elsewhere(shape):
@@ -229,7 +241,7 @@ class SqlApplier:
                 fold.put(row)
 
     def load(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
-        """Add the rows of a snapshot, of a table that was emptied for it."""
+        """Insert rows of a snapshot into an emptied table."""
         if self.history is not None:
             self.history.load(shape, rows, cause)
         if self._is_elsewhere(shape):
@@ -238,7 +250,7 @@ class SqlApplier:
         self._rows.insert(self.at, rows)
 
     def empty(self, shape: TargetShape, ts: int) -> None:
-        """Delete every row of the table; in its history they end at ``ts``."""
+        """Delete every row; in the history the rows end at ``ts``."""
         if self.history is not None:
             self.history.bind(shape)
             if not self._is_elsewhere(shape):
@@ -252,7 +264,7 @@ class SqlApplier:
     # --- writing ----------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Write what was folded: what goes, children first; then what changes, then what is new."""
+        """Write net changes: deletes (children first), updates, inserts."""
         folds = {self._tables.of(fold.shape): fold for fold in self._folds.values() if fold}
         order = self._target.ordered(list(folds)) if len(folds) > 1 else list(folds)
         for table in reversed(order):
@@ -307,7 +319,7 @@ class SqlApplier:
             self._unsure[name] = left - 1
         if self._inserts_only:
             self._rows.upsert(table, rows, keep=True)
-        elif left or table.soft is not None:  # a row that was marked deleted may come again
+        elif left or table.soft is not None:  # a soft-deleted row may return
             self._rows.upsert(table, rows)
         else:
             self._rows.insert(table, rows)

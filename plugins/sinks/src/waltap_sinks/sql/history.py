@@ -1,4 +1,4 @@
-"""Changes to versions of rows: who was what from when to when, and which change made it so."""
+"""Write versions of rows with their validity and cause."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -25,16 +25,16 @@ from waltap_sinks.sql.targets.target import BoundTable, SqlTarget, shape_of
 
 __all__ = ["HistoryWriter"]
 
+# ``seq`` of rows that a snapshot read: before the first change at the same LSN.
 READ_SEQ: Final = -1
-"""``seq`` of rows that were read, not changed: before the first change of a transaction at their LSN."""
 
 
 class HistoryWriter:
-    """Writes the histories of tables, in the transaction that is open.
+    """Write the histories of tables in the open transaction.
 
-    `add` and `read` collect, `settle` writes. ``on_table`` is told the table being written. A snapshot
-    closes every version of its tables and begins one of each row that it read; where a target commits
-    with each DDL, these are opened when the snapshot ends, so one that broke off leaves nothing.
+    `add` and `read` collect versions, and `settle` writes them. A snapshot closes every version of
+    its tables and begins one for each row. Where DDL commits by itself, these versions are opened
+    when the snapshot ends, so that an aborted snapshot leaves none.
     """
 
     def __init__(
@@ -54,12 +54,14 @@ class HistoryWriter:
         self._logs: dict[TargetName, HistoryChanges] = {}
         self._loading: dict[TargetName, tuple[HistoryShape, int]] = {}
         self._deferred = not target.transactional_ddl
+        # An inserted row may exist: changes before it were refused or come again later.
         self.doubtful = False
-        """A row that is inserted may be there: what came before it was refused, or comes again later."""
 
     def of(self, shape: TargetShape) -> HistoryShape | None:
-        """Return the shape of the history of ``shape``; None: it has none. Raises:
-        SqlHistoryColumnTaken."""
+        """Return the shape of the history of ``shape``, None if it has none.
+
+        Raises: SqlHistoryColumnTaken.
+        """
         if shape.history is None:
             kept = not self._properties.history_tables or bool(self._matches(shape.source))
             shape.history = kept and HistoryShape(shape, self._types, self._properties)
@@ -67,11 +69,11 @@ class HistoryWriter:
         return found
 
     def replaces(self, shape: TargetShape) -> bool:
-        """Tell whether the history is all that there is to be of ``shape``."""
+        """Return whether only the history of ``shape`` is written."""
         return self._properties.history == "instead" and self.of(shape) is not None
 
     def forget(self) -> None:
-        """Drop what was not written: the transaction was undone."""
+        """Drop unwritten versions after the transaction was undone."""
         self._logs = {}
 
     # --- taking changes ---------------------------------------------------------------------------
@@ -88,7 +90,7 @@ class HistoryWriter:
         return log
 
     def add(self, part: TransactionPart, changes: Sequence[Change], numbers: Iterator[int]) -> None:
-        """Take ``changes`` of ``part``, which have these ``numbers`` in their transaction."""
+        """Add ``changes`` of ``part`` with their numbers in it."""
         cause = VersionCause(part.commit_lsn, part.commit_ts, part.xid)
         for kind, relation, run in runs(changes):
             if relation is None:
@@ -158,7 +160,7 @@ class HistoryWriter:
         cause: VersionCause,
         numbers: Iterator[int],
     ) -> None:
-        """Take changes of a table whose rows are known as a whole only."""
+        """Add changes of a table without a key."""
         for change in run:
             number = next(numbers)
             if isinstance(change, Update):
@@ -193,7 +195,10 @@ class HistoryWriter:
                 log.close(nothing, "t", cause, number)
 
     def read(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
-        """Take rows that were read while their table was streamed: they may be there or not."""
+        """Add rows that a snapshot read while the table was streamed.
+
+        They may exist in the target.
+        """
         log = self._log(shape)
         if log is None:
             return
@@ -206,17 +211,17 @@ class HistoryWriter:
     # --- snapshots --------------------------------------------------------------------------------
 
     def opens_snapshot(self) -> None:
-        """Forget a snapshot that broke off."""
+        """Forget an aborted snapshot."""
         self._loading = {}
 
     def bind(self, shape: TargetShape) -> None:
-        """Make or find the table, before anything is written that making it would commit."""
+        """Find or create the table before the transaction's first row."""
         versions = self.of(shape)
         if versions is not None:
             self._tables.of(versions)
 
     def empty(self, shape: TargetShape, ts: int) -> None:
-        """Close every version, as of ``ts``: a snapshot begins new ones."""
+        """Close every version at ``ts`` for a new snapshot."""
         versions = self.of(shape)
         if versions is None:
             return
@@ -228,7 +233,7 @@ class HistoryWriter:
             self._close_all(table, ts)
 
     def load(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
-        """Add the rows of a snapshot."""
+        """Insert the rows of a snapshot."""
         versions = self.of(shape)
         if versions is None:
             return
@@ -236,7 +241,7 @@ class HistoryWriter:
         self._rows.insert(self._bound(versions), with_values(rows, own))
 
     def ends_snapshot(self) -> None:
-        """Open what was loaded, where that was put off."""
+        """Open the versions of the snapshot if that was deferred."""
         for versions, ts in self._loading.values():
             table = self._bound(versions)
             self._close_all(table, ts)
@@ -246,7 +251,7 @@ class HistoryWriter:
     # --- writing ----------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Write what was collected."""
+        """Write the collected versions."""
         for log in self._logs.values():
             self._settle(log)
 
@@ -268,7 +273,7 @@ class HistoryWriter:
                 whole.append(version.whole())
         opened: list[Any] = []
         for unsent, versions in lacking.items():
-            # beside the open version that lends them values they are not open yet
+            # The open version that lends values to these must stay the only open one.
             rows = [version.values(current=False) for version in versions]
             columns = [column for column in log.shape.base.columns if column.index in unsent]
             count = self._versions.insert_filled(table, rows, columns, [v.lender for v in versions])
@@ -286,7 +291,7 @@ class HistoryWriter:
         log.clear()
 
     def _close(self, table: BoundTable, closes: dict[Any, int]) -> None:
-        """Close the open versions of keys; a key that the batch begins with has none."""
+        """Close the open versions of keys; a new key has none."""
         keys = list(closes)
         if self._versions.close(table, keys, list(closes.values())) < len(keys):
             self._rows.require_gone(table, keys, "UPDATE", self._current(table))

@@ -1,4 +1,4 @@
-"""What a target keeps of a pipeline: its position, written with the data, and how tables were bound."""
+"""Store a pipeline's position and its tables in the target."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -15,28 +15,28 @@ __all__ = ["KnownTable", "SinkMetadata"]
 
 @dataclass(slots=True)
 class KnownTable:
-    """A table as it was bound last: ``columns`` maps the source's numbers of columns to names, ``types``
-    to types and modifiers of the source. ``stale``: why rows may differ from the source's until a
-    snapshot replaces them."""
+    """Describe a table as it was bound last."""
 
     name: TargetName
+    # The source's column numbers with the target's names.
     columns: dict[int, str] = field(default_factory=dict)
+    # Type and modifier of each column in the source.
     types: dict[int, tuple[str, int]] = field(default_factory=dict)
+    # Reasons why rows may differ from the source's until a snapshot replaces them.
     stale: tuple[str, ...] = ()
 
 
 class SinkMetadata:
-    """The table of positions, one row for each pipeline, and beside it the table of what was bound and,
-    from the first replay on, that of the dead letters that were delivered last.
+    """Read and write the metadata of one pipeline.
 
-    ``generation`` counts the openings: a commit goes through only for the instance that opened last, and
-    only where the position is the one that it committed last, ``at``: a backup that is restored beneath a
-    connection has the rows of an earlier one.
+    The table of positions has one row for each pipeline. A second table has the bound tables and, after
+    the first replay, a third one the dead letters that were delivered last.
     """
 
     def __init__(self, target: SqlTarget, table: TargetName, pipeline: str) -> None:
         self._target, self._pipeline, self.generation = target, pipeline, 0
         self._table = table
+        # The position that was committed last. A backup restored under the connection has another one.
         self.at: Position | None = None
         self._tables = TargetName(table.schema, f"{table.name}_tables")
         self._letters = TargetName(table.schema, f"{table.name}_letters")
@@ -44,23 +44,23 @@ class SinkMetadata:
 
     @property
     def known(self) -> dict[int, KnownTable]:
-        """Return tables as they were bound last, by the source's OIDs; histories by their negatives."""
+        """Return the bound tables by the source's OID; histories by -OID."""
         if self._known is None:
             self._known = self._read_tables()
         return self._known
 
     @property
     def kept(self) -> dict[int, KnownTable]:
-        """Return of what is `known` the tables that are as the source's: no histories."""
+        """Return the bound tables without histories."""
         return {oid: table for oid, table in self.known.items() if oid >= 0}
 
     def forget(self) -> None:
-        """Read anew what was bound: a transaction was undone."""
+        """Read the bound tables again after the transaction was undone."""
         self._known = None
 
     @property
     def made(self) -> bool:
-        """Tell whether some pipeline has written here."""
+        """Return whether any pipeline has written to the target."""
         return self._target.describe(self._tables) is not None
 
     @property
@@ -69,7 +69,7 @@ class SinkMetadata:
         return str(self._table)
 
     def read(self) -> Position | None:
-        """Return the position that is kept; None without one, or without the table."""
+        """Return the stored position, None if there is none."""
         if self._target.describe(self._table) is None:
             return None
         rows = self._select()
@@ -85,10 +85,10 @@ class SinkMetadata:
         )
 
     def open(self, *, resumes: bool) -> Position | None:
-        """Be the instance that writes, in a transaction of its own; return the position that is kept.
+        """Fence other instances and return the stored position.
 
-        It waits for a transaction of the instance before that is being committed. Without ``resumes`` what
-        is kept belongs to another history, and is forgotten.
+        It waits for a pending commit of an earlier instance. Without ``resumes`` the stored
+        position belongs to another history and is deleted.
         """
         target = self._target
         q, table = target.quoted, target.quoted_table(self._table)
@@ -110,7 +110,7 @@ class SinkMetadata:
             [self.generation, self._pipeline],
         )
         if not resumes:
-            self._store(None)
+            self.store(None)
             self._forget_rows(self._tables)
             if target.describe(self._letters) is not None:
                 self._forget_rows(self._letters)
@@ -150,15 +150,11 @@ class SinkMetadata:
             )
             target.commit()
 
-    def store(self, position: Position) -> None:
-        """Write ``position`` into the open transaction. Raises: SqlFenced, SqlPositionChanged."""
-        self._store(position)
+    def store(self, position: Position | None) -> None:
+        """Write ``position`` in the open transaction.
 
-    def committed(self, position: Position | None) -> None:
-        """Take note that the transaction with ``position`` is committed."""
-        self.at = position
-
-    def _store(self, position: Position | None) -> None:
+        Raises: SqlFenced, SqlPositionChanged.
+        """
         target, q = self._target, self._target.quoted
         sets = ", ".join(f"{q(name)} = %s" for name in ("end_lsn", "commit_lsn", "change_index"))
         before = _columns(self.at)
@@ -192,10 +188,14 @@ class SinkMetadata:
                 positions=self.name,
             )
 
+    def committed(self, position: Position | None) -> None:
+        """Record the position of the committed transaction."""
+        self.at = position
+
     # --- dead letters ---
 
     def replayed(self) -> Collection[str]:
-        """Return what `replaying` kept last."""
+        """Return the dead letters of the last `replaying`."""
         target, q = self._target, self._target.quoted
         if target.describe(self._letters) is None:
             return ()
@@ -207,7 +207,10 @@ class SinkMetadata:
         return json.loads(rows[0][0]) if rows else ()
 
     def make_letters(self) -> None:
-        """Make the table of delivered letters where it is not there, in a transaction of its own."""
+        """Create the table of dead letters if it is missing.
+
+        It commits, so it runs before the batch.
+        """
         target = self._target
         if target.describe(self._letters) is None:
             columns = [("pipeline", target.word_type), ("letters", target.text_type)]
@@ -215,7 +218,10 @@ class SinkMetadata:
             target.commit()
 
     def replaying(self, marks: Sequence[str]) -> None:
-        """Keep ``marks``, in the open transaction, in place of those before."""
+        """Store ``marks`` in the open transaction.
+
+        They replace those of the last replay.
+        """
         target, q = self._target, self._target.quoted
         self._forget_rows(self._letters)
         target.run(
@@ -246,7 +252,7 @@ class SinkMetadata:
         }
 
     def note(self, oid: int, table: KnownTable) -> None:
-        """Keep how the relation ``oid`` was bound, in the open transaction."""
+        """Store the binding of the relation ``oid`` in the open transaction."""
         if self.known.get(oid) == table:
             return
         target, q = self._target, self._target.quoted
@@ -270,7 +276,7 @@ class SinkMetadata:
 
 
 def _written(table: KnownTable) -> dict[str, object]:
-    """Return what is kept of the columns of a table."""
+    """Return the stored form of a table's columns."""
     kept: dict[str, object] = {
         str(number): [name, *table.types.get(number, ())] for number, name in table.columns.items()
     }
@@ -278,7 +284,10 @@ def _written(table: KnownTable) -> dict[str, object]:
 
 
 def _known(name: TargetName, kept: dict[str, Any]) -> KnownTable:
-    """Return a table of what `_written` gave; an earlier version kept names alone."""
+    """Return a table from the stored form of its columns.
+
+    Earlier releases stored names alone.
+    """
     known = KnownTable(name, stale=tuple(kept.pop("stale", ())))
     for number, column in kept.items():
         called, *of_type = [column] if isinstance(column, str) else column
@@ -289,7 +298,7 @@ def _known(name: TargetName, kept: dict[str, Any]) -> KnownTable:
 
 
 def _columns(position: Position | None) -> tuple[str | None, str | None, int]:
-    """Return what stands in the columns of a position."""
+    """Return a position as values of its columns."""
     if position is None:
         return None, None, 0
     inside = lsn_text(position.commit_lsn) if position.commit_lsn else None

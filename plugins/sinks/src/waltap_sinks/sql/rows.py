@@ -1,4 +1,4 @@
-"""Rows as a target is to have them: what it counts is held against what it was given."""
+"""Write rows and check that the target accepted them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
@@ -10,23 +10,23 @@ from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
 __all__ = ["RowWriter", "certainly_ignored"]
 
+# Characters of a key in a message.
 LONGEST_KEY: Final = 200
-"""Characters of a key that a message shows."""
 
 
 class RowWriter:
-    """Writes rows to a target, in the transaction that is open, and sees that it took them.
+    """Write rows in the open transaction and compare the counts.
 
-    What a statement must affect is known: every row that is put, every key that is there and goes. Keys
-    that go may be absent, since the target may have fewer rows than the source had: those are looked up,
-    and only where the count is too small. Every method raises SqlChangeIgnored.
+    Every row that is put must be counted, and every existing key that is deleted. The target may
+    have fewer rows than the source, so missing keys are looked up when a count is too small. Every
+    method raises SqlChangeIgnored.
     """
 
     def __init__(self, target: SqlTarget) -> None:
         self._target = target
 
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> None:
-        """Add rows whose keys the target does not have."""
+        """Insert rows with new keys."""
         if self._target.insert(table, rows) >= len(rows):
             return
         if not (table.shape.key and table.shape.unique):
@@ -34,7 +34,10 @@ class RowWriter:
         self._require(table, self._keys(table, rows), "INSERT", there=True)
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> None:
-        """Add rows, or put them in place of those of their keys; ``keep``: those that are there stay."""
+        """Insert rows, or replace those with the same keys.
+
+        With ``keep`` existing rows stay.
+        """
         if self._target.upsert(table, rows, keep=keep) >= len(rows):
             return
         if keep or not table.settable:
@@ -45,33 +48,40 @@ class RowWriter:
     def update(
         self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> None:
-        """Set ``columns`` of the rows of these keys; one that is not there is added with what is known."""
+        """Set ``columns`` of rows by their keys.
+
+        A missing row is inserted with the known values.
+        """
         if self._target.update(table, columns, rows) < len(rows):
             self._refuse_first(table, rows, lambda some: self._target.update(table, columns, some))
 
     def move(self, table: BoundTable, old: Any, row: Tuple) -> None:
-        """Give the row of the key ``old`` what ``row`` has values of, its key too; one that is not there
-        is added with what is known."""
+        """Give the row with key ``old`` the values of ``row``.
+
+        The key is among them. A missing row is inserted with the known values.
+        """
         shape = table.shape
         if not self._target.move(table, [values[0] for values in shape.keys([old])], row):
             self._require(table, [old], "UPDATE", there=False)
             self.update(table, shape.sent(row), [row])
 
     def delete(self, table: BoundTable, keys: Sequence[Any], due: int) -> None:
-        """Delete the rows of ``keys``, of which ``due`` are there unless the target has fewer rows than
-        the source had."""
+        """Delete the rows of ``keys``.
+
+        At least ``due`` of them exist unless the target has fewer rows than the source.
+        """
         if self._target.delete(table, keys) < due:
             self._require(table, keys, "DELETE", there=False)
 
     def mark_deleted(
         self, table: BoundTable, keys: Sequence[Any], times: Sequence[int], due: int
     ) -> None:
-        """Set the column for soft deletes of the rows of ``keys``, ``due`` as for `delete`."""
+        """Set the column for soft deletes; ``due`` as for `delete`."""
         if self._target.mark_deleted(table, keys, times) < due:
             self._require(table, keys, "UPDATE", there=False, where=f"{table.soft} IS NULL")
 
     def delete_row(self, table: BoundTable, row: Tuple) -> None:
-        """Delete one row that is as ``row``, of a table without a key."""
+        """Delete one row that equals ``row``, in a table without a key."""
         if not self._target.delete_row(table, row):
             self._ignored(table, "DELETE", "")
 
@@ -89,17 +99,20 @@ class RowWriter:
     # --- what is looked at ------------------------------------------------------------------------
 
     def require_none(self, table: BoundTable, verb: str, where: str = "") -> None:
-        """See that the table has no row of which ``where`` holds."""
+        """Check that no row meets the SQL ``where``."""
         condition = f" WHERE {where}" if where else ""
         if self._target.run(f"SELECT 1 FROM {table.quoted}{condition} LIMIT 1"):
             self._ignored(table, verb, "")
 
     def require_gone(self, table: BoundTable, keys: Sequence[Any], verb: str, where: str) -> None:
-        """See that no row of ``keys`` is left of which ``where`` holds."""
+        """Check that no row of ``keys`` meets the SQL ``where``."""
         self._require(table, keys, verb, there=False, where=where)
 
     def refuse(self, table: BoundTable, verb: str, keys: Sequence[Any] = ()) -> NoReturn:
-        """Raise that a row did not become what a statement says: that of ``keys``, where there is one."""
+        """Raise the error for an ignored statement.
+
+        A single key is named.
+        """
         key = self._told(table, keys[0]) if len(keys) == 1 else ""
         self._ignored(table, verb, key)
 
@@ -110,7 +123,10 @@ class RowWriter:
     def _require(
         self, table: BoundTable, keys: Sequence[Any], verb: str, *, there: bool, where: str = ""
     ) -> None:
-        """See that every row of ``keys``, of which ``where`` holds, is ``there``, or none."""
+        """Check that all rows of ``keys`` exist, or none.
+
+        Only rows that meet the SQL ``where`` count.
+        """
 
         def right(some: Sequence[Any]) -> bool:
             return self._target.holding(table, some, where) == (len(some) if there else 0)
@@ -121,7 +137,10 @@ class RowWriter:
     def _refuse_first(
         self, table: BoundTable, rows: Sequence[Tuple], write: Callable[[Sequence[Tuple]], int]
     ) -> NoReturn:
-        """Raise for the first of ``rows`` that the target does not take; all of it will be undone."""
+        """Raise the error for the first ignored row.
+
+        The transaction will be undone.
+        """
         row = _first(rows, lambda some: write(some) >= len(some))
         self._ignored(table, "UPDATE", self._told(table, self._keys(table, [row])[0]))
 
@@ -148,7 +167,7 @@ _ARTICLES: Final = {"INSERT": "an", "UPDATE": "an", "DELETE": "a"}
 
 
 def certainly_ignored(target: SqlTarget, name: TargetName) -> SqlChangeIgnored | None:
-    """Return what is wrong with a table that cannot do what is written; None where it may."""
+    """Return the error for a table that surely ignores writes."""
     found = [each for each in target.obstacles(name) if each.certain]
     if not found:
         return None
@@ -159,7 +178,10 @@ def certainly_ignored(target: SqlTarget, name: TargetName) -> SqlChangeIgnored |
 
 
 def _first(items: Sequence[Any], right: Callable[[Sequence[Any]], bool]) -> Any:
-    """Return the first of ``items`` that is not ``right``, where they are not as a whole."""
+    """Return the first item that is not ``right``.
+
+    All of them together are not.
+    """
     while len(items) > 1:
         half = len(items) // 2
         items = items[half:] if right(items[:half]) else items[:half]

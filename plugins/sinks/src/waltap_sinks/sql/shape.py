@@ -1,4 +1,4 @@
-"""The history of a table as the target is to have it: its columns, and those that tell of changes."""
+"""Describe the target's tables for each relation version."""
 
 import hashlib
 import logging
@@ -29,18 +29,16 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# A table of the source as the target is to have it, compiled once per relation version.
-
-
 class TargetName(NamedTuple):
-    """A table of the target; ``schema`` None: wherever the user's tables are."""
+    """Name a table of the target."""
 
+    # None for the schema of the user's tables.
     schema: str | None
     name: str
 
     @classmethod
     def parsed(cls, text: str, *, schemas: bool) -> "TargetName":
-        """Return what ``SCHEMA.TABLE``, or ``TABLE``, names."""
+        """Return the table for ``SCHEMA.TABLE`` or ``TABLE``."""
         schema, dot, name = text.rpartition(".")
         return cls(schema if dot and schemas else None, name)
 
@@ -50,27 +48,24 @@ class TargetName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """One column. ``index`` is its place in tuples, ``name`` what the target calls it; ``column`` has the
-    base type of a domain. ``mask`` changes values, NULL too; what was not sent stays not sent. A column of
-    the ``key`` is one of ``key_columns``."""
+    """Describe one column of a shape."""
 
+    # The place in tuples.
     index: int
     name: str
     column: Column
     mapping: ColumnMapping | None
+    # Changes values, NULL too; unsent values stay unsent.
     mask: Callable[[Value], Value] | None
+    # The column is one of ``key_columns`` of the key.
     key: bool
     key_columns: int = 1
 
 
 class TargetShape:
-    """What the target needs to know of one relation version.
+    """Describe the target's table for one relation version.
 
-    ``columns`` are those that are written, in the source's order: captured, and of types that somebody
-    maps. ``key`` are those of them that identify a row, () when only a whole row does; ``key_of`` gives
-    the key of a tuple: a value, or a tuple of them. ``unique``: a row is alone with its key.
-    ``history`` is where `waltap_sinks.sql.history` keeps the shape of the table's history, which so lives
-    as long: False where there is none, None until asked for.
+    It has the captured columns with a mapped type, in the source's order.
     """
 
     __slots__ = (
@@ -89,6 +84,8 @@ class TargetShape:
 
     def __init__(self, plan: EventPlan, properties: SqlProperties, *, schemas: bool) -> None:
         self.plan, self.relation = plan, plan.relation
+        # The shape of the table's history, which lives as long as this one: False without a history,
+        # None while unknown. `HistoryWriter` sets it.
         self.history: Any = None
         self.source = plan.relation.name
         self.name = target_name(plan.relation, plan.topic, properties.table_format, schemas=schemas)
@@ -117,28 +114,31 @@ class TargetShape:
         )
 
     def leave_out(self, indexes: Collection[int]) -> None:
-        """Write no columns at these places, unless a row is known by them."""
+        """Leave out the columns at these places, except those of the key."""
         self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)
 
     def sent(self, row: Tuple) -> tuple[TargetColumn, ...]:
-        """Return the columns that ``row`` has a value of."""
+        """Return the columns that ``row`` has values for."""
         return tuple(column for column in self.columns if row[column.index] is not UNCHANGED)
 
     def keys(self, keys: Sequence[Any]) -> list[Sequence[Value]]:
-        """Return values of the key's columns, one sequence for each, of what `key_of` gave."""
+        """Return a sequence for each column of the key.
+
+        ``keys`` are results of ``key_of``.
+        """
         if len(self.key) == 1:
             return [keys]
         return list(zip(*keys, strict=True))
 
     def values(self, column: TargetColumn, values: Sequence[Value]) -> Sequence[Value]:
-        """Return what of ``values`` goes to the target: masked."""
+        """Return the masked ``values``."""
         if column.mask is not None:
             values = [column.mask(value) for value in values]
         return values
 
 
 def target_name(relation: Relation, topic: str, pattern: str, *, schemas: bool) -> TargetName:
-    """Return what the target calls ``relation``; the properties say by what rule."""
+    """Return the target's name for ``relation`` by ``table.name.format``."""
     if not pattern:
         if schemas:
             return TargetName(relation.schema, relation.table)
@@ -166,34 +166,30 @@ def base_column(column: Column) -> Column:
     )
 
 
-# The shapes of the relations that a pipeline has met.
-
-
 class TargetShapes(EventPlans[TargetShape]):
-    """The shape of each relation version; None for one that is not captured. `of` is for relations of
-    changes, `read` for those of rows that were read.
+    """Compile the shape of each captured relation version.
 
-    What is read has columns that the source computes (GENERATED); the stream has them where the decoder
-    gets them. Read alone they would be out of date with the next change: they are left out, until the
-    stream shows them.
+    Rows that a snapshot read have the columns that the source computes (GENERATED). Changes have
+    them only if the decoder gets them. Without changes they would soon be out of date, so they are
+    left out until a change has them.
     """
 
     def __init__(self, context: EventContext, properties: SqlProperties, *, schemas: bool) -> None:
         super().__init__(context, lambda plan: TargetShape(plan, properties, schemas=schemas))
+        # The relation of the last change of each OID: its columns are those of the wire.
         self._streamed: dict[int, Relation] = {}
-        """The relation of each OID that came with a change last: its columns are those of the wire."""
+        # By OID: the relation that was read last, its columns that changes lack, and its shape.
         self._narrow: dict[int, tuple[Relation, frozenset[int], TargetShape]] = {}
-        """By OID the relation that was read last without some of its columns, which, and its shape."""
         self._told: set[str] = set()
 
     def of(self, relation: Relation) -> TargetShape | None:
-        """Return the shape for changes of ``relation``: every column that they have is written."""
+        """Return the shape for changes of ``relation``."""
         if self._streamed.get(relation.oid) is not relation:
             self._streamed[relation.oid] = relation
         return super().of(relation)
 
     def read(self, relation: Relation) -> TargetShape | None:
-        """Return the shape for rows of ``relation`` that were read, not changed."""
+        """Return the shape for rows of ``relation`` that were read."""
         shape = super().of(relation)
         if shape is None:
             return None
@@ -211,17 +207,17 @@ class TargetShapes(EventPlans[TargetShape]):
         return narrow
 
     def build(self, relation: Relation, described: Relation) -> TargetShape:
-        """Return the shape of ``relation``, with the key that the replica identity knows rows by."""
+        """Return the shape of ``relation``, with the replica identity's key."""
         return self._build(EventPlan(relation, described, self._context, by_row=True))
 
     def forget(self, oid: int) -> None:
-        """Drop the versions of a relation that is gone."""
+        """Drop the versions of a dropped relation."""
         super().forget(oid)
         self._streamed.pop(oid, None)
         self._narrow.pop(oid, None)
 
     def _unstreamed(self, relation: Relation) -> frozenset[int]:
-        """Return the places of computed columns that changes do not have, as far as they showed."""
+        """Return the places of computed columns that changes lack so far."""
         computed = {n: column for n, column in enumerate(relation.columns) if column.generated}
         if not computed:
             return frozenset()
@@ -241,10 +237,11 @@ class TargetShapes(EventPlans[TargetShape]):
 
 
 def _named(column: Column) -> int | str:
-    """Return what a column is known by: its number, which stays when it is renamed."""
+    """Return a column's number, which survives a rename, or its name."""
     return column.name if column.number is None else column.number
 
 
+# The history's own columns: name (a prefix precedes it), OID and name of PostgreSQL's type.
 TOLD: Final = (
     ("op", 25, "text"),
     ("commit_lsn", 20, "int8"),
@@ -256,18 +253,16 @@ TOLD: Final = (
     ("valid_to", 1184, "timestamptz"),
     ("is_current", 16, "bool"),
 )
-"""Columns behind the table's own: name (a prefix comes before it), OID and name of PostgreSQL's type."""
 
+# Bytes of a name that every target accepts.
 LONGEST: Final = 63
-"""Bytes of a name that every target takes."""
 
 
 class HistoryShape(TargetShape):
-    """The shape of the history of ``base``.
+    """Describe the history of the table ``base``.
 
-    Tuples are those of the table with the values of `TOLD` behind them. ``key`` is that of the table, of
-    which a history has many rows. ``valid_to`` and ``current`` are the columns by which versions are
-    closed.
+    Its tuples have the values of `TOLD` behind those of the table. It has the table's key, of which it has
+    many rows.
     """
 
     __slots__ = ("base", "current", "valid_to")
@@ -275,7 +270,10 @@ class HistoryShape(TargetShape):
     unique = False
 
     def __init__(self, base: TargetShape, types: TypeMapper, properties: SqlProperties) -> None:
-        """Raises: SqlHistoryColumnTaken."""
+        """Compile the history of ``base``.
+
+        Raises: SqlHistoryColumnTaken.
+        """
         self.base, self.plan = base, base.plan
         relation = base.relation
         prefix = properties.history_prefix
@@ -293,7 +291,7 @@ class HistoryShape(TargetShape):
         for column in told:
             if column.name in taken:
                 raise SqlHistoryColumnTaken(f"{base.source} has a column {column.name} of its own")
-        # a number of its own for what is kept of it: the source's are above 0
+        # The source's OIDs are positive, so a history is stored under a negative one.
         self.relation = msgspec.structs.replace(
             relation, oid=-relation.oid, columns=relation.columns + told
         )
@@ -311,7 +309,7 @@ class HistoryShape(TargetShape):
 
 
 def with_suffix(name: str, suffix: str) -> str:
-    """Return ``name`` with ``suffix``; of a long name a part, and of its digest."""
+    """Return ``name`` with ``suffix``; a long name is cut and hashed."""
     whole = name + suffix
     if len(whole.encode()) <= LONGEST:
         return whole

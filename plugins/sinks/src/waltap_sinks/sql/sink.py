@@ -1,4 +1,4 @@
-"""A database as sink: rows as the source has them and the position become durable in one transaction."""
+"""Write rows to a database, with the position in the same transaction."""
 
 import logging
 from bisect import bisect_left
@@ -41,17 +41,16 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# Changes in pieces, each in a savepoint: what the target takes is applied, what it refuses is
-# named.
-
-
 def is_of_a_record(failure: Exception) -> bool:
-    """Tell whether a failure is one change's fault: the target, as it is, takes others."""
+    """Return whether a single change caused the failure.
+
+    The target, as it is, accepts others.
+    """
     return isinstance(failure, SqlConstraintViolated | SqlValueUnfit | RecordError)
 
 
 def place_of(part: Part, at: int = 0) -> str:
-    """Return where a change stands, for people."""
+    """Return the place of a change for messages."""
     if isinstance(part, TransactionPart):
         return f"{lsn_text(part.commit_lsn)}, change {part.numbers()[at]}"
     return "a snapshot"
@@ -65,10 +64,11 @@ def take_in_pieces(
     failure: Callable[[Exception, str], SinkError],
     forget: Callable[[], None],
 ) -> None:
-    """Apply ``parts`` in the transaction that is open: what is taken as a whole goes in as a whole, of the
-    rest its halves, in order. ``forget`` is called when something was undone.
+    """Apply ``parts`` in pieces within the open transaction.
 
-    Raises: RecordsRefused, and nothing of it was applied; SinkError for what is not a change's fault.
+    A piece that fails is split in halves, in order, each in a savepoint. ``forget`` is called after a
+    piece was undone. Raises: RecordsRefused, and nothing was applied; SinkError for a failure that no
+    single change caused.
     """
 
     def attempt(piece: Part) -> None:
@@ -106,22 +106,23 @@ def _refused(
     return RefusedEvent(change=part.changes[at], error=reason)
 
 
+# From this number of changes on a batch is applied while the engine makes the next one.
 HANDED_OVER = 512
-"""From so many changes on a batch is applied while the next one is made."""
 
 Parts = Sequence[TransactionPart | SnapshotRows]
 
 
 class SqlSink(Sink):
-    """Applies changes to the tables of a database.
+    """Apply changes to the tables of a database.
 
-    Life cycle: open, (write*, flush)*, close. `write` commits whole source transactions, with the position
-    after them, in one transaction of the target: a reader there sees states that the source had. Only of a
-    transaction larger than a batch the target's stays open until its end has come, or until
-    ``transaction.max.rows``; and that of an initial snapshot until every table was read. Exactly once:
-    `open` returns the position that was committed, and what is delivered again below it is left out.
-    Single-threaded for the caller: a large batch is applied by a thread of the sink's, which is waited for
-    before the next one and in `flush`.
+    Life cycle: open, (write*, flush)*, close. `write` commits complete source transactions and the
+    position behind them in one transaction of the target, so a reader sees states of the source.
+    The target's transaction stays open within a source transaction that is larger than a batch, up
+    to ``transaction.max.rows``, and within an initial snapshot until every table was read.
+
+    Exactly once: `open` returns the committed position, and later deliveries below it are skipped.
+    Single-threaded for the caller: a thread of the sink applies a large batch, and the next `write` or
+    `flush` waits for it.
     """
 
     capabilities = SinkCapabilities(records=False, exactly_once=True, whole_transactions=True)
@@ -130,8 +131,8 @@ class SqlSink(Sink):
         self._properties, self._context = properties, context
         self._target: SqlTarget = target_of(properties, context)
         self._fail_stop = FailStop(self._target.url)
+        # After a failed write no write may follow. Positions that were committed before stay valid.
         self._gap = FailStop(self._target.url)
-        """After a failed write nothing follows; what was committed before it stays promised."""
         table = TargetName.parsed(properties.position_table, schemas=self._target.schemas)
         self._books = SinkMetadata(self._target, table, context.pipeline)
         self._tables = TargetTables(self._target, self._books, properties, repairs=context.repairs)
@@ -140,23 +141,23 @@ class SqlSink(Sink):
             self._target, self._tables, self._shapes, context.types, properties
         )
         self._reset(None)
+        # The result of a commit is unknown; the next `open` reads it in the table of positions.
         self._unknown = False
-        """Nobody here knows what became of a commit: the next `open` asks the table of positions."""
 
         self._worker: ThreadPoolExecutor | None = None
         self._handed: Future[None] | None = None
+        # The batch of `_worker`, or one that it failed to apply. It is committed before all else.
         self._pending: tuple[Parts, Position] | None = None
-        """What `_worker` applies, or could not; it is committed before anything else is done."""
 
     def _reset(self, position: Position | None) -> None:
         self._position = self._stored = self._durable = position
         self._skip_below = 0 if position is None else position.end_lsn
+        # The target has an open transaction of this sink.
         self._begun = False
-        """The target has an open transaction, of ours."""
+        # The last commit is durable only after a later durable one.
         self._lazy = False
-        """The last commit is durable only after the next that is."""
+        # The commit LSN of a transaction whose end has not arrived.
         self._open_commit = position.commit_lsn if position and position.commit_lsn else None
-        """Where the transaction commits of which more is to come."""
         self._rows_open = 0
         self._snapshot = False
         self._emptied: set[TargetName] = set()
@@ -165,7 +166,10 @@ class SqlSink(Sink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Look whether the target answers and lets us in. Raises: SinkError."""
+        """Check that the target answers and accepts the login.
+
+        Raises: SinkError.
+        """
         try:
             self._target.open()
             self._books.read()
@@ -178,7 +182,7 @@ class SqlSink(Sink):
         return [PreflightCheck.ok("sink sql", self._target.url), *of_tables]
 
     def _of_tables(self) -> list[PreflightCheck]:
-        """Return which tables need a snapshot, and what keeps rows from them, or may."""
+        """Return the tables that need a snapshot or may ignore rows."""
         found = []
         for table in self._books.known.values():
             if table.stale:
@@ -205,10 +209,9 @@ class SqlSink(Sink):
         return found
 
     def open(self) -> Position | None:
-        """Connect, and return the position that was committed here last.
+        """Connect and return the position that was committed last.
 
-        Waits for a commit of the instance before that is still going on, and ends that instance: it
-        commits nothing more. Raises: SinkError.
+        It waits for a pending commit of an earlier instance and fences that instance. Raises: SinkError.
         """
         if self._context.types is None:
             raise WaltapError("the SQL sink was made without a type mapper")
@@ -231,7 +234,7 @@ class SqlSink(Sink):
         return self._durable
 
     def close(self) -> None:
-        """Let go; what is not committed is undone. May be called twice."""
+        """Undo what is not committed, and disconnect. May be called twice."""
         if self._handed is not None:
             wait([self._handed])
         if self._worker is not None:
@@ -242,10 +245,13 @@ class SqlSink(Sink):
         self._begun = False
 
     def replayed(self) -> Collection[str]:
-        """Return what the last replay committed. Raises: SinkError."""
+        """Return the dead letters that the last replay committed.
+
+        Raises: SinkError.
+        """
         try:
             found = self._books.replayed()
-            self._target.rollback()  # it looked, in a transaction
+            self._target.rollback()  # the query has begun a transaction
         except Exception as error:
             raise self._failure(error) from error
         return found
@@ -253,13 +259,16 @@ class SqlSink(Sink):
     # --- batches ----------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Apply ``batch``; a large one while the next is made. Raises: SinkError, of this batch or of the
-        one before; of a conflict the batch may come again, and after RecordsRefused what is left of it."""
+        """Apply ``batch``, a large one in the background.
+
+        Raises: SinkError, of this batch or of the one before. After a conflict the batch may come
+        again, after RecordsRefused its remaining changes.
+        """
         self._fail_stop.check()
         self._gap.check()
         midway, open_commit, replays = False, self._open_commit, self._replays
         try:
-            self._finish()  # its commit must not take letters of this batch for replayed
+            self._finish()  # its commit must not mark letters of this batch as replayed
             self._replays = batch.replays
             if self._applier.history is not None:
                 self._applier.history.doubtful = bool(batch.replays) or self._context.tolerant
@@ -272,13 +281,13 @@ class SqlSink(Sink):
                 self._take(batch)
         except RecordsRefused:
             self._replays = replays
-            if midway or batch.snapshot:  # what came before stays; nothing of the batch is in
+            if midway or batch.snapshot:  # earlier batches stay; nothing of this one is applied
                 self._open_commit = open_commit
             else:
                 self._undo()
             raise
         except Exception as error:
-            self._replays = replays  # what was refused is no letter that is in
+            self._replays = replays  # a refused change is no replayed letter
             self._undo()
             failure = self._failure(error)
             if midway and self._target.conflict(error):
@@ -290,17 +299,17 @@ class SqlSink(Sink):
             raise failure from error
 
     def flush(self) -> Position | None:
-        """Return the position that is committed and durable; what was committed before is made so now, and
-        one that moved without changes is committed.
+        """Return the position that is committed and durable.
 
-        While a large transaction is open, it is the position that was durable before.
+        Earlier commits become durable, and a position that advanced without changes is committed. While a
+        large transaction is open, the result is the last durable position.
         """
         self._fail_stop.check()
         if not self._gap.failed:
             self._finish_or_fail()
         position = self._stored if self._gap.failed else self._position
         if self._unknown or self._begun or position is None:
-            return self._durable  # a commit would write over what another, unknown one, says
+            return self._durable  # a commit would overwrite the unknown result of another one
         if position == self._durable and not self._lazy:
             return self._durable
         with self._fail_stop:
@@ -312,7 +321,7 @@ class SqlSink(Sink):
                 failure = self._failure(error)
                 if (
                     self._gap.failed
-                ):  # it is told of already, and the connection may be gone with it
+                ):  # it was raised already, and the connection may be lost with it
                     return self._durable
                 if failure is error:
                     raise
@@ -345,7 +354,10 @@ class SqlSink(Sink):
             self._apply(waiting, batch.position if whole else None)
 
     def _before_large(self, waiting: Parts) -> None:
-        """Commit what is before a transaction that stays open, durably: it is promised meanwhile."""
+        """Commit durably before a transaction that stays open.
+
+        `flush` returns this position meanwhile.
+        """
         if waiting:
             position = self._end_of(waiting)
             self._apply(waiting, position, durable=True)
@@ -356,18 +368,24 @@ class SqlSink(Sink):
     # --- one batch while the next is made ---------------------------------------------------------
 
     def _may_hand_over(self) -> bool:
-        """Tell whether what a batch fails with may be told at the next."""
+        """Return whether the next `write` may raise the failure of a batch."""
         return not self._begun and not self._context.tolerant
 
     def _hand_over(self, parts: Parts, position: Position) -> None:
-        """Apply and commit ``parts`` in a thread; it alone uses the target until `_finish`."""
+        """Apply and commit ``parts`` in a thread.
+
+        The thread alone uses the target until `_finish`.
+        """
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="waltap-sql")
         self._pending = parts, position
         self._handed = self._worker.submit(self._apply, parts, position)
 
     def _finish(self) -> None:
-        """Wait for what was handed over. What could not be applied is tried here, and raises here."""
+        """Wait for the thread; apply its batch again if it failed.
+
+        The failure of the second attempt is raised.
+        """
         handed, self._handed = self._handed, None
         if handed is not None:
             if handed.exception() is None:
@@ -377,12 +395,12 @@ class SqlSink(Sink):
                 handed.result()
             log.debug("a batch is applied again", exc_info=handed.exception())
             self._undo()
-        if self._pending is not None:  # still so where a conflict broke off the second try
+        if self._pending is not None:  # also after a conflict in the second attempt
             self._apply(*self._pending)
             self._pending = None
 
     def _finish_or_fail(self) -> None:
-        """Finish for a flush, which nobody repeats."""
+        """Finish for a flush, which the engine does not repeat."""
         try:
             self._finish()
         except Exception as error:
@@ -396,11 +414,14 @@ class SqlSink(Sink):
             raise failure from error
 
     def _undelivered(self, part: TransactionPart) -> TransactionPart | None:
-        """Return what of ``part`` is not here yet, None if all is. Raises: SqlTransactionGap."""
+        """Return the changes of ``part`` that the target lacks, None for none.
+
+        Raises: SqlTransactionGap.
+        """
         if part.commit_lsn < self._skip_below:
             return None
         if part.starts and self._begun and self._open_commit is not None:
-            self._undo()  # its first delivery broke off
+            self._undo()  # its first delivery was aborted
         stored = self._stored
         if stored is not None and stored.commit_lsn == part.commit_lsn and stored.index:
             part = _behind(part, stored.index)
@@ -444,7 +465,7 @@ class SqlSink(Sink):
             self._commit(batch.position)
 
     def _empty(self, part: SnapshotRows) -> None:
-        """Make or find the table of ``part``, and empty it when the snapshot comes to it."""
+        """Find or create the table of ``part``; empty it at its first rows."""
         shape = self._shapes.read(part.relation)
         if shape is not None and shape.name not in self._emptied:
             self._emptied.add(shape.name)
@@ -456,13 +477,18 @@ class SqlSink(Sink):
             self._applier.load(shape, part.rows, self._read_by(part))
 
     def _read_by(self, part: SnapshotRows, lsn: int = 0) -> VersionCause:
-        """Return what rows that were read begin by; ``lsn`` is that of the changes before them, for a
-        snapshot that has none of its own."""
+        """Return the cause of versions of rows that were read.
+
+        ``lsn`` is that of the changes before them, for a snapshot without one of its own.
+        """
         at = lsn if part.lsn is None else part.lsn
         return VersionCause(at, part.ts, committed=False)
 
     def _load_what_fits(self, pieces: list[SnapshotRows]) -> None:
-        """Load rows. Raises: RecordsRefused, and none was."""
+        """Load rows.
+
+        Raises: RecordsRefused, and no row was loaded.
+        """
         try:
             with self._target.attempt():
                 for part in pieces:
@@ -476,7 +502,10 @@ class SqlSink(Sink):
     # --- transactions of the target ---------------------------------------------------------------
 
     def _apply(self, parts: Parts, position: Position | None, *, durable: bool = False) -> None:
-        """Apply ``parts``, and commit them with ``position``; None: the transaction stays open."""
+        """Apply ``parts`` and commit ``position``.
+
+        Without a position the transaction stays open.
+        """
         if not self._target.transactional_ddl:
             self._bind_ahead(parts)
         midway = self._begun
@@ -505,13 +534,15 @@ class SqlSink(Sink):
             len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
             for part in parts
         )
-        if position is not None:  # what comes again from an older offset moves nothing back
+        if position is not None:  # changes from an older offset must not move the position back
             position = position if self._stored is None else max(position, self._stored)
             self._commit(position, durable=durable)
 
     def _bind_ahead(self, parts: Parts) -> None:
-        """Make and alter tables before the transaction that needs them, where DDL ends one. One that is
-        under way is split there."""
+        """Create and alter tables first where DDL ends a transaction.
+
+        A transaction that is open is split there.
+        """
         shapes = self._applier.unbound(parts)
         if not shapes:
             return
@@ -524,7 +555,7 @@ class SqlSink(Sink):
         self._target.commit()
 
     def _fold(self, parts: Parts) -> None:
-        """Apply ``parts`` as what they come to."""
+        """Apply the net changes of ``parts``."""
         applier, lsn = self._applier, 0 if self._stored is None else self._stored.end_lsn
         for part in parts:
             if isinstance(part, TransactionPart):
@@ -537,15 +568,20 @@ class SqlSink(Sink):
         applier.settle()
 
     def _in_pieces(self, parts: Parts, apply: Callable[[Part], None]) -> None:
-        """Apply ``parts`` in pieces. Raises: RecordsRefused with those that cannot be."""
+        """Apply ``parts`` in pieces.
+
+        Raises: RecordsRefused with the refused changes.
+        """
         take_in_pieces(
             parts, apply, target=self._target, failure=self._failure, forget=self._forget
         )
 
     def _carefully(self, parts: Parts, *, midway: bool) -> None:
-        """Apply ``parts`` change by change, as the source did. Raises: SinkError that names the first one
-        that cannot be: RecordsRefused, where it may be left out, and nothing came before that a
-        transaction without savepoints would lose."""
+        """Apply ``parts`` change by change, as the source did.
+
+        Raises: SinkError for the first refused change. It is RecordsRefused if the change may be
+        left out and a transaction without savepoints loses no earlier batch.
+        """
         applier = self._applier
         for part in parts:
             if isinstance(part, SnapshotRows):
@@ -579,7 +615,7 @@ class SqlSink(Sink):
             self._begun, self._rows_open = True, 0
 
     def _commit(self, position: Position, *, durable: bool = False) -> None:
-        """Commit with ``position``. What is not ``durable`` is so after the next `flush`."""
+        """Commit ``position``, at the latest durable after the next `flush`."""
         durable = durable or self._snapshot or not self._target.lazy_commits
         self._books.store(position)
         if self._replays:
@@ -612,14 +648,17 @@ class SqlSink(Sink):
             )
 
     def _undo(self) -> None:
-        """Undo the target's transaction, and what is known from it."""
+        """Undo the target's transaction and forget its effects."""
         self._target.rollback()
         self._forget()
         self._begun = self._snapshot = False
         self._open_commit = self._stored.commit_lsn if self._stored and self._stored.index else None
 
     def _again(self, *, midway: bool) -> None:
-        """Begin the same anew; ``midway``: the transaction holds what came before, and goes on."""
+        """Begin again after a failed attempt.
+
+        With ``midway`` the transaction has earlier batches, so it stays open.
+        """
         if not midway:
             self._target.rollback()
             self._target.begin()
@@ -630,13 +669,13 @@ class SqlSink(Sink):
         self._tables.forget_relation(oid)
 
     def _forget(self) -> None:
-        """Forget what is known from what was undone."""
+        """Forget what was read within an undone transaction."""
         self._applier.forget()
         self._tables.forget()
         self._books.forget()
 
     def _closed_by(self, error: Exception) -> SinkError:
-        """Let go; return what ``error`` means, told by the connection as it was."""
+        """Disconnect and translate ``error``, which needs the connection."""
         try:
             return self._failure(error)
         finally:
@@ -654,6 +693,6 @@ class SqlSink(Sink):
 
 
 def _behind(part: TransactionPart, index: int) -> TransactionPart:
-    """Return ``part`` without changes of the wire before ``index``."""
+    """Return ``part`` from change number ``index`` on."""
     kept = bisect_left(part.numbers(), index)
     return part.split(kept)[1] if kept else part

@@ -1,4 +1,4 @@
-"""The target's tables: found, made, and kept in step with the source's."""
+"""Find and create the target's tables, and follow the source's DDL."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,10 +30,13 @@ log = logging.getLogger(__name__)
 
 
 class TargetTables:
-    """Binds shapes to tables of the target. What of the target is not there is made where evolution is
-    ``basic``: tables, columns, wider types, new names of what the source renamed. Nothing is dropped: a
-    column whose source is gone stays, and so does one that another of its name took the place of, under
-    another name. What was there when it was bound last is missed, unless the run ``repairs``."""
+    """Bind shapes to tables of the target.
+
+    With evolution ``basic`` missing tables and columns are created, types widened, and renames
+    followed. Nothing is dropped: the column of a dropped one stays, under another name if a new
+    column has its name. A table or column that was bound before must exist, unless the run
+    ``repairs``.
+    """
 
     def __init__(
         self,
@@ -46,39 +49,41 @@ class TargetTables:
         self._target, self._books, self._properties = target, books, properties
         self._rebuilds = repairs
         self._bound: dict[TargetShape, BoundTable] = {}
+        # The OID and name of the relation that owns each table.
         self._sources: dict[TargetName, tuple[int, str]] = {}
-        """Who has a table of the target, as long as this lives: the source's OID and name."""
         self._shape_of: dict[int, TargetShape] = {}
         self._alike_of: dict[int, KnownTable] | None = None
+        # The metadata that was read last, with its OIDs by folded names.
         self._alike: dict[TargetName, set[int]] = {}
-        """What of the books was looked at, and its OIDs by folded names."""
 
     def forget(self) -> None:
-        """Look at the target anew from now on."""
+        """Read the target again from now on."""
         self._bound.clear()
         self._shape_of.clear()
 
     def rebuild(self) -> None:
-        """Make anew what is missing from now on: a snapshot brings every row."""
+        """Create missing tables again: a snapshot reads every row."""
         self._rebuilds = True
 
     def is_bound(self, shape: TargetShape) -> bool:
-        """Tell whether `of` only looks up."""
+        """Return whether `of` has the table without a query."""
         return shape in self._bound
 
     def forget_relation(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone; the target's table stays."""
+        """Forget a dropped relation; the target's table stays."""
         shape = self._shape_of.pop(oid, None)
         if shape is not None:
             self._bound.pop(shape, None)
 
     def of(self, shape: TargetShape) -> BoundTable:
-        """Return the table for ``shape``. Raises: SqlNameTaken, SqlColumnMissing, SqlTableUnfit, and what
-        the driver raises."""
+        """Return the table for ``shape``.
+
+        Raises: SqlNameTaken, SqlColumnMissing, SqlTableUnfit; exceptions of the driver.
+        """
         found = self._bound.get(shape)
         if found is None:
             found = self._bind(shape)
-            # other versions of the table stood for columns that may have other names now
+            # Columns may have been renamed, so an earlier version must be bound again.
             before = self._shape_of.get(shape.relation.oid)
             if before is not None:
                 self._bound.pop(before, None)
@@ -143,7 +148,10 @@ class TargetTables:
     def _require_there(
         self, shape: TargetShape, described: TargetDescription | None, known: KnownTable | None
     ) -> None:
-        """See that the target has what was bound before. Raises: SqlTableGone."""
+        """Check that the target has the bound table and columns.
+
+        Raises: SqlTableGone.
+        """
         if self._rebuilds or known is None or known.name != shape.name:
             return
         if described is None:
@@ -156,14 +164,20 @@ class TargetTables:
                 )
 
     def _require_exact(self, shape: TargetShape, described: TargetDescription) -> None:
-        """See that keys which differ at the source differ in the target. Raises: SqlTableUnfit."""
+        """Check that different keys of the source differ in the target.
+
+        Raises: SqlTableUnfit.
+        """
         for column in shape.key:
             existing = described.columns.get(column.name)
             if existing is not None and existing.collation:
                 raise inexact(self._target, shape.name, existing, self._target.type_for(column))
 
     def _claim(self, shape: TargetShape) -> None:
-        """Note whose the table is to be. Raises: SqlNameTaken, SqlColumnNameTaken."""
+        """Record the relation that owns the table.
+
+        Raises: SqlNameTaken, SqlColumnNameTaken.
+        """
         target, name, oid = self._target, shape.name, shape.relation.oid
         if target.folds_columns:
             for one, other in _alike(column.name for column in shape.columns):
@@ -189,7 +203,7 @@ class TargetTables:
                 )
 
     def _known_alike(self) -> dict[TargetName, set[int]]:
-        """Return the OIDs of known tables by the names by which the target knows them."""
+        """Return the OIDs of bound tables by folded names."""
         if self._alike_of is not self._books.known:
             self._alike_of, self._alike = self._books.known, {}
             for oid, known in self._alike_of.items():
@@ -203,8 +217,10 @@ class TargetTables:
         return TargetName(name.schema and name.schema.lower(), name.name.lower())
 
     def _described(self, shape: TargetShape) -> TargetDescription | None:
-        """Return what the target has of the name of ``shape``, with columns called as the shape calls
-        them where case makes no difference."""
+        """Return the description of the table of ``shape``.
+
+        Columns have the shape's names where case makes no difference.
+        """
         found = self._target.describe(shape.name)
         if found is None or not self._target.folds_columns:
             return found
@@ -251,7 +267,7 @@ class TargetTables:
     def _evolve(
         self, shape: TargetShape, described: TargetDescription, known: KnownTable | None
     ) -> bool:
-        """Give the table what ``shape`` has and it has not; tell whether anything was done."""
+        """Change the table to fit ``shape``; return whether it changed."""
         columns = dict(described.columns)
         done = self._rename_columns(shape, columns, known)
         for column in shape.columns:
@@ -287,7 +303,7 @@ class TargetTables:
     def _rename_columns(
         self, shape: TargetShape, columns: dict[str, ExistingColumn], known: KnownTable | None
     ) -> bool:
-        """Follow renames by the source's numbers of columns; those that swapped names too."""
+        """Follow renames by the source's column numbers, also of swapped names."""
         if known is None:
             return False
         wanted = {c.column.number: c.name for c in shape.columns if c.column.number is not None}
@@ -308,7 +324,7 @@ class TargetTables:
             self._rename(shape.name, columns, old, f"{old}_{number}")
         for old in [old for old, new in moved.items() if new in moved or new in columns]:
             if moved[old] in columns and moved[old] not in moved:
-                del moved[old]  # the target has a column of that name already
+                del moved[old]  # the target has a column with that name already
                 continue
             between = f"{old}_waltap_moves"
             self._rename(shape.name, columns, old, between)
@@ -325,7 +341,7 @@ class TargetTables:
         log.info("renamed column %s of %s to %s in the target", old, name, new)
 
     def renewed(self, shape: TargetShape) -> BoundTable:
-        """Return the table for ``shape``, whose rows a snapshot is about to replace."""
+        """Return the table for ``shape`` before a snapshot replaces its rows."""
         known = self._books.known.get(shape.relation.oid)
         if known is not None:
             self._books.note(shape.relation.oid, replace(known, types={}, stale=()))
@@ -336,7 +352,7 @@ class TargetTables:
     def _doubts(
         self, shape: TargetShape, types: dict[int, tuple[str, int]], known: KnownTable
     ) -> tuple[str, ...]:
-        """Return why rows of before may differ from the source's."""
+        """Return the reasons why older rows may differ from the source's."""
         stale = known.stale
         for column in shape.columns:
             number = column.column.number
@@ -377,7 +393,10 @@ class TargetTables:
 def inexact(
     target: SqlTarget, table: TargetName, column: ExistingColumn, type_: str
 ) -> SqlTableUnfit:
-    """Return what to raise of a key that takes different texts for the same; it should be of ``type_``."""
+    """Return the error for a key whose collation equates different texts.
+
+    ``type_`` is the type that the column needs.
+    """
     return SqlTableUnfit(
         f"{table} compares keys in {column.name} by the collation {column.collation}, for which different "
         "texts may be equal: rows would overwrite each other",
@@ -386,7 +405,7 @@ def inexact(
 
 
 def _alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Give pairs of names that differ in case only."""
+    """Yield pairs of names that differ in case only."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
