@@ -1,1 +1,1 @@
-"""The Parquet change log: a sink for waltap, and what reads it."""
+"""Sinks for change logs, files, HTTP and SQL, and their comparison with the source."""

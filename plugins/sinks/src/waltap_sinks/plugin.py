@@ -68,7 +68,7 @@ def _sql_commands() -> Any:
 
 @hookimpl
 def register_commands() -> Iterable[CommandSpec]:
-    """Contribute the commands of the change log and of SQL targets, and the comparison of all."""
+    """Contribute the commands of change logs, SQL targets and comparisons."""
     yield CommandSpec(
         name="changelog",
         summary="Look into a change log, and clean it up.",
@@ -90,7 +90,7 @@ def register_commands() -> Iterable[CommandSpec]:
 def choose_comparison(
     profile: "Profile", tables: "Sequence[str]", patience_s: float
 ) -> "Mapping[str, TableComparison] | None":
-    """Compare whatever can be read back by rows."""
+    """Compare destinations whose rows can be read back."""
     from waltap_sinks.comparison.commands import compared
 
     return compared(profile, tables, patience_s)

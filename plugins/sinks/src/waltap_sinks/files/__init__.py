@@ -1,1 +1,1 @@
-"""JSON lines as whole files in folders by table and day, on disks and in object stores."""
+"""Write whole files in folders by table and day, on disks and in object stores."""

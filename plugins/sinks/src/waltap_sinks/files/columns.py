@@ -1,4 +1,4 @@
-"""Changes on their way into Parquet files, by the folder that they go to."""
+"""Collect changes for Parquet files by folder."""
 
 import logging
 from typing import TYPE_CHECKING, Final
@@ -17,13 +17,15 @@ __all__ = ["GatheredColumns"]
 
 log = logging.getLogger(__name__)
 
+# From this number of rows on changes are converted to columns.
 UNCONVERTED_ROWS: Final = 16_384
-"""Changes of so many rows are made columns at once."""
 
 
 class GatheredColumns:
-    """Columns of the change log, by folder and version of the table: each is a file. ``bytes`` is what was
-    taken, about."""
+    """Collect columns of the change log by folder and table version.
+
+    Each group becomes a file.
+    """
 
     ending: Final = ".parquet"
 
@@ -33,30 +35,31 @@ class GatheredColumns:
         self.clear()
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone, but for its rows."""
+        """Forget a dropped relation, but not its rows."""
         self._versions.forget(oid)
 
     def clear(self) -> None:
-        """Drop everything that was taken."""
+        """Drop all rows."""
+        # The estimated size of the collected rows.
         self.bytes = self._unconverted = 0
         self._buffers: dict[tuple[str, str], TableBuffer] = {}
 
     def add(self, batch: Batch) -> None:
-        """Take the changes of ``batch``."""
+        """Add the changes of ``batch``."""
         hour = day_of(batch)
         for part in batch.parts:
             if isinstance(part, TransactionPart):
                 self._add_changes(part, hour)
             elif isinstance(part, SnapshotRows) and part.rows:
                 self._add_rows(part, hour, batch.position.end_lsn)
-        # a truncate has no bytes, and is one
+        # A truncate has no bytes, but must be written.
         self.bytes += max(estimated_bytes(batch), batch.events)
         self._unconverted += batch.events
         if self._unconverted >= UNCONVERTED_ROWS:
             self._convert()
 
     def take(self) -> "list[tuple[str, pa.Table, int]]":
-        """Return folder, rows and their count of what is there, and forget it."""
+        """Return and forget the folder, rows and row count of each file."""
         import pyarrow as pa
 
         self._convert()
@@ -70,7 +73,7 @@ class GatheredColumns:
         return found
 
     def content(self, rows: "pa.Table") -> bytes:
-        """Return the content of a file; the same for the same rows."""
+        """Return the content of a file, the same for the same rows."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -93,7 +96,10 @@ class GatheredColumns:
         buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
 
     def _buffer(self, relation: Relation, hour: str) -> TableBuffer | None:
-        """Return the buffer of a table's rows of this hour; None where it is not captured."""
+        """Return the buffer for a table's rows of this hour.
+
+        The result is None if the table is not captured.
+        """
         version = self._versions.of(relation)
         if version is None:
             return None

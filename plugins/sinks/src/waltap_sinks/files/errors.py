@@ -1,9 +1,11 @@
-"""What can go wrong with a folder of files; what filesystems refuse is `waltap.base.files.errors`.
+"""Define the errors of a folder of files.
+
+Errors of the file system are in `waltap.base.files.errors`.
 
 SinkError
 ├── FilesOfAnother      WT-5125   another pipeline writes there
-├── FilesDamaged        WT-5126   a commit is not what it should be
-└── FilesGone           WT-5127   what this pipeline committed is not there any more
+├── FilesDamaged        WT-5126   a commit cannot be read
+└── FilesGone           WT-5127   commits of this pipeline are missing
 """
 
 from waltap.errors import SinkError
@@ -23,7 +25,7 @@ class FilesOfAnother(SinkError):
 
 
 class FilesDamaged(SinkError):
-    """A commit cannot be read: nobody knows then which files count."""
+    """A commit cannot be read, so the committed files are unknown."""
 
     code = "WT-5126"
     remedy = (
@@ -32,7 +34,7 @@ class FilesDamaged(SinkError):
 
 
 class FilesGone(DestinationBehind):
-    """The folder has no commits, or older ones, though this pipeline has committed to it."""
+    """The folder lacks commits of this pipeline."""
 
     code = "WT-5127"
     remedy = (

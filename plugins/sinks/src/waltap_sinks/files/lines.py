@@ -1,4 +1,4 @@
-"""Lines on their way into files, by the folder that they go to."""
+"""Collect lines for files by folder."""
 
 import datetime as dt
 import gzip
@@ -20,18 +20,18 @@ _topic_of = attrgetter("topic")
 
 
 class FolderNames:
-    """Names folders. ``prefix``: what topics begin with, which {table} leaves out."""
+    """Name folders by topic or table, and hour."""
 
     def __init__(self, layout: str, prefix: str) -> None:
         self._layout, self._prefix = layout, f"{prefix}."
         self._known: dict[tuple[str, str], str] = {}
 
     def of_topic(self, topic: str, hour: str) -> str:
-        """Return the folder of a topic's records."""
+        """Return the folder for a topic's records."""
         return self.of(topic.removeprefix(self._prefix), topic, hour)
 
     def of(self, table: str, topic: str, hour: str) -> str:
-        """Return the folder of what came of ``table`` in ``hour``, as `day_of` gives it."""
+        """Return the folder for ``table`` in ``hour``, a result of `day_of`."""
         try:
             return self._known[topic, hour]
         except KeyError:
@@ -48,25 +48,25 @@ class FolderNames:
 
 
 class LineBlocks:
-    """Blocks of whole lines, by folder. ``bytes`` are those of all."""
+    """Collect blocks of whole lines by folder."""
 
     def __init__(self, folders: FolderNames, compression: str, *, values: bool) -> None:
-        """``values``: lines are values."""
+        """Collect records, or with ``values`` their values alone."""
         self._folders, self._compression, self._values = folders, compression, values
         self._lines = JsonLines()
         self.ending = ENDINGS[compression]
         self.clear()
 
     def forget(self, oid: int) -> None:
-        """A relation is gone; nothing is kept of relations."""
+        """Do nothing: lines keep no relation."""
 
     def clear(self) -> None:
-        """Drop everything that was taken."""
+        """Drop all lines."""
         self.bytes = 0
         self._blocks: dict[str, tuple[list[bytes | memoryview], list[int]]] = {}
 
     def add(self, batch: Batch) -> None:
-        """Take the records of ``batch``."""
+        """Add the records of ``batch``."""
         records = batch.records
         if not records:
             return
@@ -85,13 +85,13 @@ class LineBlocks:
                 self._keep(topic, hour, [b"\n".join([*values, b""])], len(values))
 
     def take(self) -> list[tuple[str, list[bytes | memoryview], int]]:
-        """Return folder, blocks and count of lines of what is there, and forget it."""
+        """Return and forget the folder, blocks and line count of each file."""
         taken = [(folder, blocks, sum(counts)) for folder, (blocks, counts) in self._blocks.items()]
         self.clear()
         return taken
 
     def content(self, blocks: list[bytes | memoryview]) -> bytes:
-        """Return the content of a file; the same for the same blocks."""
+        """Return the content of a file, the same for the same blocks."""
         data = b"".join(blocks)
         if self._compression == "gzip":
             return gzip.compress(data, GZIP_LEVEL, mtime=0)
@@ -111,8 +111,10 @@ class LineBlocks:
 
 
 def day_of(batch: Batch) -> str:
-    """Return the hour of the last commit in ``batch``, or of when its rows were read, in UTC:
-    ``2026-03-01T14``; that of now, where it has neither."""
+    """Return the hour of the batch's last commit in UTC, as 2026-03-01T14.
+
+    For a snapshot it is the hour of the read, and without either the present one.
+    """
     for part in reversed(batch.parts):
         stamp = 0
         if type(part) is TransactionPart:
@@ -126,5 +128,8 @@ def day_of(batch: Batch) -> str:
 
 
 def _value(text: str) -> str:
-    """Return ``text`` as the value of a folder name KEY=VALUE, as readers of such layouts decode it."""
+    """Return ``text`` as the value in a folder name KEY=VALUE.
+
+    Readers of such folders decode it.
+    """
     return urllib.parse.quote(text, safe=" .,@+")

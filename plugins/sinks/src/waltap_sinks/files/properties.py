@@ -1,4 +1,4 @@
-"""Properties of the sink of files."""
+"""Properties of the sink files."""
 
 import string
 from typing import Annotated, Final, Literal
@@ -31,7 +31,7 @@ def _layout(text: str) -> str:
 
 
 class FilesProperties(StorageProperties):
-    """Where the files lie, and when one ends."""
+    """The folder of the files, and their size and age."""
 
     path: str = declare(
         "path",

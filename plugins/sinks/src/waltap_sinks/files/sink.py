@@ -1,4 +1,15 @@
-"""The sink of files: lines, or rows, and their position become durable together, by one commit."""
+"""Write whole files and commit them with their position.
+
+::
+
+    table=public.orders/date=2026-03-01/0000000012-000000000153f2a8-0001.jsonl.gz
+    _waltap/commits/0000000012.json   a `FileCommit`, written atomically after its files
+    _waltap/begun.json                a `PendingCommit`, written before the first file
+
+A file's name has the number of its commit and the position behind which it begins. So changes that
+come again after a crash get the same name, and files of another history have another number:
+numbers are never reused.
+"""
 
 import contextlib
 import datetime as dt
@@ -41,44 +52,34 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# Commits of a folder of files: which files count, and the position that is theirs. Sans-IO.
-#
-# ::
-#
-# table=public.orders/date=2026-03-01/0000000012-000000000153f2a8-0001.jsonl.gz
-# _waltap/commits/0000000012.json `FileCommit`: appears behind its files, whole or not at all
-# _waltap/begun.json `PendingCommit`: the names of files, before the first of them appears
-#
-# A file's name is made of the number of the commit that it will be part of, and of the position
-# behind which it begins: what is delivered again after a crash gets the same name. A name tells a
-# file of another history apart by the number, which is never used again.
-
 VERSION: Final = 1
 COMMITS: Final = "_waltap/commits"
 BEGUN: Final = "_waltap/begun.json"
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """One file: where it is below the folder, its lines, and its bytes as they are stored."""
+    """Describe one file."""
 
+    # The path below the folder.
     path: str
     lines: int
+    # The size as stored.
     bytes: int
 
 
 class FileCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one commit added. ``positions``: how far each partition of the source has got with it.
-    ``snapshot``: an initial snapshot had begun and not ended, so that they are no place to go on from.
-    ``letters``: dead letters that the last replay delivered, in this commit or one before
-    (`Batch.replays`)."""
+    """Describe one commit."""
 
     version: int
     number: int
     pipeline: str
     at: str
+    # The position of each partition of the source.
     positions: dict[str, Position]
+    # An initial snapshot was unfinished, so the positions are no place to resume from.
     snapshot: bool = False
     files: tuple[WrittenFile, ...] = ()
+    # Dead letters of the last replay, in this commit or an earlier one (`Batch.replays`).
     letters: tuple[str, ...] = ()
 
     @property
@@ -88,20 +89,23 @@ class FileCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PendingCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that a commit is about to have: without that commit they count for nothing."""
+    """Name the files of a coming commit; without it they are discarded."""
 
     number: int
     paths: tuple[str, ...]
 
 
 def file_name(number: int, behind: Position | None, part: int, ending: str) -> str:
-    """Return the name of a file of commit ``number`` that begins ``behind`` a position."""
+    """Return the name of a file of commit ``number`` behind a position."""
     lsn = 0 if behind is None else behind.end_lsn
     return f"{number:010d}-{lsn:016x}-{part:04d}{ending}"
 
 
 def parse(data: bytes, path: str) -> FileCommit:
-    """Read a commit. Raises: FilesDamaged."""
+    """Read a commit.
+
+    Raises: FilesDamaged.
+    """
     try:
         found = msgspec.json.decode(data, type=FileCommit)
     except UNREADABLE as cause:
@@ -113,19 +117,20 @@ def parse(data: bytes, path: str) -> FileCommit:
 
 
 KEPT_COMMITS: Final = 1000
+# Files that are sent in parallel.
 UPLOADS: Final = 8
-"""Files that are sent at a time."""
 
+# A file's path, its argument of `content`, and its number of lines.
 Content = tuple[str, Any, int]
-"""Path of a file, what `content` makes its bytes of, how many lines."""
 
 
 class FilesSink(Sink):
-    """Writes JSON lines, or Parquet, as whole files, and commits them with their position.
+    """Write JSON lines or Parquet as whole files, committed with their position.
 
-    Life cycle: open, (write*, flush)*, close. `write` gathers lines by folder; `flush` writes a file for
-    each, then the commit, which names them. Exactly once: `open` removes files that no commit names and
-    returns the position of the last commit. Single-threaded; files go out by several threads at a time.
+    Life cycle: open, (write*, flush)*, close. `write` collects lines by folder. `flush` writes a
+    file for each folder, then the commit that names them. Exactly once: `open` removes files
+    without a commit and returns the position of the last commit. Single-threaded; several threads
+    send files.
     """
 
     capabilities = SinkCapabilities(
@@ -170,19 +175,20 @@ class FilesSink(Sink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Look whether the folder can be written, and is this pipeline's.
+        """Check that the folder is writable and belongs to this pipeline.
 
-        Raises: FilesUnavailable, FilesInUse, FilesOfAnother, FilesGone."""
+        Raises: FilesUnavailable, FilesInUse, FilesOfAnother, FilesGone.
+        """
         self._store.check(".lock")
         self._last(self._store.names(COMMITS))
         return [PreflightCheck.ok("sink files", self._store.location)]
 
     def open(self) -> Positions | None:
-        """Lock the folder, remove what no commit names, and return the position of the last commit.
+        """Lock the folder and return the position of the last commit.
 
-        Without a stored offset (``SinkContext.resumes``) that is another history's: files are only added.
-
-        Raises: FilesUnavailable, FilesInUse, FilesOfAnother, FilesDamaged, FilesGone.
+        Files without a commit are removed. Without a stored offset (``SinkContext.resumes``) the
+        position belongs to another history, and files are only added. Raises: FilesUnavailable,
+        FilesInUse, FilesOfAnother, FilesDamaged, FilesGone.
         """
         self._store.lock(".lock")
         self._fail_stop.reset()
@@ -191,7 +197,7 @@ class FilesSink(Sink):
         self._commits = self._store.names(COMMITS)
         last = self._last(self._commits)
         self._number = 0 if last is None else last.number
-        if self._context.repairs:  # numbers of commits that are gone are not used again
+        if self._context.repairs:  # numbers of lost commits are not reused
             self._number = max(self._number, self._known())
         self._remove_begun(last)
         if last is None or not self._context.resumes:
@@ -199,20 +205,23 @@ class FilesSink(Sink):
         self._in_snapshot = self._committed_in_snapshot = last.snapshot
         self._letters = last.letters
         if last.snapshot:
-            return None  # it goes on from what the offset has, or is taken anew
+            return None  # it resumes from the stored offset, or begins again
         self._committed = self._accepted = self._held = Positions(last.positions)
         return self._held or None
 
     def held(self) -> Positions | None:
-        """Return the position of the last commit, outside a snapshot."""
+        """Return the position of the last commit, None within a snapshot."""
         return None if self._committed_in_snapshot else self._committed or None
 
     def replayed(self) -> Collection[str]:
-        """Return what the last replay committed."""
+        """Return the dead letters of the last replay."""
         return self._letters
 
     def _last(self, names: list[str]) -> FileCommit | None:
-        """Return the newest commit. Raises: FilesDamaged, FilesOfAnother, FilesGone."""
+        """Return the newest commit.
+
+        Raises: FilesDamaged, FilesOfAnother, FilesGone.
+        """
         known = self._known()
         path = f"{COMMITS}/{names[-1]}" if names else ""
         last = parse(self._store.read(path), self._store.uri(path)) if path else None
@@ -228,7 +237,10 @@ class FilesSink(Sink):
         return last
 
     def _older(self, last: FileCommit | None, known: int) -> FilesGone:
-        """Return the error for a folder whose newest commit is ``last``, of ``known`` that were made."""
+        """Return the error for a folder that ends with ``last``.
+
+        This pipeline has made ``known`` commits.
+        """
         found = "no commits" if last is None else f"commits up to {last.number} only"
         has = Positions() if last is None else Positions(last.positions)
         return self._gone(f"has {found}; this pipeline has made {known}", has)
@@ -243,13 +255,13 @@ class FilesSink(Sink):
         )
 
     def _remove_begun(self, last: FileCommit | None) -> None:
-        """Remove files of a commit that a crash has prevented: their lines come again."""
+        """Remove the files of an aborted commit; their lines come again."""
         if BEGUN.rpartition("/")[2] not in self._store.names("_waltap"):
             return
         try:
             begun = msgspec.json.decode(self._store.read(BEGUN), type=PendingCommit)
         except UNREADABLE:
-            return  # it appears whole: somebody else's
+            return  # it is written atomically, so another program wrote it
         if last is not None and begun.number <= last.number:
             return
         for path in begun.paths:
@@ -259,7 +271,7 @@ class FilesSink(Sink):
         )
 
     def close(self) -> None:
-        """Let go of the folder; writes nothing. May be called twice."""
+        """Unlock the folder; write nothing. May be called twice."""
         self._store.forget_unsynced()
         self._gathered.clear()
         self._store.unlock()
@@ -267,9 +279,9 @@ class FilesSink(Sink):
     # --- taking batches ---------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Take the records of ``batch``; what is too much for memory goes to files that do not count yet.
+        """Collect the records of ``batch``.
 
-        Raises: FilesUnavailable.
+        Too many for memory go to files that their commit will name. Raises: FilesUnavailable.
         """
         self._fail_stop.check()
         if was_delivered(batch, self._held):
@@ -287,14 +299,14 @@ class FilesSink(Sink):
                 self._send()
 
     def _drop(self) -> None:
-        """Forget rows of a snapshot that broke off and is taken anew, as far as no commit has them."""
+        """Forget uncommitted rows of a snapshot that begins again."""
         self._gathered.clear()
         for file in self._written:
             self._store.delete(file.path)
         self._written = []
 
     def holds_back(self) -> bool:
-        """Tell whether the files are neither large nor old enough to be written."""
+        """Return whether the files are too small and too young to be written."""
         if self._since is None or self._written or self._context.stopping():
             return False
         waited = time.monotonic() - self._since
@@ -304,7 +316,7 @@ class FilesSink(Sink):
         )
 
     def flush(self) -> Positions | None:
-        """Write everything taken to files, and commit them; return the position.
+        """Write and commit all lines, and return the position.
 
         Raises: FilesUnavailable, FilesGone.
         """
@@ -318,7 +330,7 @@ class FilesSink(Sink):
         return self._accepted or None
 
     def _send(self) -> None:
-        """Write files; they do not count before their commit."""
+        """Write files without their commit."""
         if not self._gathered.bytes:
             return
         behind = next(iter(self._committed.values()), None)
@@ -346,7 +358,10 @@ class FilesSink(Sink):
         return WrittenFile(path, lines, len(data))
 
     def _commit(self) -> None:
-        """Commit behind the last commit, which is still there. Raises: FilesUnavailable, FilesGone."""
+        """Commit on top of the last commit, which must still exist.
+
+        Raises: FilesUnavailable, FilesGone.
+        """
         if self._commits and not self._store.has(f"{COMMITS}/{self._commits[-1]}"):
             names = self._store.names(COMMITS)
             raise self._older(self._last(names), self._number)
@@ -372,7 +387,10 @@ class FilesSink(Sink):
     # --- what is known of the folder --------------------------------------------------------------
 
     def _keep(self, number: int) -> None:
-        """Note in the pipeline's own state how far it has committed; what fails is only a check."""
+        """Store the number of the last commit in the state folder.
+
+        It serves a check only, so errors are ignored.
+        """
         with contextlib.suppress(OSError):
             private_folder(self._note.parent)
             draft = self._note.with_suffix(".new")
@@ -381,7 +399,7 @@ class FilesSink(Sink):
             draft.replace(self._note)
 
     def _known(self) -> int:
-        """Return the number of the last commit that this pipeline made here, 0 where it is not known."""
+        """Return the number of this pipeline's last commit, 0 if unknown."""
         try:
             place, _, number = self._note.read_text().rpartition("\n")
             return int(number) if place == self._store.path("") else 0
@@ -390,7 +408,7 @@ class FilesSink(Sink):
 
     @contextlib.contextmanager
     def _placed(self) -> Iterator[None]:
-        """Let a failure say up to where what was delivered is durable."""
+        """Add the durable position to the message of a failure."""
         try:
             yield
         except FilesUnavailable as error:

@@ -1,1 +1,1 @@
-"""The sink ``http``: records as requests, one each or many."""
+"""Send records as HTTP requests, one or many in each."""

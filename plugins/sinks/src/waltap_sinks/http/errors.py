@@ -1,4 +1,4 @@
-"""What may go wrong between the sink ``http`` and its address."""
+"""Define the errors of the sink http."""
 
 from waltap.errors import RetryVerdict, SinkError
 
@@ -6,7 +6,7 @@ __all__ = ["HttpLoginRefused", "HttpRefused", "HttpUnavailable"]
 
 
 class HttpUnavailable(SinkError):
-    """The address does not answer, or answers that it cannot take requests now."""
+    """The address does not answer, or cannot take requests now."""
 
     code = "WT-5601"
     retry = RetryVerdict.SAME_BATCH
@@ -18,7 +18,7 @@ class HttpUnavailable(SinkError):
 
 
 class HttpRefused(SinkError):
-    """The address refuses a request: another try would not help."""
+    """The address refuses a request; another try would not help."""
 
     code = "WT-5602"
     remedy = (
@@ -30,17 +30,17 @@ class HttpRefused(SinkError):
 
     @property
     def of_a_record(self) -> bool:
-        """Tell whether what was sent is called wrong, not the address, or who sends."""
+        """Return whether the address calls the content wrong."""
         return self.fields.get("status") in {400, 409, 413, 415, 422}
 
     @property
     def too_large(self) -> bool:
-        """Tell whether less at a time might be taken."""
+        """Return whether a smaller request may be accepted."""
         return self.fields.get("status") == 413
 
 
 class HttpLoginRefused(SinkError):
-    """The address, or the one that gives tokens, refuses who we are."""
+    """The address, or the one that issues tokens, refuses the login."""
 
     code = "WT-5603"
     remedy = (

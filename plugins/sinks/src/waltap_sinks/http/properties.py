@@ -1,4 +1,4 @@
-"""What the sink ``http`` can be told."""
+"""Properties of the sink http."""
 
 from typing import Literal, Self
 
@@ -11,7 +11,7 @@ __all__ = ["HttpProperties"]
 
 
 class HttpProperties(Properties):
-    """Where records are posted to, in which form, and as whom."""
+    """The address of records, their form, and the login."""
 
     url: str = declare(
         "url",

@@ -1,4 +1,4 @@
-"""From records to requests. Sans-IO."""
+"""Turn records into requests. Sans-IO."""
 
 import base64
 import zlib
@@ -13,17 +13,18 @@ from waltap.encoders.json.lines import JsonLines
 __all__ = ["HttpRequest", "lanes", "packer"]
 
 JSON: Final = "application/json"
+# The prefix of headers in Kafka's binding of CloudEvents; the HTTP binding has a dash.
 CLOUD_EVENTS: Final = "ce_"
-"""How Kafka's binding of CloudEvents begins the names of headers; that of HTTP has a dash."""
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A body with its headers; ``topic`` is that of its first record, for messages. ``held`` are the
-    records that it is made of."""
+    """Hold a body with its headers."""
 
     body: bytes
     headers: dict[str, str]
+    # The topic of the first record, for messages.
     topic: str
+    # The records in the body.
     held: Sequence[Record] = ()
 
 
@@ -31,7 +32,10 @@ Pack = Callable[[Sequence[Record]], Iterator[HttpRequest]]
 
 
 def lanes(records: Iterable[Record], count: int) -> list[list[Record]]:
-    """Share ``records`` among ``count`` lists, those of one topic and key in the same one, in order."""
+    """Distribute ``records`` among ``count`` lists by topic and key.
+
+    Each list keeps the order.
+    """
     if count == 1:
         return [list(records)]
     shared: list[list[Record]] = [[] for _ in range(count)]
@@ -50,8 +54,10 @@ def packer(
     encode: bool = True,
     tombstones: bool = False,
 ) -> Pack:
-    """Return what makes requests of records, in their order. ``body`` and the rest as the properties of
-    the sink have them."""
+    """Return the conversion of records to requests, in order.
+
+    The arguments are properties of the sink.
+    """
     if body == "record":
         return lambda records: _singles(records, prefix, encode=encode, tombstones=tombstones)
     line = JsonLines().line
@@ -122,7 +128,7 @@ def _header(header: Header, prefix: str, *, encode: bool) -> tuple[str, str]:
 
 
 def _unquoted(value: bytes) -> str:
-    """Return the text of a header whose value may be rendered as JSON."""
+    """Return the text of a header whose value may be JSON."""
     if value[:1] == b'"':
         return str(msgspec.json.decode(value))
     return value.decode("utf-8", "replace")
@@ -133,7 +139,7 @@ def _value(value: bytes, *, encode: bool) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text as HTTP can have it: what is beyond ASCII, or not to be seen, percent-encoded."""
+    """Return a text for HTTP: characters outside of printable ASCII are percent-encoded."""
     kept = (c if " " <= c <= "~" and c != "%" else _percent(c) for c in text)
     return "".join(kept)
 
@@ -143,7 +149,7 @@ def _percent(character: str) -> str:
 
 
 def _token(name: str) -> str:
-    """Return a header's name as HTTP can have it."""
+    """Return a header's name with valid characters."""
     return "".join(
         c if c.isascii() and (c.isalnum() or c in "!#$&'*+.^_`|~-") else "_" for c in name
     )

@@ -1,4 +1,4 @@
-"""Databases as destinations: rows as the source has them, and the position, in one transaction."""
+"""Write rows to databases, with the position in the same transaction."""
 
 from importlib import import_module
 from typing import Any
@@ -9,7 +9,7 @@ _MODULES = {"SqlProperties": "properties", "SqlSink": "sink"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only then: SQLAlchemy takes its time."""
+    """Import on first use: SQLAlchemy is slow to load."""
     if name not in _MODULES:
         raise AttributeError(name)
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,28 +1,28 @@
-"""What can go wrong with a database as destination.
+"""Define the errors of a database as destination.
 
 SinkError
 ├── SqlUnreachable         WT-5701   it does not answer, or ended the connection
-├── SqlRefused             WT-5702   it does not let us in, or not do it
-├── SqlConstraintViolated  WT-5703   a change breaks a constraint that the target has
-├── SqlColumnMissing       WT-5704   a column or table of the target is gone, and may not be made
+├── SqlRefused             WT-5702   it refuses the login or the action
+├── SqlConstraintViolated  WT-5703   a change breaks a constraint of the target
+├── SqlColumnMissing       WT-5704   a column or table is missing and may not be created
 ├── SqlValueUnfit          WT-5705   a value does not fit the target's column
-├── SqlTableUnfit          WT-5706   what has the table's name cannot be written as one
-├── SqlConflict            WT-5707   deadlock, lock timeout, serialization failure: again
+├── SqlTableUnfit          WT-5706   the object with the table's name cannot be written
+├── SqlConflict            WT-5707   deadlock, lock timeout, serialization failure
 ├── SqlFenced              WT-5708   another instance took over
-├── SqlCommitUnknown       WT-5709   the connection was lost in mid-commit
-├── SqlNameTaken           WT-5710   two tables of the source have one table of the target
+├── SqlCommitUnknown       WT-5709   the connection was lost during a commit
+├── SqlNameTaken           WT-5710   two tables of the source lead to one table
 ├── SqlFailed              WT-5711   the target refused a statement for another reason
 ├── SqlTransactionGap      WT-5712   a transaction arrived without its beginning
-├── SqlDriverMissing       WT-5713   the library that speaks with the database is not installed
-├── SqlConflictMidway      WT-5714   a conflict in the middle of a large transaction
-├── SqlReadOnly            WT-5715   it takes no changes at the moment: a standby, or made read-only
-├── SqlHistoryColumnTaken  WT-5716   a table has a column of the name that its history has one of
-├── SqlColumnNameTaken     WT-5717   two columns of a table have names that are one in the target
-├── SqlTableGone           WT-5718   a table or column that had rows is not there any more
-├── SqlChangeIgnored       WT-5719   the target took a change and did nothing: policies, triggers, rules
-├── SqlPositionChanged     WT-5720   the row of this pipeline is not the one that was committed last
+├── SqlDriverMissing       WT-5713   the driver is not installed
+├── SqlConflictMidway      WT-5714   a conflict within a large transaction
+├── SqlReadOnly            WT-5715   it is a standby or read-only
+├── SqlHistoryColumnTaken  WT-5716   a table has a column with the name of a history's own
+├── SqlColumnNameTaken     WT-5717   two columns have one name in the target
+├── SqlTableGone           WT-5718   a table or column that had rows is missing
+├── SqlChangeIgnored       WT-5719   the target ignored a change: policies, triggers, rules
+├── SqlPositionChanged     WT-5720   the stored position is not the committed one
 ├── SqlKeyUnfit            WT-5721   the target's type cannot hold a value of a key
-└── SqlFunctionFailed      WT-5722   a function of the target, such as a trigger's, finds no such name
+└── SqlFunctionFailed      WT-5722   a function of the target finds no such name
 """
 
 from waltap.errors import RetryVerdict, SinkError
@@ -54,7 +54,10 @@ __all__ = [
 
 
 class SqlUnreachable(SinkError):
-    """The target does not answer, or ended the connection; what was not committed comes again."""
+    """The target does not answer, or it ended the connection.
+
+    Changes that were not committed come again.
+    """
 
     code = "WT-5701"
     retry = RetryVerdict.RECONNECT
@@ -65,7 +68,7 @@ class SqlUnreachable(SinkError):
 
 
 class SqlRefused(SinkError):
-    """The target does not know the user, or does not allow what the sink does."""
+    """The target refuses the login or an action of the sink."""
 
     code = "WT-5702"
     remedy = (
@@ -76,8 +79,10 @@ class SqlRefused(SinkError):
 
 
 class SqlConstraintViolated(SinkError):
-    """A change that the source took breaks a constraint of the target: UNIQUE, CHECK, NOT NULL, a foreign
-    key to a table that is not captured, or an exclusion."""
+    """A change breaks a constraint of the target.
+
+    It is UNIQUE, CHECK, NOT NULL, an exclusion, or a foreign key to a table that is not captured.
+    """
 
     code = "WT-5703"
     remedy = (
@@ -87,8 +92,10 @@ class SqlConstraintViolated(SinkError):
 
 
 class SqlColumnMissing(SinkError):
-    """The target lacks a table or column that a change has, and schema.evolution does not allow to
-    make it."""
+    """The target lacks a table or column of a change.
+
+    schema.evolution does not allow the sink to create it.
+    """
 
     code = "WT-5704"
     remedy = (
@@ -98,7 +105,7 @@ class SqlColumnMissing(SinkError):
 
 
 class SqlValueUnfit(SinkError):
-    """A value of the source is too long, too large or of another kind than the target's column takes."""
+    """A value is too long, too large or of the wrong kind for its column."""
 
     code = "WT-5705"
     remedy = (
@@ -108,8 +115,11 @@ class SqlValueUnfit(SinkError):
 
 
 class SqlKeyUnfit(SinkError):
-    """The target's type of a key column cannot hold a value of the source: an infinite date, ``NaN``.
-    In another column it is null; a row that is known by null is never found again."""
+    """The target's type cannot hold a value of a key.
+
+    It is an infinite date or ``NaN``. Another column has null in its place, but a null key would never be
+    found again.
+    """
 
     code = "WT-5721"
     remedy = (
@@ -122,8 +132,10 @@ class SqlKeyUnfit(SinkError):
 
 
 class SqlTableUnfit(SinkError):
-    """The target has something of the table's name that rows cannot be put into by key: a view, or a table
-    without a unique index on the columns that identify a row."""
+    """The table cannot be written by key.
+
+    It is a view, or it has no unique index on the columns of the key.
+    """
 
     code = "WT-5706"
     remedy = (
@@ -133,7 +145,10 @@ class SqlTableUnfit(SinkError):
 
 
 class SqlTableGone(SinkError):
-    """A table or column that the sink wrote to is not in the target any more: its rows are lost."""
+    """A table or column that the sink wrote to is missing.
+
+    Its rows are lost.
+    """
 
     code = "WT-5718"
     loses = True
@@ -145,8 +160,10 @@ class SqlTableGone(SinkError):
 
 
 class SqlChangeIgnored(SinkError):
-    """The target takes a change and does nothing, or hides rows from it: row security, a trigger that
-    returns NULL, RAISE(IGNORE), or a rule that does something else instead."""
+    """The target ignores a change or hides rows.
+
+    The reason is row security, a trigger that returns NULL, RAISE(IGNORE), or an INSTEAD rule.
+    """
 
     code = "WT-5719"
     remedy = (
@@ -156,8 +173,10 @@ class SqlChangeIgnored(SinkError):
 
 
 class SqlFunctionFailed(SinkError):
-    """A function that the target calls for a change, as a trigger does, names a table or function that is
-    not there, or that waltap's session does not find: its search path is ``pg_catalog`` alone."""
+    """A function of the target finds no such table or function.
+
+    A trigger may call it. The search path of waltap's session is ``pg_catalog`` alone.
+    """
 
     code = "WT-5722"
     remedy = (
@@ -167,8 +186,10 @@ class SqlFunctionFailed(SinkError):
 
 
 class SqlConflict(SinkError):
-    """Another session of the target was in the way: a deadlock, a lock timeout, a
-    serialization failure. The transaction was undone and is tried again."""
+    """Another session caused a deadlock, a lock timeout or a serialization failure.
+
+    The transaction was undone and is tried again.
+    """
 
     code = "WT-5707"
     retry = RetryVerdict.SAME_BATCH
@@ -179,7 +200,7 @@ class SqlConflict(SinkError):
 
 
 class SqlConflictMidway(SqlConflict):
-    """The same, where earlier batches of a large transaction were undone too."""
+    """A conflict undid earlier batches of a large transaction, too."""
 
     code = "WT-5714"
     retry = RetryVerdict.RECONNECT
@@ -190,7 +211,10 @@ class SqlConflictMidway(SqlConflict):
 
 
 class SqlFenced(SinkError):
-    """Another instance of this pipeline has begun to write to the target: this one's work was undone."""
+    """Another instance of this pipeline writes to the target now.
+
+    The work of this instance was undone.
+    """
 
     code = "WT-5708"
     remedy = (
@@ -200,8 +224,11 @@ class SqlFenced(SinkError):
 
 
 class SqlPositionChanged(SinkError):
-    """The target's row of this pipeline is not the one that was committed last: somebody restored a backup
-    beneath the connection, or changed the row. The next `open` compares it with what was durable."""
+    """The stored position of this pipeline is not the one it committed last.
+
+    A backup was restored under the connection, or the row was changed. The next `open` compares it
+    with the durable position.
+    """
 
     code = "WT-5720"
     retry = RetryVerdict.RECONNECT
@@ -212,8 +239,10 @@ class SqlPositionChanged(SinkError):
 
 
 class SqlCommitUnknown(SinkError):
-    """The connection was lost while a transaction was being committed. The table of positions knows what
-    became of it: it is asked when the sink opens again."""
+    """The connection was lost during a commit.
+
+    The next `open` reads the result in the table of positions.
+    """
 
     code = "WT-5709"
     retry = RetryVerdict.RECONNECT
@@ -224,8 +253,11 @@ class SqlCommitUnknown(SinkError):
 
 
 class SqlNameTaken(SinkError):
-    """Two tables of the source lead to one table of the target, which may take names that differ in case
-    only for the same: SQLite, DuckDB, and MariaDB and MySQL with lower_case_table_names above 0 do."""
+    """Two tables of the source lead to one table of the target.
+
+    Names that differ in case only are the same in SQLite, in DuckDB, and in MariaDB and MySQL with
+    lower_case_table_names above 0.
+    """
 
     code = "WT-5710"
     remedy = (
@@ -238,8 +270,10 @@ class SqlNameTaken(SinkError):
 
 
 class SqlColumnNameTaken(SinkError):
-    """Two columns of a table have names that differ in case only, and the target takes them for the
-    same, as all but PostgreSQL do."""
+    """Two columns of a table have names that differ in case only.
+
+    All targets but PostgreSQL treat them as the same name.
+    """
 
     code = "WT-5717"
     remedy = (
@@ -248,14 +282,14 @@ class SqlColumnNameTaken(SinkError):
 
 
 class SqlHistoryColumnTaken(SinkError):
-    """A table has a column that is called as one that its history has of its own."""
+    """A table has a column with the name of its history's own column."""
 
     code = "WT-5716"
     remedy = "Set history.column.prefix to something that no column begins with, as h_."
 
 
 class SqlFailed(SinkError):
-    """The target refused a statement for a reason that has no error of its own here."""
+    """The target refused a statement for another reason."""
 
     code = "WT-5711"
     remedy = (
@@ -265,7 +299,7 @@ class SqlFailed(SinkError):
 
 
 class SqlTransactionGap(SinkError):
-    """The middle of a transaction arrived, but this sink has not seen its beginning."""
+    """The sink got the middle of a transaction without its beginning."""
 
     code = "WT-5712"
     retry = RetryVerdict.RECONNECT
@@ -273,7 +307,10 @@ class SqlTransactionGap(SinkError):
 
 
 class SqlReadOnly(SinkError):
-    """The target takes no changes: it is a standby, or was made read-only; what is committed stays."""
+    """The target is a standby or was made read-only.
+
+    Committed changes stay.
+    """
 
     code = "WT-5715"
     retry = RetryVerdict.RECONNECT
@@ -284,7 +321,7 @@ class SqlReadOnly(SinkError):
 
 
 class SqlDriverMissing(SinkError):
-    """The library that speaks with this kind of database is not installed."""
+    """The driver for this kind of database is not installed."""
 
     code = "WT-5713"
     remedy = "Install it: pip install {package}"

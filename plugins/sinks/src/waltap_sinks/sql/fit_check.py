@@ -1,4 +1,4 @@
-"""Whether the tables of a MariaDB or MySQL target hold what the source can: told before a start."""
+"""Check before a start that MariaDB or MySQL tables hold the source's rows."""
 
 import re
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ TEXTS: Final = """
     SELECT column_name, column_type, character_set_name FROM information_schema.columns
     WHERE table_schema = database() AND table_name = %s AND character_set_name IS NOT NULL
 """
+# Types whose values are short, or are no text in the target.
 SHORT: Final = frozenset(
     {
         *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "money", "uuid", "oid"),
@@ -28,11 +29,10 @@ SHORT: Final = frozenset(
         *("inet", "cidr", "macaddr", "macaddr8", "bytea"),
     }
 )
-"""Types whose values are short, or no text in the target."""
 
 
 def held(context: CheckContext) -> list[PreflightCheck]:
-    """Return what of the captured tables a MariaDB or MySQL target would refuse in mid-run."""
+    """Return the values that a MariaDB or MySQL target would refuse."""
     profile = context.profile
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
     mine = [
@@ -47,7 +47,7 @@ def held(context: CheckContext) -> list[PreflightCheck]:
         target_of(mine[0], SinkContext(pipeline=profile.name, state_dir=profile.engine.state_dir))
         relations = [each.relation for each in context.connector.plan(context.offset).tables]
     except WaltapError:
-        return []  # the check of the connector, or of the sink, says why
+        return []  # the check of the connector or of the sink reports it
     found = [check for relation in relations for check in _long_keys(relation)]
     for properties in mine:
         found += _of_target(properties, profile.name, profile.engine.state_dir, relations)
@@ -94,7 +94,7 @@ def _may_exceed(column: Column, most: int) -> bool:
 def _of_target(
     properties: SqlProperties, pipeline: str, folder: Path, relations: list[Relation]
 ) -> Iterator[PreflightCheck]:
-    """Yield what tables that are there do not take."""
+    """Yield the misfits of existing tables."""
     from waltap_sinks.sql.targets.mysql import MysqlTarget
 
     if "{topic}" in properties.table_format:
@@ -127,6 +127,6 @@ def _of_target(
     except Exception as error:
         if isinstance(error, SinkError) or not target.speaks(error):
             raise
-        # the check of the sink says why
+        # The check of the sink reports it.
     finally:
         target.close()

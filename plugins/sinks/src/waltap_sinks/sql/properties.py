@@ -1,4 +1,4 @@
-"""What the SQL sink can be told."""
+"""Properties of the sink sql."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ __all__ = ["SqlProperties"]
 
 
 class SqlProperties(Properties):
-    """The target, what its tables are called, and what changes become there."""
+    """The target, the names of its tables, and the effect of changes."""
 
     url: str = declare(
         "url",

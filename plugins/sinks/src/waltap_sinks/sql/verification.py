@@ -1,4 +1,4 @@
-"""A SQL target, opened for a comparison: nothing is written there."""
+"""Read a SQL target for a comparison."""
 
 import abc
 from collections.abc import Collection, Iterator, Sequence
@@ -29,7 +29,10 @@ PRIMARY = """
 
 
 def open_readable(properties: SqlProperties, pipeline: str) -> VerificationSource:
-    """Connect to the target of a pipeline. Raises: SinkError."""
+    """Connect to the target of a pipeline.
+
+    Raises: SinkError.
+    """
     target = target_of(properties, SinkContext(pipeline=pipeline, state_dir=Path()))
     books = SinkMetadata(
         target, TargetName.parsed(properties.position_table, schemas=target.schemas), pipeline
@@ -51,18 +54,18 @@ def open_readable(properties: SqlProperties, pipeline: str) -> VerificationSourc
 
 
 class _SqlSource(abc.ABC):
-    """What targets of all kinds share: the books tell which tables and columns there are."""
+    """Read the tables that the metadata names."""
 
     def __init__(self, target: SqlTarget, books: SinkMetadata) -> None:
         self._target, self._books = target, books
         self._described: dict[TargetName, TargetDescription | None] = {}
 
     def prepare(self) -> None:
-        """Set the session up."""
+        """Configure the session."""
 
     @abc.abstractmethod
     def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
-        """Return what a column is compared by."""
+        """Return the SQL of the source by which a column is compared."""
 
     @abc.abstractmethod
     def side(
@@ -71,7 +74,7 @@ class _SqlSource(abc.ABC):
         """Return columns of a table."""
 
     def close(self) -> None:
-        """Let go of the target."""
+        """Disconnect from the target."""
         self._target.close()
 
     def position(self) -> int | None:
@@ -80,7 +83,7 @@ class _SqlSource(abc.ABC):
         return None if found is None else found.end_lsn
 
     def tables(self) -> list[KeptTable]:
-        """Return the tables that the pipeline has bound, and that are still there."""
+        """Return the bound tables that still exist."""
         if self._books.read() is None and not self._books.made:
             return []
         return [
@@ -98,7 +101,7 @@ class _SqlSource(abc.ABC):
     def _removal(
         self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
     ) -> Iterator[str]:
-        """Give the statements that remove the rows with ``keys`` of a table."""
+        """Yield the statements that delete the rows of ``keys``."""
         place = self._target.quoted_table(name)
         names = [self._target.quoted(called) for called, _ in columns]
         for literals in sorted(self._literals(name, columns, keys)):
@@ -109,7 +112,7 @@ class _SqlSource(abc.ABC):
     def _literals(
         self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
     ) -> Iterator[tuple[str, ...]]:
-        """Give ``keys`` as SQL of the target."""
+        """Yield ``keys`` as literals of the target."""
 
     def _columns(self, table: KeptTable) -> TargetDescription | None:
         name = self._books.known[table.oid].name
@@ -122,14 +125,14 @@ class _SqlSource(abc.ABC):
         return described is None or called not in described.columns
 
     def key(self, name: TargetName) -> tuple[str, ...]:
-        """Return the columns that identify a row, () without."""
+        """Return the columns of the key, () if there is none."""
         described = self._target.describe(name)
         unique = () if described is None else described.unique
         return tuple(sorted(unique[0])) if unique else ()
 
 
 class _PostgresTarget(_SqlSource):
-    """A PostgreSQL target: types are the source's, so texts are as the servers cast them."""
+    """Compare texts of the server, since the types are the source's."""
 
     _target: "PostgresTarget"
 
@@ -165,7 +168,7 @@ class _PostgresTarget(_SqlSource):
 
 
 class _GenericTarget(_SqlSource):
-    """A target whose rows are read and hashed here."""
+    """Read the rows and hash them here."""
 
     _target: "GenericTarget"
 
@@ -193,7 +196,7 @@ class _GenericTarget(_SqlSource):
     def _literals(
         self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
     ) -> Iterator[tuple[str, ...]]:
-        # as they are kept: the text of the comparison is none of the target's for many types
+        # The text of the comparison is often no literal of the type, so read the values as stored.
         described = self._target.describe(name)
         assert described is not None
         readers = [reader_of(type_) for _, type_ in columns]

@@ -1,4 +1,4 @@
-"""PostgreSQL as target: its own text goes in as it came out, by COPY and by arrays."""
+"""Write to PostgreSQL with its own texts, by COPY and by arrays."""
 
 import contextlib
 import re
@@ -71,39 +71,40 @@ WIDER: Final = (
     ("real", "double precision"),
     ("date", "timestamp without time zone"),
 )
+# From this number of new rows on COPY is worth its round trips.
 COPY_ROWS: Final = 64
-"""From so many new rows on COPY is worth its round trips."""
 
+# Rows of one statement.
 AT_ONCE: Final = 10_000
-"""Rows of one statement."""
 
+# Rows of one write to COPY.
 PIECE_ROWS: Final = 1_000
-"""Rows of COPY that are written at a time."""
 
+# Types with smaller OIDs exist on every server.
 BUILT_IN: Final = 10_000
-"""OIDs below are of types that every server has."""
 
+# Settings of the sink's session besides those of every session.
 SESSION: Final = {
-    # where a policy would hide rows, the server refuses: else a DELETE matches nothing, in silence
+    # If a policy would hide rows, the server refuses access. Otherwise a DELETE would silently
+    # match nothing.
     "row_security": "off",
-    # keys are looked up in their index, also where the server does not know yet how large a table is
+    # Look up keys by their index, also while the server does not know the size of a new table.
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
     "plan_cache_mode": "force_generic_plan",
-    # what must be durable is committed so: all that was committed before it is durable with it
+    # A durable commit also makes all earlier commits durable.
     "synchronous_commit": "off",
 }
-"""What the sink's session has besides what each of ours has."""
 
 PATH: Final = b"SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]"
+# The schema of a table without one: the first of the user's path that has it.
 PLACE: Final = """
     SELECT s.name FROM unnest(%s::text[]) WITH ORDINALITY s(name, place)
       JOIN pg_namespace n ON n.nspname = s.name
       JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = %s
     ORDER BY s.place LIMIT 1
 """
-"""Where a table is whose schema nobody gave: the first of the user's own path that has it."""
 
 COLUMNS: Final = """
     SELECT c.relkind::text, a.attname::text, format_type(a.atttypid, a.atttypmod),
@@ -135,6 +136,8 @@ REFERENCES: Final = """
 """
 
 
+# Obstacles of a table: problem, remedy, whether it is certain, and the statements, by the letters
+# of pg_rewrite.
 OBSTACLES: Final = """
     SELECT 'row security applies to ' || current_user, CASE WHEN pg_has_role(c.relowner, 'usage')
         THEN format('ALTER TABLE %%s NO FORCE ROW LEVEL SECURITY', c.oid::regclass)
@@ -158,8 +161,6 @@ OBSTACLES: Final = """
       AND NOT t.tgisinternal AND t.tgtype & 3 = 3 AND t.tgenabled = ANY (%s)
       AND (l.lanname <> 'plpgsql' OR p.prosrc ~* 'return\\s+null')
 """
-"""What keeps rows from a table: why, what ends it, whether it surely does, and of which statements, by the
-letters that pg_rewrite has of them."""
 
 VERBS: Final = {"2": "UPDATE", "3": "INSERT", "4": "DELETE"}
 
@@ -169,10 +170,11 @@ MOMENT: Final = "timestamptz 'epoch' + {} * interval '1 microsecond'"
 
 
 class PostgresTarget(SqlTarget):
-    """A connection to a PostgreSQL server.
+    """Connect to a PostgreSQL server.
 
-    Rows are sent as arrays of text that a statement unnests and casts, many new ones by COPY. Where the
-    user may, the session has the role ``replica``: foreign keys and triggers are the source's affair.
+    Rows are arrays of text that a statement unnests and casts; many new rows go by COPY. If the
+    user may, the session has the role ``replica``, so that only the source checks foreign keys and
+    runs triggers.
     """
 
     lazy_commits = True
@@ -194,7 +196,7 @@ class PostgresTarget(SqlTarget):
         spare_pandas()
         self.close()
         url = sqlalchemy.make_url(self._properties.url).set(drivername="postgresql+psycopg")
-        # not an engine's connection: SQLAlchemy asks the catalogue first, along the user's path
+        # SQLAlchemy's own connection would query the catalogue along the user's search path.
         _, given = url.get_dialect()().create_connect_args(url)
         own = {"connect_timeout": 10, "application_name": f"waltap {self._pipeline}"[:63]}
         raw = self._raw = psycopg.connect(**{**given, **own}, autocommit=True)
@@ -209,10 +211,10 @@ class PostgresTarget(SqlTarget):
         raw.commit()
 
     def reads_whole_tables(self) -> None:
-        """Give up what of the session only fits who looks up keys."""
+        """Reset the settings that only help to look up keys."""
         own = {"row_security": SESSION["row_security"]}
         begin = beginning(self.raw.info.server_version, more=own)
-        # one message, and so one transaction: no statement is looked up along the user's path
+        # One message is one transaction, so no statement runs with the user's search path.
         self.raw.execute(f"RESET ALL; {begin}".encode())
 
     def close(self) -> None:
@@ -244,7 +246,7 @@ class PostgresTarget(SqlTarget):
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
         if self.raw.info.transaction_status is psycopg.pq.TransactionStatus.IDLE:
-            self.raw.execute("SELECT 1")  # else the block would be a transaction of its own
+            self.raw.execute("SELECT 1")  # otherwise the block would be a transaction of its own
         with self.raw.transaction():
             yield
 
@@ -262,7 +264,7 @@ class PostgresTarget(SqlTarget):
         return super().quoted_table(name)
 
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
-        # without parameters a % in a name is no placeholder
+        # Without parameters a % in a name is no placeholder.
         cursor = self.raw.execute(statement.encode(), parameters or None)
         return cursor.fetchall() if cursor.description else []
 
@@ -304,7 +306,7 @@ class PostgresTarget(SqlTarget):
         ]
 
     def type_for(self, column: TargetColumn) -> str:
-        """Return the same type where the target knows it, else text."""
+        """Return the source's type if the target has it, else text."""
         found = column.column
         kind = found.data_type
         if found.type_oid < BUILT_IN:
@@ -338,7 +340,7 @@ class PostgresTarget(SqlTarget):
         if missing is None:
             self.run(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {quoted} {type_}")
             return
-        value = sql.Literal(missing).as_string(self.raw)  # a constant: no row is written
+        value = sql.Literal(missing).as_string(self.raw)  # a constant default writes no rows
         self.run(f"ALTER TABLE {table} ADD COLUMN {quoted} {type_} DEFAULT {value}")
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} DROP DEFAULT")
 
@@ -380,7 +382,8 @@ class PostgresTarget(SqlTarget):
         statement = f"COPY {table.quoted} ({names}) FROM STDIN"
         with self.raw.cursor() as cursor:
             with cursor.copy(statement.encode()) as copy:
-                for some in chunks(rows, PIECE_ROWS):  # the server reads one while the next is made
+                # the server reads one piece while the next is made
+                for some in chunks(rows, PIECE_ROWS):
                     copy.write(copy_lines(texts(table, columns, some)))
             return cursor.rowcount
 
@@ -544,7 +547,7 @@ class PostgresTarget(SqlTarget):
         return SqlFailed(text, **fields)
 
     def _columns_told(self, error: BaseException, table: BoundTable | None) -> str:
-        """Return the columns that a message names by their type alone."""
+        """Return the columns of a type that a message names."""
         if table is None:
             return ""
         names = [c.existing.name for c in table.columns if f"type {c.existing.type}" in str(error)]
@@ -552,7 +555,10 @@ class PostgresTarget(SqlTarget):
 
 
 def _said(error: BaseException) -> str:
-    """Return what the server says, without values of rows, which stand behind ``: "``."""
+    """Return the server's message without values of rows.
+
+    Values follow ``: "``.
+    """
     if not isinstance(error, psycopg.Error) or error.diag.message_primary is None:
         return redacted(str(error).strip().partition("\n")[0]) or type(error).__name__
     text = re.sub(r': "(?:[^"]|"")*"', "", error.diag.message_primary)
@@ -560,19 +566,22 @@ def _said(error: BaseException) -> str:
 
 
 def _called(error: BaseException) -> str:
-    """Return the function, with its arguments, in which a statement failed; "" for none."""
+    """Return the function in which a statement failed, or "".
+
+    It has its arguments.
+    """
     context = error.diag.context if isinstance(error, psycopg.Error) else None
     found = re.search(r"^PL/\S+ function (.+?\(.*?\)) line", context or "", re.MULTILINE)
     return found[1] if found else ""
 
 
+# Messages of a server that refuses a login; the driver gives no SQLSTATE for them.
 REFUSALS: Final = (
     "authentication failed",
     "no pg_hba.conf entry",
     "does not exist",
     "permission denied",
 )
-"""What a server says that lets nobody in; the driver tells no SQLSTATE of it."""
 
 
 def _refused(error: BaseException) -> bool:
