@@ -1,6 +1,6 @@
-"""The change log: Parquet segments per table and manifests that publish them, by position.
+"""Write and read change logs: Parquet segments per table, and manifests.
 
-What reads and writes it is loaded when it is asked for: every run asks for the properties.
+Only the properties are loaded at once, since every run needs them.
 """
 
 from importlib import import_module

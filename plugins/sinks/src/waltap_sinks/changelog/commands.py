@@ -122,7 +122,10 @@ def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
 
 
 def _log(path: str) -> ChangeLog:
-    """Return the change log that a command names. Raises: as `named_store`."""
+    """Return the change log that a command names.
+
+    Raises: as `named_store`.
+    """
     from waltap_sinks.changelog.errors import ChangeLogMissing
     from waltap_sinks.changelog.verification import named_store
 

@@ -1,10 +1,11 @@
-"""Stretches: runs of a table's entries between which no change of the table is missing.
+"""Record which entries of a table follow each other without a gap.
 
-Whoever applies the log may build on that: a row that is inserted then meets none of its key. A stretch
-ends wherever a change may be missing: behind a position that was lost or passed over, where the
-publication was changed, where the table, or the log, was left out for a while, or transforms took changes
-away; and where a blocking snapshot reads a table, later than where its rows stand. What ends one need
-not write to the log: a file beside the manifests says which go on (`FILE`).
+Such entries have the same continuity id (a stretch). A reader of the log may rely on it: an
+inserted row then replaces none. A new id begins wherever a change may be missing: behind a lost or
+skipped position, after a change of the publication, after a run without the table or the log, and
+where transforms remove changes. A blocking snapshot needs one, too, since it reads a table later
+than the position of its rows. The log has nothing to write in these cases, so a file beside the
+manifests has the ids that continue.
 """
 
 import uuid
@@ -23,21 +24,26 @@ FILE: Final = "stretches.json"
 
 
 class _Continuity(msgspec.Struct, frozen=True, array_like=True):
-    """``said`` is what `PublicationCompleteness.of` said of the table."""
+    """Hold the id of a table and its completeness."""
 
     name: str
+    # The result of `PublicationCompleteness.of`.
     said: str
 
 
 class _StoredContinuities(msgspec.Struct, frozen=True):
-    """``others`` is `PublicationCompleteness.others` of the last start."""
+    """Define the content of the file."""
 
+    # `PublicationCompleteness.others` of the last start.
     others: str = ""
     tables: dict[str, _Continuity] = {}
 
 
 class TableContinuity:
-    """The stretches of one log's tables. Life cycle: open, (begins, of*, save)*."""
+    """Manage the continuity ids of one log.
+
+    Life cycle: open, (begins, of*, save)*.
+    """
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
@@ -48,7 +54,10 @@ class TableContinuity:
         self._reread = ""
 
     def open(self, *, goes_on: bool) -> None:
-        """Find those that go on, where any may. Raises: FilesUnavailable."""
+        """Read the stored ids; with ``goes_on`` they continue.
+
+        Raises: FilesUnavailable.
+        """
         self._known, self._coverage, self._others = {}, PublicationCompleteness(), ""
         self._passed = self._as_before = self._unsaved = False
         self._reread = ""
@@ -65,8 +74,11 @@ class TableContinuity:
     def begins(
         self, coverage: PublicationCompleteness, captures: Callable[[str, str], bool] | None = None
     ) -> None:
-        """Let those end that what comes now does not go on with; before anything is missing in the log, so
-        that no later run goes on with them. Raises: FilesUnavailable."""
+        """End the ids that the coming changes do not continue.
+
+        The file is written before any change may be missing, so no later run continues them. Raises:
+        FilesUnavailable.
+        """
         self._coverage, self._passed, self._reread = coverage, False, ""
         self._as_before = coverage.goes_on and coverage.others == self._others
         if coverage.others != self._others:
@@ -83,7 +95,10 @@ class TableContinuity:
         self.save()
 
     def end(self, table: str = "") -> None:
-        """Let all of them end, or that of ``table`` (schema.table). Raises: FilesUnavailable."""
+        """End the id of ``table`` (schema.table), or all.
+
+        Raises: FilesUnavailable.
+        """
         left = {n: s for n, s in self._known.items() if table not in {"", ".".join(_parts(n))}}
         if len(left) < len(self._known):
             self._known, self._unsaved = left, True
@@ -93,14 +108,17 @@ class TableContinuity:
         self.save()
 
     def reads_again(self, schema: str, table: str) -> None:
-        """Rows of a table come, up to the next transaction, that are of no stretch: they were read later
-        than where they stand, so that what was inserted between comes once more behind them. Raises:
-        FilesUnavailable."""
+        """End the id of a table that a blocking snapshot reads.
+
+        The rows come up to the next transaction and have no id. They were read later than their
+        position, so rows that were inserted in between come again behind them. Raises:
+        FilesUnavailable.
+        """
         self.end(f"{schema}.{table}")
         self._reread = _name(schema, table)
 
     def passes(self, commit_lsn: int) -> bool:
-        """Tell whether stretches may begin with this transaction, and could not with what came before."""
+        """Return whether the first ids may begin with this transaction."""
         begins, self._reread = bool(self._reread), ""
         if self._passed or commit_lsn < self._coverage.since:
             return begins
@@ -108,8 +126,11 @@ class TableContinuity:
         return True
 
     def of(self, schema: str, table: str, *, read: bool) -> str:
-        """Return the stretch of what comes now of a table, "" where something may be missing. ``read``:
-        rows that a snapshot reads now, which has seen everything up to now."""
+        """Return the id of a table's next entry.
+
+        It is empty if a change may be missing. With ``read`` a snapshot reads the rows now, so none
+        is missing.
+        """
         said, name = self._coverage.of(schema, table), _name(schema, table)
         if not said or name == self._reread:
             return ""
@@ -122,7 +143,10 @@ class TableContinuity:
         return self._known[name].name
 
     def save(self) -> None:
-        """Keep what goes on in a later run. Raises: FilesUnavailable."""
+        """Store the ids for later runs.
+
+        Raises: FilesUnavailable.
+        """
         if self._unsaved:
             noted = _StoredContinuities(others=self._others, tables=self._known)
             self._store.publish(FILE, msgspec.json.encode(noted) + b"\n")

@@ -1,18 +1,18 @@
-"""What can go wrong with a change log.
+"""Define the errors of a change log.
 
 SinkError
 ├── FilesUnavailable        WT-5101   its files cannot be read or written (`waltap.base.files.errors`)
-├── ChangeLogDamaged        WT-5102   a manifest or segment is not what it should be
+├── ChangeLogDamaged        WT-5102   a manifest or segment is damaged
 ├── FilesInUse              WT-5103   another process writes it (`waltap.base.files.errors`)
-├── ColumnNameTaken         WT-5104   a table has a column that is called like one of the log's
+├── ColumnNameTaken         WT-5104   a table has a column with the name of a log's own
 ├── TransactionGap          WT-5105   a transaction arrived without its beginning
-├── ChangeLogRetired        WT-5106   a reader asks for what was removed already
-├── ChangeLogGone           WT-5107   its folder was moved, deleted or emptied under the pipeline
-├── ChangeLogMissing        WT-5108   there is no change log where one is to be read
-├── ChangeLogOlder          WT-5109   it is an older copy: manifests that were published are missing
+├── ChangeLogRetired        WT-5106   a reader needs removed manifests
+├── ChangeLogGone           WT-5107   its folder was moved, deleted or emptied
+├── ChangeLogMissing        WT-5108   the folder has no change log
+├── ChangeLogOlder          WT-5109   it is an older copy without published manifests
 ├── ChangeLogOfAnother      WT-5110   another pipeline writes it
-├── ReaderUnknown           WT-5111   it has no reader of that name
-└── RowsElsewhere           WT-5112   rows of a snapshot went past it, right into tables
+├── ReaderUnknown           WT-5111   it has no reader with that name
+└── RowsElsewhere           WT-5112   rows of a snapshot went directly into tables
 """
 
 from waltap.errors import RetryVerdict, SinkError
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ChangeLogDamaged(SinkError):
-    """A file of the change log is not what its name and manifest promise."""
+    """A file of the change log contradicts its name or manifest."""
 
     code = "WT-5102"
     remedy = (
@@ -43,14 +43,14 @@ class ChangeLogDamaged(SinkError):
 
 
 class ColumnNameTaken(SinkError):
-    """A captured table has a column with the name of one of the log's own columns."""
+    """A captured table has a column with the name of the log's own column."""
 
     code = "WT-5104"
     remedy = "Rename it, or leave it out with column.exclude.list = {column}."
 
 
 class TransactionGap(SinkError):
-    """The middle of a transaction arrived, but this log has not seen its beginning."""
+    """The log got the middle of a transaction without its beginning."""
 
     code = "WT-5105"
     retry = RetryVerdict.RECONNECT
@@ -58,7 +58,7 @@ class TransactionGap(SinkError):
 
 
 class ChangeLogRetired(SinkError):
-    """A reader wants to go on where the change log has been cleaned up already."""
+    """A reader wants to resume at manifests that were removed."""
 
     code = "WT-5106"
     remedy = (
@@ -71,7 +71,7 @@ class ChangeLogRetired(SinkError):
 
 
 class ChangeLogGone(DestinationBehind):
-    """The folder that this pipeline wrote to is not there any more, or holds another log."""
+    """The folder of this pipeline is missing or holds another log."""
 
     code = "WT-5107"
     remedy = (
@@ -81,7 +81,10 @@ class ChangeLogGone(DestinationBehind):
 
 
 class ChangeLogOlder(DestinationBehind):
-    """The log ends before what this pipeline has published: an older copy was put in its place."""
+    """The log lacks manifests that this pipeline has published.
+
+    An older copy replaced it.
+    """
 
     code = "WT-5109"
     remedy = (
@@ -92,8 +95,10 @@ class ChangeLogOlder(DestinationBehind):
 
 
 class ChangeLogOfAnother(SinkError):
-    """Another pipeline wrote this log. Its mark is one position: of two pipelines that take turns, each
-    would leave out what lies below the other's."""
+    """Another pipeline wrote this log.
+
+    The log has one position. Of two pipelines in turn each would skip the changes below the other's.
+    """
 
     code = "WT-5110"
     remedy = (
@@ -103,7 +108,7 @@ class ChangeLogOfAnother(SinkError):
 
 
 class ChangeLogMissing(SinkError):
-    """A folder that is to be read as a change log is none."""
+    """The folder has no change log."""
 
     code = "WT-5108"
     remedy = (
@@ -113,7 +118,7 @@ class ChangeLogMissing(SinkError):
 
 
 class ReaderUnknown(SinkError):
-    """A reader is named that is not registered with the change log."""
+    """The change log has no reader with that name."""
 
     code = "WT-5111"
     remedy = (
@@ -123,7 +128,7 @@ class ReaderUnknown(SinkError):
 
 
 class RowsElsewhere(SinkError):
-    """A reader wants rows of a snapshot that executors of Spark wrote right into the tables."""
+    """A reader wants rows that Spark wrote directly into the tables."""
 
     code = "WT-5112"
     remedy = (

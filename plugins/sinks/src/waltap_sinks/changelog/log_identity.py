@@ -1,4 +1,4 @@
-"""Which change log this is, wherever it lies: an id in a file of its own, which moves with the log."""
+"""Identify a change log by a file that moves with it."""
 
 import uuid
 from typing import Final
@@ -19,9 +19,10 @@ class _LogIdentity(msgspec.Struct, frozen=True):
 
 
 def log_identity(store: FileStore) -> str:
-    """Return the id of the log in ``store``, "" where an earlier version wrote it last.
+    """Return the id of the log in ``store``.
 
-    Raises: ChangeLogDamaged, FilesUnavailable.
+    Logs of earlier releases have none; the result is then empty. Raises: ChangeLogDamaged,
+    FilesUnavailable.
     """
     if FILE not in store.names(""):
         return ""
@@ -32,16 +33,16 @@ def log_identity(store: FileStore) -> str:
 
 
 def make_log_identity(store: FileStore) -> str:
-    """Return the id of the log in ``store``, which gets one if it has none."""
+    """Return the id of the log in ``store``; create a missing one."""
     found = log_identity(store)
     if not found:
         store.publish(FILE, msgspec.json.encode(_LogIdentity(uuid.uuid4().hex)) + b"\n")
-        found = log_identity(store)  # of two that make one, the last is the log's
+        found = log_identity(store)  # of two concurrent writers the last one decides
     return found
 
 
 def same_place(one: str, other: str) -> bool:
-    """Tell whether two locations are written alike, but for slashes at the end."""
+    """Return whether two locations are equal but for slashes at the end."""
     return _plain(one) == _plain(other)
 
 

@@ -1,8 +1,8 @@
-"""Manifests: what one flush of whole transactions added to the change log. Sans-IO.
+"""Define manifests: the changes of one flush. Sans-IO.
 
-A manifest is one line of JSON. It names segments (Parquet files) that were complete and durable
-before it appeared, so whoever sees a manifest may read everything it names. Manifests form one
-chain: each names the mark of the one before it.
+A manifest is one line of JSON. It names segments (Parquet files) that were durable before it
+appeared, so a reader of the manifest may read all of them. Manifests form a chain: each names the
+position of the one before it.
 """
 
 import datetime as dt
@@ -31,110 +31,105 @@ __all__ = [
 ]
 
 VERSION: Final = 1
+# The version of manifests whose rows are partly elsewhere. Older readers would take these tables
+# for empty.
 ELSEWHERE: Final = 2
-"""The version of manifests that say of tables that their rows are elsewhere: who does not know that would
-take them for empty."""
 _SUM: Final = b',"crc32":"%08x"}\n'
 _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{6})\.json")
 
 
 class LogPosition(msgspec.Struct, frozen=True, order=True):
-    """A point of the change log; totally ordered. It stands for everything up to it.
+    """Define a point of the change log, in order.
 
-    ``epoch`` counts server histories: it grows when a pipeline starts over, because LSNs of two
-    histories cannot be compared. ``end_lsn`` is the end of the last whole transaction.
-    ``ordinal`` tells manifests apart that end at one LSN (parts of a snapshot).
+    It covers everything before it.
     """
 
+    # Grows when a pipeline starts over, since LSNs of two server histories cannot be compared.
     epoch: int
+    # The end of the last complete transaction.
     end_lsn: int
+    # Distinguishes manifests with the same LSN: parts of a snapshot.
     ordinal: int
 
     def __str__(self) -> str:
         return f"{self.epoch:04x}-{self.end_lsn:016x}-{self.ordinal:06x}"
 
 
+# The position before the first manifest.
 NOTHING: Final = LogPosition(0, 0, 0)
-"""The mark before the first manifest."""
 
 
 class ColumnEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One column of the source table: name, PostgreSQL type as the server writes it, the Arrow
-    type it has in the segments, and what is known of nullability.
-
-    ``number`` is the source's own (attnum): it stays when the column is renamed and is never given
-    to another. ``typmod`` is the type's modifier. ``default``: new rows get one. ``missing``: what
-    rows have that were there before the column was added, as Arrow writes the value (bytes in
-    hexadecimal). ``generated``: computed by the server, which may not send it.
-    """
+    """Describe one column of the source table."""
 
     name: str
     type: str
     arrow: str
     nullable: bool | None = None
+    # The source's attnum: it survives a rename and is never reused.
     number: int | None = None
     typmod: int = -1
+    # New rows get a default.
     default: bool = False
+    # The value of rows older than the column, as Arrow's text (bytes in hexadecimal).
     missing: str | None = None
+    # The server computes the column and may not send it.
     generated: bool = False
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """One Parquet file; ``path`` is relative to the log. Rows are in order of their position.
-
-    ``unpacked``: bytes of the values as Arrow holds them, 0 where that is not known. Packed, they may be a
-    thousandth."""
+    """Describe one Parquet file; its rows are in order."""
 
     path: str
     rows: int
     bytes: int
+    # Bytes of the values in Arrow, 0 if unknown. Compressed they may be a thousandth.
     unpacked: int = 0
 
 
 class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a manifest adds to one table under one schema. One table has several entries when its
-    schema changed on the way; they are in order.
+    """Describe the rows that a manifest adds to one table version.
 
-    ``key``: the columns that identify a row, () for a table without any (a multiset of rows).
-    ``fingerprint``: equal exactly where columns, types and key are, whatever is ``missing``.
-    ``operations``: rows by ``_op``. ``unchanged``: columns for which a row says that its value is
-    the earlier one.
-    ``moved``: rows that got a new key and at the same time have unchanged columns.
-    ``crossed``: in some transaction a row was deleted from a key under which a row had been put
-    before, by the same transaction. Which of two rows it was depends on whether the key was there
-    already (a deferrable key, two rows that change places) or not (put, then moved on).
-    ``misfits``: values by column that are null because the column's Arrow type cannot hold them.
-    ``missed``: the table was captured before, and not for a while until these rows.
-    ``generation``: for rows of a snapshot, which one; ``complete``: the table's rows of that
-    generation are all there, they replace everything the table held before. ``chunks``: the chunks of the
-    table that this adds, all their rows; ``restarts``: entries of the table and generation before this one
-    count for nothing. ``elsewhere``: the table's rows of that generation are in no segment. Whoever keeps
-    tables of this log has them read by others, and this is the name of what those read (`Sink.hand_over`);
-    the segment, without rows, tells the columns. ``stretch``: entries of the table with one name come
-    without a gap, no change of the table between or within them is missing
-    (`waltap_sinks.changelog.continuity`); "": nobody knows.
+    A table whose schema changed has several entries in order.
     """
 
     schema: str
     table: str
     oid: int
     identity: str
+    # The columns that identify a row; () for a table without a key (a multiset of rows).
     key: tuple[str, ...]
+    # Equal if columns, types and key are equal, whatever is ``missing``.
     fingerprint: str
     columns: tuple[ColumnEntry, ...]
     segments: tuple[Segment, ...] = ()
     rows: int = 0
+    # The number of rows by ``_op``.
     operations: dict[str, int] = {}
+    # Columns that some row leaves unchanged.
     unchanged: tuple[str, ...] = ()
+    # Rows with a new key and unchanged columns.
     moved: int = 0
+    # A transaction deleted a row from a key under which it had put a row before. The old row is the
+    # deleted one if the key existed (rows that change places), else the new one (put, then moved).
     crossed: bool = False
+    # Values by column that are null since the Arrow type cannot hold them.
     misfits: dict[str, int] = {}
+    # The table was not captured for a while before these rows.
     missed: bool = False
+    # The number of the snapshot that read the rows.
     generation: int | None = None
+    # All rows of the generation are in the log; they replace every earlier row of the table.
     complete: bool = False
+    # Chunks of the table whose rows are complete with this entry.
     chunks: tuple[int, ...] = ()
+    # Earlier entries of the table and generation are void.
     restarts: bool = False
+    # The rows of the generation are in no segment: executors read them into the tables
+    # (`Sink.hand_over`), under this name. The segment, without rows, has the columns.
     elsewhere: str = ""
+    # Entries with one id follow each other without a gap (`waltap_sinks.changelog.continuity`).
+    # Empty if unknown.
     stretch: str = ""
 
     @property
@@ -144,87 +139,94 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """That a manifest belongs to a snapshot. ``complete``: it is the last one of ``generation``. ``lsn``
-    and ``ts`` (µs since 1970 UTC, None where an earlier version wrote it) are those of its first piece."""
+    """Describe the snapshot of a manifest.
+
+    ``lsn`` and ``ts`` (µs since 1970 UTC) are those of its first piece. Earlier releases wrote no ``ts``.
+    """
 
     generation: int
     lsn: int | None
+    # The manifest is the last one of the generation.
     complete: bool
     ts: int | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step of the change log.
-
-    ``mark`` is where the log stands after it, ``previous`` where it stood before.
-    ``first_commit_ts`` and ``last_commit_ts`` are µs since 1970 UTC, None without transactions.
-    ``bucket`` is the folder (`bucket_of` the time of writing) it lies in. ``last_generation`` is
-    the number of the newest snapshot that the log has seen begin. ``pipeline`` is the name of the
-    pipeline that wrote it, "" where an earlier version did. ``offsets``, where changes came by way of
-    Kafka: topic → partition → the next offset, and the position (commit, LSN) of its newest event;
-    ``reads``: where those of its newest first snapshot stand, once there are others.
-    """
+    """Describe one step of the change log."""
 
     version: int
+    # The log's position with this manifest.
     mark: LogPosition
+    # The position before it.
     previous: LogPosition
+    # The manifest's folder, `bucket_of` its time.
     bucket: str
     transactions: int = 0
     rows: int = 0
+    # µs since 1970 UTC; None without transactions.
     first_commit_ts: int | None = None
     last_commit_ts: int | None = None
+    # The newest snapshot that has begun.
     last_generation: int = 0
+    # The pipeline that wrote it; earlier releases named none.
     pipeline: str = ""
     snapshot: SnapshotPart | None = None
     tables: tuple[TableEntry, ...] = ()
+    # For changes from Kafka: topic → partition → the next offset, and the position (commit, LSN) of
+    # its newest event.
     offsets: dict[str, dict[int, tuple[int, int, int]]] = {}
+    # The offsets of its newest first snapshot, if there are later ones.
     reads: dict[str, dict[int, int]] = {}
+    # The file that it was read from; not written.
     path: str = ""
-    """Where it was read from; not written."""
 
     @property
     def unfinished_snapshot(self) -> int | None:
-        """Return the generation of the snapshot that has not come to its end with this manifest."""
+        """Return the generation of the snapshot that this manifest leaves unfinished."""
         part = self.snapshot
         return None if part is None or part.complete else part.generation
 
     @property
     def elsewhere(self) -> frozenset[str]:
-        """Return the names of what others read, see `TableEntry.elsewhere`."""
+        """Return the names of rows that are elsewhere."""
         return frozenset(entry.elsewhere for entry in self.tables if entry.elsewhere)
 
     def encode(self) -> bytes:
-        """Return the manifest as one line of JSON, the checksum of what stands before it at its end."""
+        """Return the manifest as one line of JSON with its checksum."""
         version = ELSEWHERE if self.elsewhere else VERSION
         data = msgspec.json.encode(msgspec.structs.replace(self, path="", version=version))
         return data[:-1] + _SUM % zlib.crc32(data[:-1])
 
 
 def bucket_of(moment: dt.datetime) -> str:
-    """Return the folder of files written at ``moment`` (UTC): one for ten minutes.
+    """Return the folder of files written at ``moment`` (UTC).
 
-    Readers list the newest folder only, so that following a log costs the same however long it is.
+    It covers ten minutes. Readers list the newest folder only, so the cost of following a log does
+    not grow.
     """
     return moment.strftime("%Y%m%dT%H%M")[:-1]
 
 
 def manifest_name(previous: LogPosition, mark: LogPosition) -> str:
-    """Return the file name of the manifest that leads from ``previous`` to ``mark``.
+    """Return the name of the manifest from ``previous`` to ``mark``.
 
-    Names of one epoch sort in the order of the log.
+    Names of one epoch sort in the log's order.
     """
     start = previous.end_lsn if previous.epoch == mark.epoch else 0
     return f"{start:016x}-{mark.end_lsn:016x}-{mark.ordinal:06x}.json"
 
 
 def mark_of_name(epoch: int, name: str) -> LogPosition | None:
-    """Return the mark that a manifest's file name tells, None for another file."""
+    """Return the position in a manifest's name, None for another file."""
     match = _NAME.fullmatch(name)
     return None if match is None else LogPosition(epoch, int(match[2], 16), int(match[3], 16))
 
 
 def parse_manifest(data: bytes | str, path: str) -> Manifest:
-    """Read a manifest. Raises: ChangeLogDamaged."""
+    """Read a manifest.
+
+    Raises: ChangeLogDamaged.
+    """
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except UNREADABLE as cause:
@@ -237,8 +239,10 @@ def parse_manifest(data: bytes | str, path: str) -> Manifest:
 
 
 def _require_sum(data: bytes, path: str) -> None:
-    """See that a manifest is as it was written. Without a checksum it is of an earlier version, or
-    somebody wrote it anew. Raises: ChangeLogDamaged."""
+    """Check a manifest's checksum.
+
+    Earlier releases wrote none, nor does a user who edits it. Raises: ChangeLogDamaged.
+    """
     data = data.rstrip()
     at = len(data) - len(_SUM % 0) + 1
     told = data[at:]

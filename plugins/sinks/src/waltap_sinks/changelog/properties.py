@@ -1,4 +1,4 @@
-"""Properties of the change log sink."""
+"""Properties of the sink changelog."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ Compression = Literal["zstd", "snappy", "lz4", "none"]
 
 
 class ChangeLogProperties(StorageProperties):
-    """Where the change log lies and how large its pieces are."""
+    """The folder of the change log, and the size of its pieces."""
 
     path: str = declare(
         "path",
@@ -50,5 +50,5 @@ class ChangeLogProperties(StorageProperties):
 
     @property
     def changelog(self) -> str:
-        """Return where the change log lies: as every sink that writes one tells it."""
+        """Return the folder, under the name that all such sinks use."""
         return self.path

@@ -1,4 +1,4 @@
-"""What the log has of a snapshot that has not ended."""
+"""Track the chunks of an unfinished snapshot in the log."""
 
 from collections.abc import Iterable
 
@@ -7,20 +7,20 @@ from waltap_sinks.changelog.manifest import Manifest, SnapshotPart
 
 __all__ = ["ReadChunks"]
 
+# The chunks of most tables.
 _FIRST = frozenset((0,))
-"""The chunks of most tables."""
 
 
 class ReadChunks:
-    """Tables and chunks of one generation, by the table's OID, all of whose rows were taken. ``part`` is
-    what manifests say of the snapshot, None where none has been published."""
+    """Track the complete chunks and tables of one generation by OID."""
 
     def __init__(
         self, part: SnapshotPart | None = None, manifests: Iterable[Manifest] = ()
     ) -> None:
         manifests = list(manifests)
         if any(manifest.elsewhere for manifest in manifests):
-            part, manifests = None, []  # nobody has those rows any more
+            part, manifests = None, []  # the rows of an aborted snapshot elsewhere are lost
+        # The snapshot in the manifests; None if none is published.
         self.part = part
         self._chunks: dict[int, frozenset[int]] = {}
         self._complete: set[int] = set()
@@ -34,31 +34,31 @@ class ReadChunks:
                     self.completed(entry.oid)
 
     def has(self, oid: int, chunk: int) -> bool:
-        """Tell whether all rows of a chunk are there."""
+        """Return whether all rows of a chunk are in the log."""
         return chunk in self._chunks.get(oid, ())
 
     def has_all(self, oid: int) -> bool:
-        """Tell whether all rows of a table are there."""
+        """Return whether all rows of a table are in the log."""
         return oid in self._complete
 
     def ended(self, oid: int, chunk: int) -> None:
-        """Take note of a chunk."""
+        """Record a complete chunk."""
         known = self._chunks.get(oid)
         self._chunks[oid] = (
             _FIRST if known is None and not chunk else (known or frozenset()) | {chunk}
         )
 
     def completed(self, oid: int) -> None:
-        """Take note of the last chunk of a table."""
+        """Record the last chunk of a table."""
         self._complete.add(oid)
 
     def forget(self, oid: int) -> None:
-        """What there is of a table counts for nothing."""
+        """Discard the chunks of a table."""
         self._chunks.pop(oid, None)
         self._complete.discard(oid)
 
     def lacks(self, progress: SnapshotProgress) -> bool:
-        """Tell whether something is missing that the offset takes for durable."""
+        """Return whether the log lacks rows that the offset calls durable."""
         return any(
             (table.complete and int(oid) not in self._complete)
             or not self._chunks.get(int(oid), frozenset()).issuperset(table.done)

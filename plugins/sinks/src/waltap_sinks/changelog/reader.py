@@ -1,4 +1,4 @@
-"""Reading a change log: manifests in order, rows of a table, and what may be thrown away."""
+"""Read a change log, register its readers, and clean it up."""
 
 import datetime as dt
 import logging
@@ -43,17 +43,10 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# Readers that a change log waits for: each has a small file in the log itself, and retention
-# stops at it.
-#
-# Whoever follows a log by another program, on another machine, registers under a name and says
-# from time to time how far it is. What it has not read stays, but not for ever: one that has said
-# nothing for its ``hold_s`` is passed over, so that a reader nobody thinks of any more does not
-# fill the disk.
-#
-# ::
-#
-# readers/NAME.json
+# Readers for which a change log waits. Each has a file readers/NAME.json in the log.
+# A program on another machine registers and reports its position from time to time. Retention keeps
+# the manifests that it has not read. A reader that was silent for `hold_s` is skipped, so that a
+# forgotten one does not fill the disk.
 
 FOLDER: Final = "readers"
 SUFFIX: Final = ".json"
@@ -61,24 +54,28 @@ HOLD_S: Final = 72 * 3600.0
 
 
 class LogReader(msgspec.Struct, frozen=True, kw_only=True):
-    """A reader: everything up to ``mark`` is read; ``seen`` is when it said so (s since 1970).
-
-    ``hold_s``: how long the log waits for its next word. ``by``: who it is, for people.
-    """
+    """Describe a registered reader."""
 
     name: str
+    # Everything up to this position is read.
     mark: LogPosition
+    # The time of its last report (s since 1970).
     seen: float
+    # How long the log waits for the next report.
     hold_s: float = HOLD_S
+    # A name for people.
     by: str = ""
 
     def holds(self, now: float) -> bool:
-        """Tell whether the log still waits for it."""
+        """Return whether the log still waits for it."""
         return now - self.seen <= self.hold_s
 
 
 class LogReaders:
-    """The readers of the log in ``store``. Every method asks the files; a reader writes its own alone."""
+    """Manage the readers of the log in ``store``.
+
+    Every method reads the files; a reader writes its own file only.
+    """
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
@@ -87,9 +84,9 @@ class LogReaders:
     def register(
         self, name: str, mark: LogPosition = NOTHING, *, hold_s: float = HOLD_S, by: str = ""
     ) -> LogReader:
-        """Have the log keep what comes after ``mark``; one of that name that is there is where it was.
+        """Register a reader, for which manifests after ``mark`` are kept.
 
-        Returns it as it stands now.
+        An existing reader with that name keeps its position. Return it.
         """
         found = self.get(name)
         if found is not None:
@@ -97,9 +94,9 @@ class LogReaders:
         return self._write(LogReader(name=name, mark=mark, seen=time.time(), hold_s=hold_s, by=by))
 
     def advance(self, name: str, mark: LogPosition) -> LogReader:
-        """Let go of what lies up to ``mark``; this is a sign of life, too. It never goes back.
+        """Record that everything up to ``mark`` is read.
 
-        Raises: ReaderUnknown.
+        The position never moves back; each call counts as a report. Raises: ReaderUnknown.
         """
         found = self.get(name)
         if found is None:
@@ -108,23 +105,32 @@ class LogReaders:
         return self._write(msgspec.structs.replace(found, mark=mark, seen=time.time()))
 
     def forget(self, name: str) -> None:
-        """Wait for this one no more. Raises: ReaderUnknown."""
+        """Remove a reader.
+
+        Raises: ReaderUnknown.
+        """
         if self.get(name) is None:
             raise self._unknown(name)
         self._store.delete(_path(name))
 
     def get(self, name: str) -> LogReader | None:
-        """Return the reader called ``name``, None when there is none. Raises: ChangeLogDamaged."""
+        """Return the reader ``name``, None if there is none.
+
+        Raises: ChangeLogDamaged.
+        """
         file = _path(name).rpartition("/")[2]
         return self._load(file) if file in self._store.names(FOLDER) else None
 
     def all(self) -> list[LogReader]:
-        """Return every reader, by name. Raises: ChangeLogDamaged."""
+        """Return every reader by name.
+
+        Raises: ChangeLogDamaged.
+        """
         names = [name for name in self._store.names(FOLDER) if name.endswith(SUFFIX)]
         return [self._load(name) for name in names]
 
     def held(self, applied: LogPosition) -> LogPosition:
-        """Return the mark up to which ``applied`` and every reader that the log waits for are."""
+        """Return the least position of ``applied`` and of the waiting readers."""
         now = time.time()
         for reader in self.all():
             if reader.holds(now):
@@ -163,29 +169,29 @@ def _path(name: str) -> str:
 
 MANIFESTS: Final = "manifests"
 SEGMENTS: Final = "segments"
+# A transaction may be open for so long in a bucket, where no lock shows its writer.
 OPEN_FOR: Final = dt.timedelta(hours=24)
-"""For so long a transaction may be open whose writer cannot be asked."""
 
 
 class ChangeLog:
-    """A change log, to read. Any number of readers may follow one while it is written."""
+    """Read a change log, also while it is written."""
 
     def __init__(self, location: "FileStore | str") -> None:
         self.store = location if isinstance(location, FileStore) else FileStore(location)
         self.readers = LogReaders(self.store)
 
     def exists(self) -> bool:
-        """Tell whether there is a change log, be it empty."""
+        """Return whether there is a change log, which may be empty."""
         return not {MANIFESTS, SEGMENTS}.isdisjoint(self.store.folders(""))
 
     def identity(self) -> str:
-        """Return the id of this log, which it keeps wherever it is moved; "" where it has none yet."""
+        """Return the id of this log, which moves with it, or ""."""
         return log_identity(self.store)
 
     # --- manifests --------------------------------------------------------------------------------
 
     def last(self) -> Manifest | None:
-        """Return the newest manifest, None when the log is empty."""
+        """Return the newest manifest, None if the log is empty."""
         for epoch, bucket in self._buckets(newest_first=True):
             marks = self._marks(epoch, bucket)
             if marks:
@@ -193,7 +199,7 @@ class ChangeLog:
         return None
 
     def first(self) -> Manifest | None:
-        """Return the oldest manifest that is still there, None when the log is empty."""
+        """Return the oldest remaining manifest, None if the log is empty."""
         for epoch, bucket in self._buckets(newest_first=False):
             marks = self._marks(epoch, bucket)
             if marks:
@@ -203,11 +209,10 @@ class ChangeLog:
     def manifests(
         self, after: LogPosition | None = None, until: LogPosition | None = None
     ) -> Iterator[Manifest]:
-        """Return the manifests after ``after`` (up to and with ``until``), in order; without a mark
-        from the first and to the last.
+        """Yield the manifests after ``after`` up to ``until``, in order.
 
-        Only the folders that hold them are listed. Raises: ChangeLogRetired when the log does not
-        reach back to ``after`` any more; ChangeLogDamaged where a manifest is missing.
+        Only the folders that hold them are listed. Raises: ChangeLogRetired if the manifests after
+        ``after`` were removed; ChangeLogDamaged if a manifest is missing.
         """
         began = previous = after or NOTHING
         missed = False
@@ -224,13 +229,13 @@ class ChangeLog:
                 yield manifest
             if gap is None:
                 return
-            # a folder that grows while it is listed may show a file, and not the one made before it
+            # A folder that grows while it is listed may show a file without the one before it.
             if missed:
                 raise gap
             missed = True
 
     def _behind(self, after: LogPosition) -> list[tuple[LogPosition, str]]:
-        """Return marks and paths of the manifests after ``after``, in order."""
+        """Return positions and paths of the manifests after ``after``."""
         found: list[tuple[LogPosition, str]] = []
         for epoch, bucket in self._buckets(newest_first=True):
             marks = self._marks(epoch, bucket)
@@ -240,7 +245,7 @@ class ChangeLog:
         return found
 
     def newest(self, count: int) -> list[Manifest]:
-        """Return the newest ``count`` manifests, oldest of them first."""
+        """Return the newest ``count`` manifests, oldest first."""
         found: list[str] = []
         for epoch, bucket in self._buckets(newest_first=True):
             found[:0] = [path for _mark, path in self._marks(epoch, bucket)]
@@ -272,7 +277,10 @@ class ChangeLog:
         return parse_manifest(self.store.read(path), path)
 
     def of_snapshot(self, generation: int) -> list[Manifest]:
-        """Return the newest manifests, those of one snapshot, which none has followed; oldest first."""
+        """Return the manifests of the last snapshot, oldest first.
+
+        No other manifest follows them.
+        """
         found: list[Manifest] = []
         for epoch, bucket in self._buckets(newest_first=True):
             for _mark, path in reversed(self._marks(epoch, bucket)):
@@ -293,13 +301,12 @@ class ChangeLog:
         until: LogPosition | None = None,
         standing: bool = False,
     ) -> "list[pa.Table]":
-        """Return the changes of one table, one Arrow table per schema it had, in order.
+        """Return the changes of one table, one Arrow table per schema, in order.
 
-        Beside the columns of the segments there are ``_epoch``, that of the mark (LSNs of two epochs
-        do not compare), and ``_generation``: the number of the snapshot that read the row, null for
-        a change. Rows of snapshots that were never completed are left out; of several complete
-        ones all are there. ``standing``: only what makes up the table now, that is the last
-        complete snapshot and the changes after it; what they replace is left out.
+        ``_epoch`` is the position's epoch (LSNs of two epochs do not compare). ``_generation`` is
+        the number of the snapshot that read the row, null for a change. Rows of unfinished
+        snapshots are left out. With ``standing`` only the last complete snapshot and the changes
+        after it are returned.
 
         Raises: ColumnNameTaken, RowsElsewhere.
         """
@@ -326,7 +333,7 @@ class ChangeLog:
     def standing_entries(
         self, name: str, manifests: list[Manifest]
     ) -> "list[tuple[int, TableEntry]]":
-        """Return (epoch, entry) of what makes up the table ``name`` (``schema.table``) now, in order."""
+        """Return (epoch, entry) of the present rows of a table, in order."""
         return self._entries(name, manifests, standing=True)
 
     def entries(
@@ -338,20 +345,20 @@ class ChangeLog:
         until: LogPosition | None = None,
         standing: bool = False,
     ) -> list[tuple[int, TableEntry]]:
-        """Return what manifests say of one table, each with its epoch: of that `rows` has the rows."""
+        """Return the entries of one table with their epochs; `rows` reads them."""
         return self._entries(f"{schema}.{table}", list(self.manifests(after, until)), standing)
 
     @staticmethod
     def _entries(
         name: str, manifests: list[Manifest], standing: bool
     ) -> list[tuple[int, TableEntry]]:
-        """Return (epoch, entry) of the table ``name`` without snapshots that were not completed."""
+        """Return (epoch, entry) of a table without unfinished snapshots."""
         complete = complete_generations(manifests)
         found: list[tuple[int, TableEntry]] = []
         stands = 0
 
         def release(generation: int) -> None:
-            """Let a snapshot that is complete replace what was there."""
+            """Let a complete snapshot replace earlier entries."""
             nonlocal stands
             if standing and generation > stands:
                 stands = generation
@@ -383,10 +390,10 @@ class ChangeLog:
     # --- cleaning up ------------------------------------------------------------------------------
 
     def remove_started_after(self, last: Manifest) -> int:
-        """Remove segments that a crash left behind after ``last``, the newest manifest.
+        """Remove segments that a crash left behind after manifest ``last``.
 
-        For the writer alone. A segment's name tells the manifest it was started after; nothing
-        that was started after the newest one has been published.
+        Only the writer may call it. A segment's name has the manifest before it, and nothing that
+        began after the newest one is published.
         """
         removed = 0
         prefix = f"{last.mark}-"
@@ -400,13 +407,14 @@ class ChangeLog:
         return removed
 
     def retire(self, applied: LogPosition, before: str) -> int:
-        """Remove manifests up to ``applied`` in folders (`bucket_of` a time) older than
-        ``before``, with their segments; the newest manifest always stays, those of a snapshot that is
-        not complete (by them it goes on), and what a registered reader (`readers`) that the log waits for
-        has not read. Returns how many.
+        """Remove manifests up to ``applied``, with their segments.
 
-        Manifests go first, oldest first, so that readers find either a whole step or none. What a
-        crash leaves of it is removed by `sweep`.
+        Their folders (`bucket_of` a time) are older than ``before``. Three kinds stay: the newest
+        manifest, those of an unfinished snapshot, and those that a registered reader (`readers`)
+        has not read. Return the number.
+
+        Manifests go first, oldest first, so that readers find a whole step or none. `sweep` removes
+        leftovers of a crash.
         """
         last = self.last()
         if last is None:
@@ -435,15 +443,14 @@ class ChangeLog:
         return retired
 
     def sweep(self, before: str) -> int:
-        """Remove segments in folders (`bucket_of` a time) older than ``before`` that no manifest names,
-        and none will: of a snapshot that goes on nobody knows which.
+        """Remove segments older than ``before`` that no manifest names.
 
-        A transaction that is open may have begun under any mark before the newest, and its writer alone
-        knows its segments. So this holds the log's lock; in a bucket, where there is none, segments that
-        are younger than `OPEN_FOR` stay.
+        An open transaction may have begun under any earlier manifest, and only its writer knows its
+        segments. So this takes the log's lock. A bucket has no lock; there segments younger than
+        `OPEN_FOR` stay. While a snapshot is unfinished, nothing is removed.
 
-        Returns how many. Reads every manifest: meant for the command line and for once a day, not for each
-        start. Raises: FilesInUse.
+        Return the number. It reads every manifest: run it once a day, not at each start. Raises:
+        FilesInUse.
         """
         if not self.store.local:
             before = min(before, bucket_of(dt.datetime.now(dt.UTC) - OPEN_FOR))
@@ -492,7 +499,7 @@ class ChangeLog:
 
 
 def complete_generations(manifests: Iterable[Manifest]) -> set[tuple[str, int]]:
-    """Return (``schema.table``, generation) of every snapshot of a table that is all there."""
+    """Return (``schema.table``, generation) of each table's complete snapshots."""
     found: set[tuple[str, int]] = set()
     begun: set[tuple[str, int]] = set()
     for manifest in manifests:

@@ -1,4 +1,4 @@
-"""Segments in the making: changes of one table version, from lists to Arrow to a Parquet file."""
+"""Write segments: changes of one table version become Arrow, then Parquet."""
 
 import bisect
 from collections import Counter
@@ -66,36 +66,37 @@ def by_relation(part: TransactionPart) -> Sequence[RelationChanges]:
     return found
 
 
+# ``_seq`` of snapshot rows: before the first change at the same LSN.
 SNAPSHOT_SEQUENCE: Final = -1
-"""``_seq`` of snapshot rows: before the first change of a transaction at the same LSN."""
 
 NO_XID: Final = -1
 
+# Average bytes of a row from which on a file is made for wide rows.
 WIDE_BYTES: Final = 1 << 20
-"""Bytes of a row, on average, from which on a file is made for wide rows."""
 
 PAGE_BYTES: Final = 1 << 20
+# A page has at most so many rows or bytes of values. Readers hold whole pages, and compare their
+# size with a limit only once in so many rows.
 PAGE_ROWS: Final = 1024
-"""So many rows are in a page, or so many bytes of values, whichever are fewer rows. Readers hold whole
-pages, and compare their size with a limit only once in so many rows."""
 
+# Bytes of values in a row group of wide rows. Readers hold the compressed bytes of a whole group.
 GROUP_BYTES: Final = 32 << 20
-"""Bytes of values in a row group of rows that are longer than a page has room for `PAGE_ROWS` of. Readers
-hold what is packed of a whole group."""
 
+# Most rows of a row group. One task reads a whole group.
 GROUP_ROWS: Final = 50_000
-"""Rows of a row group at most: a group is read by one task, whatever else the file has."""
 
 
 class SegmentFile:
-    """One Parquet file being written; nobody sees it before a manifest names it."""
+    """Write one Parquet file, which is invisible until a manifest names it."""
 
     def __init__(
         self, store: FileStore, path: str, schema: "pa.Schema", compression: str, row_bytes: int = 0
     ) -> None:
-        """Begin a file for rows of ``row_bytes`` on average. From `WIDE_BYTES` on they are in Parquet's
-        second form of a data page, which is put together from what is compressed already: two copies of a
-        long value fewer than in the first."""
+        """Begin a file for rows of ``row_bytes`` on average.
+
+        From `WIDE_BYTES` on it has Parquet's second form of data pages. These are joined from
+        compressed parts, which saves two copies of a long value.
+        """
         from pyarrow import parquet
 
         self.path, self._page_rows = path, _page_rows(row_bytes)
@@ -115,11 +116,11 @@ class SegmentFile:
             )
 
     def has_pages_for(self, row_bytes: int) -> bool:
-        """Tell whether rows of ``row_bytes`` have a place here; pages of this file may be too long."""
+        """Return whether the pages of this file suit rows of ``row_bytes``."""
         return _page_rows(row_bytes) * 8 >= self._page_rows
 
     def write(self, table: "pa.Table") -> None:
-        """Append ``table``: one row group, or several where it has many rows, or long ones."""
+        """Append ``table`` as one or more row groups."""
         groups = -(-table.num_rows // GROUP_ROWS)
         rows = -(-table.num_rows // max(1, groups)) or 1
         if self._page_rows < PAGE_ROWS:
@@ -131,7 +132,7 @@ class SegmentFile:
         self.unpacked += table.nbytes
 
     def finish(self) -> Segment:
-        """Complete the file; it is durable before a manifest names it."""
+        """Complete the file and make it durable."""
         with self._store.writing(self.path):
             self._writer.close()
             size: int = self._stream.tell()
@@ -140,8 +141,8 @@ class SegmentFile:
         return Segment(path=self.path, rows=self.rows, bytes=size, unpacked=self.unpacked)
 
     def abandon(self) -> None:
-        """Let go of the file; what was written of it is ignored by everybody."""
-        with suppress(OSError, ValueError):  # it may be what failed
+        """Release the file; readers ignore it."""
+        with suppress(OSError, ValueError):  # the failure may be its own
             self._writer.close()
         with suppress(OSError, ValueError):
             self._stream.close()
@@ -152,8 +153,10 @@ def _page_rows(row_bytes: int) -> int:
 
 
 def _bounded(schema: "pa.Schema") -> list[str]:
-    """Return the columns with values of bounded size. Least and greatest values are kept of these
-    alone: of a text of 50 MB they are four more copies of it."""
+    """Return the columns with values of bounded size.
+
+    Only these have minimum and maximum: of a text of 50 MB they would be four more copies.
+    """
     import pyarrow as pa
 
     kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_nested)
@@ -161,7 +164,7 @@ def _bounded(schema: "pa.Schema") -> list[str]:
 
 
 class GivenUp(NamedTuple):
-    """What one buffer leaves to another: whole files, columns, rows by ``_op``, misfits by column."""
+    """Hold the content of a buffer for another one."""
 
     segments: list[Segment]
     batches: "list[pa.RecordBatch]"
@@ -170,9 +173,9 @@ class GivenUp(NamedTuple):
 
 
 class TableBuffer:
-    """Rows of one table version on their way into segments.
+    """Collect rows of one table version for segments.
 
-    Changes are kept as they came until `convert` makes columns of them, columns until `spill` or
+    Changes stay as they came until `convert` makes columns of them, and columns until `spill` or
     `finish` writes them.
     """
 
@@ -200,8 +203,8 @@ class TableBuffer:
         self._moved = 0
         self._misfits: Counter[str] = Counter()
         self._crossed = False
+        # The commit LSN of the last row in columns, which may have put a key.
         self._put_in = -1
-        """Commit LSN of the last row of the columns so far, where it may have put a key."""
 
     # --- taking changes ---------------------------------------------------------------------------
 
@@ -219,7 +222,7 @@ class TableBuffer:
         self._xid.extend([NO_XID if part.xid is None else part.xid] * count)
 
     def add_snapshot(self, tuples: Sequence[Tuple], *, lsn: int, ts: int, xid: int | None) -> None:
-        """Take rows that a snapshot read."""
+        """Add rows that a snapshot read."""
         if isinstance(tuples, RowBlock):
             self.convert()
             self._append_block(tuples, lsn, ts, xid)
@@ -234,8 +237,10 @@ class TableBuffer:
         self._xid.extend([NO_XID if xid is None else xid] * count)
 
     def goes_on_as(self, version: TableVersion) -> None:
-        """Take changes of ``version`` from now on, which has the same columns: what comes may have more
-        values beside them, or fewer, in other places."""
+        """Continue with ``version``, which has the same columns.
+
+        Its tuples may have other values beside them, or other places.
+        """
         if version is not self.version:
             self.convert()
             self.version = version
@@ -243,7 +248,7 @@ class TableBuffer:
     # --- columns ----------------------------------------------------------------------------------
 
     def convert(self) -> None:
-        """Make columns of what was taken since the last time."""
+        """Convert the rows that came since the last call."""
         if self._tuples:
             lsns = self._commit_lsn
             self._append(self.version.snapshot(self._tuples), lsns)
@@ -301,7 +306,7 @@ class TableBuffer:
         self._keep(columns, count)
 
     def _append_block(self, block: RowBlock, lsn: int, ts: int, xid: int | None) -> None:
-        """Append rows that a snapshot read as columns."""
+        """Add rows that a snapshot read as columns."""
         import pyarrow as pa
 
         rows, count = self.version.snapshot(block), len(block)
@@ -328,8 +333,10 @@ class TableBuffer:
         self.bytes += batch.nbytes
 
     def _look_for_crossing(self, rows: LogRows, commit_lsn: list[int]) -> None:
-        """Learn `TableEntry.crossed`. A transaction that began in columns made before counts as
-        crossed when it deletes anything: its earlier keys are not kept."""
+        """Set `TableEntry.crossed` if the rows need it.
+
+        If a transaction began in earlier columns, any delete counts: its earlier keys are not kept.
+        """
         if not self._crossed and self.version.key and "d" in rows.operations:
             if "c" in rows.operations:
                 self._crossed = self.version.crossed(rows, commit_lsn)
@@ -343,7 +350,7 @@ class TableBuffer:
     def spill(
         self, store: FileStore, path: "SegmentPath", compression: str, most_rows: int
     ) -> None:
-        """Write the columns kept so far to the open segment; starts one, ends a full one."""
+        """Write the columns to the open segment, and begin new ones as needed."""
         import pyarrow as pa
 
         if not self._batches:
@@ -372,11 +379,11 @@ class TableBuffer:
     def finish(
         self, store: FileStore, path: "SegmentPath", compression: str, most_rows: int
     ) -> TableEntry:
-        """Write all that is left and return what the manifest says of this table."""
+        """Write all remaining rows and return the entry for the manifest."""
         self.convert()
         self.spill(store, path, compression, most_rows)
         if self.complete and not self.rows and self._file is None:
-            # an empty table: readers learn its columns from a segment without rows
+            # Readers learn the columns of an empty table from a segment without rows.
             schema = self.version.segment_schema
             self._file = SegmentFile(store, path.next(self.version), schema, compression)
         if self._file is not None:
@@ -407,13 +414,13 @@ class TableBuffer:
         )
 
     def columns(self) -> "list[pa.RecordBatch]":
-        """Return what was taken, as a segment would have it, and forget it."""
+        """Return and forget the rows in the columns of a segment."""
         self.convert()
         given, self._batches, self.rows, self.bytes = self._batches, [], 0, 0
         return given
 
     def absorb(self, other: "TableBuffer") -> None:
-        """Take over what ``other`` has, rows of a snapshot in the same version."""
+        """Take over the rows of ``other``, a snapshot in the same version."""
         self.convert()
         given = other.given_up()
         self.stretch = self.stretch if self.stretch == other.stretch else ""
@@ -427,7 +434,7 @@ class TableBuffer:
         self.chunks += other.chunks
 
     def given_up(self) -> "GivenUp":
-        """Return what this has, for another to keep."""
+        """Return the content for another buffer."""
         self.convert()
         if self._file is not None:
             self._segments.append(self._file.finish())
@@ -435,40 +442,40 @@ class TableBuffer:
         return GivenUp(self._segments, self._batches, self._operations, self._misfits)
 
     def abandon(self) -> None:
-        """Forget everything; an open segment stays behind as a file that nobody names."""
+        """Forget all rows; an open segment stays as an unnamed file."""
         if self._file is not None:
             self._file.abandon()
             self._file = None
 
 
 class SegmentPath:
-    """Names segments: folder of the time, table, mark of the last manifest, number.
+    """Name segments by folder of time, table, last manifest and number.
 
-    The mark makes a name unique: segments started after a manifest are named by none before it, so
-    what a crash left behind is overwritten by the next run or ignored, never taken for another.
+    The manifest makes a name unique: no manifest names segments that began after a later one. So
+    leftovers of a crash are overwritten or ignored.
     """
 
     def __init__(self) -> None:
         self._bucket, self._after, self._number = "", "", 0
 
     def start(self, bucket: str, after: str) -> None:
-        """Name segments that start from now on by another folder and mark."""
+        """Use another folder and manifest for the next segments."""
         self._bucket, self._after = bucket, after
 
     def next(self, version: TableVersion) -> str:
-        """Return the path of the next segment of ``version``'s table."""
+        """Return the path of the next segment of a table."""
         self._number += 1
         return f"segments/{self._bucket}/{version.folder}/{self._after}-{self._number:06x}.parquet"
 
 
+# Rows of a part that are sampled for its size.
 SAMPLED: Final = 32
-"""Rows of one part of a batch that its size is estimated by; all, where there are fewer."""
 
 
 def estimated_bytes(batch: Batch) -> int:
-    """Return about how many bytes the values of ``batch`` have; exactly, where rows are few.
+    """Estimate the bytes of the values in ``batch``.
 
-    Few rows of many bytes are what matters: they come in batches of few.
+    The result is exact for few rows. Few rows of many bytes matter most: they come in small batches.
     """
     total = 0
     for part in batch.parts:

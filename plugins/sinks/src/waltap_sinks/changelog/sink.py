@@ -1,4 +1,4 @@
-"""The change log as a sink: changes and their position become durable together."""
+"""Write changes to a change log and publish them with their position."""
 
 import contextlib
 import datetime as dt
@@ -55,30 +55,32 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# Tables that were not captured for a while, until the change log itself says so.
-
-
 class MissedNote:
-    """The file ``path`` in the pipeline's own state, with the names of tables whose next entry is to be
-    `TableEntry.missed`. What cannot be noted is said in this run alone."""
+    """Store the tables whose next entry is `TableEntry.missed`.
+
+    The file is in the pipeline's state folder. If it cannot be written, only this run knows them.
+    """
 
     def __init__(self, path: Path) -> None:
-        # Optional: what cannot be noted is said in this run alone.
+        # Optional: a document that cannot be written is known to this run alone.
         self._document = StateDocument(path, list[str])
         self._tables: set[str] = set()
 
     def read(self) -> None:
-        """Take what was noted, and not said yet."""
+        """Read the stored tables."""
         self._tables.update(self._document.load() or ())
 
     def add(self, table: str) -> None:
-        """Note ``table``, beside what was noted before."""
+        """Add ``table`` to the stored ones."""
         self.read()
         self._tables.add(table)
         self._write()
 
     def marked(self, entries: Iterable[TableEntry]) -> tuple[TableEntry, ...]:
-        """Return ``entries`` with what they are to say; a whole snapshot lacks nothing."""
+        """Mark ``entries`` of these tables as missed.
+
+        The rows of a snapshot miss nothing.
+        """
         return tuple(
             msgspec.structs.replace(each, missed=True)
             if each.name in self._tables and each.generation is None
@@ -87,7 +89,7 @@ class MissedNote:
         )
 
     def published(self, entries: Iterable[TableEntry]) -> None:
-        """Forget the tables of which ``entries`` say it, or which they replace."""
+        """Forget the tables whose entries are marked or complete."""
         said = {each.name for each in entries if each.missed or each.complete}
         if not self._tables.isdisjoint(said):
             self._tables -= said
@@ -100,44 +102,42 @@ class MissedNote:
             self._document.clear()
 
 
-# What the change log has taken and not published.
-
+# Schema, table, generation of a snapshot's rows, and their chunk until it ends.
 BufferKey = tuple[str, str, int | None, int | None]
-"""Schema, table, the generation of rows of a snapshot, and their chunk while it has not ended."""
 
 
 class PendingTables:
-    """Buffers of the tables that one manifest, or one open transaction, touches."""
+    """Hold the buffers of one manifest or of one open transaction."""
 
     def __init__(self) -> None:
         self.finished: list[TableEntry] = []
         self.current: dict[BufferKey, TableBuffer] = {}
 
     def buffers(self) -> Iterator[TableBuffer]:
-        """Return the buffers that still take changes."""
+        """Return the buffers that still accept changes."""
         return iter(self.current.values())
 
     def chunks(self) -> dict[BufferKey, TableBuffer]:
-        """Return the buffers of chunks of a snapshot that have not ended: they are not published yet."""
+        """Return the buffers of unfinished chunks, which are not published."""
         return {key: buffer for key, buffer in self.current.items() if key[3] is not None}
 
     def __bool__(self) -> bool:
         return bool(self.finished or len(self.current) > len(self.chunks()))
 
 
-# How far a change log went when this pipeline wrote to it last, kept in the pipeline's own state.
-
-
 class PublishedNote:
-    """The file ``path``, about the log at ``log``: an empty or older one is then not the one it was.
-    ``identity`` is that of the log, which it has elsewhere, too."""
+    """Store the last published position of the log at ``log``.
+
+    The file is in the pipeline's state folder. With it the sink detects an empty or older log.
+    """
 
     def __init__(self, path: Path, log: str) -> None:
         self._path, self._log = path, log
+        # The id of the log, which it also has elsewhere.
         self.identity = ""
 
     def write(self, mark: LogPosition) -> None:
-        """Note how far the log goes now; what fails is only a check."""
+        """Store the position; errors are ignored, since it serves a check only."""
         draft = self._path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
             private_folder(self._path.parent)
@@ -146,7 +146,7 @@ class PublishedNote:
             draft.replace(self._path)
 
     def read(self) -> LogPosition | None:
-        """Return how far this log went; None: nothing was written to it, or this is not known."""
+        """Return the position, None if nothing was written or it is unknown."""
         try:
             about, _, mark = self._path.read_text().rpartition("\n")
             epoch, end_lsn, ordinal = (int(number, 16) for number in mark.split("-"))
@@ -155,26 +155,26 @@ class PublishedNote:
         log, _, identity = about.rpartition("\n")
         own = self._log in {log, about} or (
             identity and identity == self.identity
-        )  # 0.1: no identity
+        )  # release 0.1 stored no identity
         return LogPosition(epoch, end_lsn, ordinal) if own else None
 
     def forget(self) -> None:
-        """Remove the note."""
+        """Remove the file."""
         self._path.unlink(missing_ok=True)
 
 
+# From this size on even few changes are converted to columns.
 UNCONVERTED_BYTES = 8 * 1024 * 1024
-"""Changes of so many bytes are made columns at once, however few they are."""
 
 
 class ChangeLogSink(Sink):
-    """Writes changes as Parquet segments and publishes them by manifests.
+    """Write changes as Parquet segments and publish them by manifests.
 
-    Life cycle: open, (write*, flush)*, close. `write` turns changes into columns, and into files
-    where they grow too many for memory; `flush` completes the files and publishes, in one atomic
-    step, everything up to the last whole transaction. A transaction that is still going on stays
-    unpublished. Exactly once: `open` returns the published position, and whatever is delivered
-    again below it is left out. ``mark`` is that of the last manifest. Single-threaded.
+    Life cycle: open, (write*, flush)*, close. `write` converts changes to columns, and writes files
+    if they exceed the memory limit. `flush` completes the files and publishes everything up to the
+    last complete transaction in one atomic step. Exactly once: `open` returns the published
+    position, and later deliveries below it are skipped.
+    ``mark`` is the position of the last manifest. Single-threaded.
     """
 
     capabilities = SinkCapabilities(
@@ -192,8 +192,8 @@ class ChangeLogSink(Sink):
         self._store = store or FileStore(properties.path, properties)
         self._store.takes_over, self._store.may_write = context.takes_over, context.may_write
         self._fail_stop = FailStop(self._store.location)
+        # After a failed write later changes would leave a gap.
         self._gap = FailStop(self._store.location)
-        """What a failed write dropped would be missing before what comes after it."""
         self._published_note = PublishedNote(
             context.state_dir / "changelog.published", self._store.path("")
         )
@@ -206,8 +206,8 @@ class ChangeLogSink(Sink):
     def _reset(self) -> None:
         self.mark = NOTHING
         self._epoch = 1
+        # The last manifest.
         self._last_path = ""
-        """The manifest of ``mark``."""
         self._bucket = ""
         self._paths = SegmentPath()
         self._published_below = 0
@@ -216,7 +216,7 @@ class ChangeLogSink(Sink):
         self._forget()
 
     def _forget(self) -> None:
-        """Drop everything that is not published."""
+        """Drop everything unpublished."""
         self._whole, self._open = PendingTables(), PendingTables()
         self._open_commit: int | None = None
         self._routes: dict[tuple[Relation, bool], TableBuffer | None] = {}
@@ -231,9 +231,10 @@ class ChangeLogSink(Sink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Look whether the folder can be written, is nobody else's, and still has what was written to it.
+        """Check that the folder is writable, and has this pipeline's log.
 
-        Raises: FilesUnavailable, FilesInUse, ChangeLogGone, ChangeLogOfAnother, ChangeLogOlder."""
+        Raises: FilesUnavailable, FilesInUse, ChangeLogGone, ChangeLogOfAnother, ChangeLogOlder.
+        """
         self._store.check(".lock")
         last = ChangeLog(self._store).last()
         if last is not None:
@@ -243,11 +244,11 @@ class ChangeLogSink(Sink):
         return [PreflightCheck.ok("sink changelog", self._store.location)]
 
     def open(self) -> Position | None:
-        """Lock the log, find its last manifest and return its position.
+        """Lock the log and return the position of its last manifest.
 
-        Without a stored offset (``SinkContext.resumes`` is False) a log that has manifests begins
-        a new epoch: the LSNs of what comes may belong to another server.
-        Raises: FilesInUse, FilesUnavailable, ChangeLogGone, ChangeLogOfAnother, ChangeLogOlder.
+        Without a stored offset (``SinkContext.resumes``) a log with manifests begins a new epoch,
+        since the coming LSNs may belong to another server. Raises: FilesInUse, FilesUnavailable,
+        ChangeLogGone, ChangeLogOfAnother, ChangeLogOlder.
         """
         self._store.lock(".lock")
         self._fail_stop.reset()
@@ -267,7 +268,7 @@ class ChangeLogSink(Sink):
             if not self._context.resumes or self._repairs:
                 self._published_note.forget()
             if self._context.resumes and published is not None:
-                self._epoch = published.epoch + 1  # no mark comes twice
+                self._epoch = published.epoch + 1  # no position is used twice
             self._start_bucket()
             return None
         self._check_owner(last)
@@ -284,31 +285,36 @@ class ChangeLogSink(Sink):
         self._epoch = last.mark.epoch
         if last.snapshot is not None and not last.snapshot.complete:
             self._read = ReadChunks(last.snapshot, log.of_snapshot(last.snapshot.generation))
-            return None  # the snapshot goes on, or is taken anew
+            return None  # the snapshot resumes, or begins again
         if last.transactions:
             self._skip_below = self._published_below = last.mark.end_lsn
         return Position(last.mark.end_lsn)
 
     def begins(self, coverage: PublicationCompleteness) -> None:
-        """Tell by the entries of which tables nothing is missing. Raises: FilesUnavailable."""
+        """Set the tables of which no change is missing.
+
+        Raises: FilesUnavailable.
+        """
         whole, capture = self._context.whole, self._context.capture
         captures = None if capture is None else capture.captures
         self._stretches.begins(coverage if whole else PublicationCompleteness(), captures)
         self._routes.clear()
 
     def held(self) -> Position | None:
-        """Return the position of the last manifest, where it has one and no snapshot goes on."""
+        """Return the position of the last manifest, None within a snapshot."""
         there = self.mark.epoch == self._epoch and self._generation is None
         return Position(self.mark.end_lsn) if there else None
 
     @property
     def _repairs(self) -> bool:
-        """Tell whether a log that lacks what was published is gone on with: its tables are read again."""
+        """Return whether the run reads the tables of an incomplete log again."""
         return self._context.repairs and self._context.snapshot is None
 
     def _require_published(self, last: Manifest | None) -> None:
-        """See that a log that ends with ``last`` has what this pipeline published. Raises: ChangeLogGone,
-        ChangeLogOlder."""
+        """Check that a log that ends with ``last`` has all published manifests.
+
+        Raises: ChangeLogGone, ChangeLogOlder.
+        """
         published = self._published_note.read()
         if published is None:
             return
@@ -333,12 +339,12 @@ class ChangeLogSink(Sink):
             )
 
     def close(self) -> None:
-        """Let go of open files and the lock; publishes nothing. May be called twice."""
+        """Close files and unlock; publish nothing. May be called twice."""
         self._abandon()
         self._store.unlock()
 
     def _abandon(self) -> None:
-        """Drop everything that is not published, files that were begun included."""
+        """Drop everything unpublished, with the open files."""
         for pending in (self._whole, self._open):
             for buffer in pending.buffers():
                 buffer.abandon()
@@ -348,11 +354,11 @@ class ChangeLogSink(Sink):
     # --- taking batches ---------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Take the changes of ``batch``.
+        """Add the changes of ``batch``.
 
-        After a failure nothing unpublished is kept, and nothing more is taken, since it would leave a
-        gap: delivery starts again from what `flush` returned last.
-        Raises: FilesUnavailable, TransactionGap, ColumnNameTaken.
+        A failure drops everything unpublished, and later writes are refused, since they would leave
+        a gap. Delivery resumes from the last result of `flush`. Raises: FilesUnavailable,
+        TransactionGap, ColumnNameTaken.
         """
         self._fail_stop.check()
         with self._gap, self._abandoning():
@@ -363,7 +369,7 @@ class ChangeLogSink(Sink):
         return log_identity(self._store)
 
     def missed(self, table: str) -> None:
-        """Have the next entry of ``table`` say so."""
+        """Mark the next entry of ``table`` as missed."""
         self._missed.add(table)
         self._stretches.end(table)
         self._routes.clear()
@@ -387,12 +393,12 @@ class ChangeLogSink(Sink):
 
     def _take_part(self, part: TransactionPart) -> None:
         if part.commit_lsn < self._skip_below:
-            return  # delivered again after a crash or reconnect; it is here already
+            return  # redelivered after a crash or reconnect
         if self._stretches.passes(part.commit_lsn):
             self._routes.clear()
         if part.starts:
             if self._open_commit is not None:
-                self._drop_open()  # its first delivery broke off
+                self._drop_open()  # its first delivery was aborted
         elif self._open_commit != part.commit_lsn:
             raise TransactionGap(
                 f"a transaction goes on at change {part.first_index} without start"
@@ -421,14 +427,14 @@ class ChangeLogSink(Sink):
                 buffer.add_changes(part, changes, numbers)
 
     def _take_rows(self, part: SnapshotRows, batch: Batch) -> None:
-        if part.kind != "initial":  # rows of tables that go on being streamed: plain upserts
+        if part.kind != "initial":  # These tables are also streamed, so their rows are upserts.
             if part.kind == "blocking":
                 self._stretches.reads_again(part.relation.schema, part.relation.table)
                 self._routes.clear()
             buffer = self._route(part.relation, whole=True)
             if buffer is not None and part.rows:
-                # they stand behind every transaction taken so far and before the next
-                before = self._position or batch.position  # the mark may be of another history
+                # They come after every earlier transaction and before the next.
+                before = self._position or batch.position  # `mark` may be of another history
                 lsn = before.end_lsn or self.mark.end_lsn
                 buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
             return
@@ -456,9 +462,11 @@ class ChangeLogSink(Sink):
     # --- snapshots --------------------------------------------------------------------------------
 
     def _go_on(self, part: SnapshotRows, end_lsn: int) -> None:
-        """Go on with the snapshot that the stored offset says has begun: with its generation, where
-        something of it was published. Raises: TransactionGap, ChangeLogGone."""
-        if self._generation is not None:  # the link broke: chunks that had not ended come again
+        """Resume the snapshot of the stored offset.
+
+        It keeps its generation if something was published. Raises: TransactionGap, ChangeLogGone.
+        """
+        if self._generation is not None:  # After a lost connection unfinished chunks come again.
             for key in self._whole.chunks():
                 self._whole.current.pop(key).abandon()
             return
@@ -474,7 +482,7 @@ class ChangeLogSink(Sink):
         self._skip_below = self._published_below = 0
 
     def _restart(self, relation: Relation) -> None:
-        """What came of a table in this snapshot counts for nothing."""
+        """Discard the rows of a table in this snapshot."""
         place = (relation.schema, relation.table, self._generation)
         for key in [key for key in self._whole.current if key[:3] == place]:
             self._whole.current.pop(key).abandon()
@@ -489,7 +497,7 @@ class ChangeLogSink(Sink):
             self._buffer(self._whole, version, self._generation).restarts = True
 
     def _end_chunk(self, oid: int, chunk: int, buffer: TableBuffer) -> None:
-        """Let the rows of a chunk that has ended count as rows of its table."""
+        """Add a complete chunk to the rows of its table."""
         version, generation = buffer.version, buffer.generation
         del self._whole.current[version.relation.schema, version.relation.table, generation, chunk]
         table = self._buffer(self._whole, version, generation)
@@ -498,10 +506,10 @@ class ChangeLogSink(Sink):
         self._read.ended(oid, chunk)
 
     def _begin_snapshot(self, part: SnapshotRows, end_lsn: int) -> None:
-        """Start a generation with ``part``; the rows of one that was not completed count for nothing.
+        """Start a generation with ``part``; discard an unfinished one.
 
-        A position before the last mark is one of another server history, or of an older slot that
-        is read again: a new epoch begins.
+        A position before the last manifest belongs to another history or to an older slot, so a new
+        epoch begins.
         """
         if end_lsn < self.mark.end_lsn and self._epoch == self.mark.epoch:
             self._publish()
@@ -519,7 +527,7 @@ class ChangeLogSink(Sink):
         self._skip_below = self._published_below = 0
 
     def _end_snapshot(self) -> None:
-        """Every row of the snapshot has been delivered: all its tables are complete."""
+        """Complete the snapshot with all its tables."""
         if self._snapshot_part is not None:
             self._snapshot_part = msgspec.structs.replace(self._snapshot_part, complete=True)
         self._generation = None
@@ -534,7 +542,7 @@ class ChangeLogSink(Sink):
     def _route(
         self, relation: Relation, whole: bool, changes: Sequence[Change] = ()
     ) -> TableBuffer | None:
-        """Return the buffer for ``changes`` of ``relation``, None when the table is not captured."""
+        """Return the buffer for ``changes``, None if not captured."""
         known = self._versions.get(relation)
         if known is not None and known.grown and known.is_outgrown(changes, self._batches):
             self._versions.put(relation, known.renewed(self._batches))
@@ -554,7 +562,7 @@ class ChangeLogSink(Sink):
         generation: int | None,
         chunk: int | None = None,
     ) -> TableBuffer:
-        """Return the buffer of ``version``; another version of its table is finished first."""
+        """Return the buffer of ``version``; finish that of another version."""
         place = version.relation.schema, version.relation.table
         key, stretch = (
             (*place, generation, chunk),
@@ -570,13 +578,13 @@ class ChangeLogSink(Sink):
             buffer = pending.current[key] = TableBuffer(version, generation, stretch)
         elif buffer.version is not version:
             buffer.goes_on_as(version)
-            self._routes.clear()  # the version before may come again
+            self._routes.clear()  # the earlier version may return
         return buffer
 
     # --- memory -----------------------------------------------------------------------------------
 
     def _convert(self) -> None:
-        """Turn what came into columns; beyond the limit columns go to the open segments."""
+        """Convert changes to columns; write them if they exceed the limit."""
         self._unconverted = self._unconverted_bytes = 0
         buffers = [*self._whole.buffers(), *self._open.buffers()]
         for buffer in buffers:
@@ -602,7 +610,7 @@ class ChangeLogSink(Sink):
             pending.finished.append(entry)
 
     def _merge_open(self) -> None:
-        """Let the transaction that went over several batches, complete now, count."""
+        """Count a transaction of several batches, which is now complete."""
         for pending in (self._whole, self._open):
             for buffer in list(pending.buffers()):
                 if buffer.generation is None or pending is self._open:
@@ -624,9 +632,10 @@ class ChangeLogSink(Sink):
     # --- publishing -------------------------------------------------------------------------------
 
     def flush(self) -> Position | None:
-        """Publish everything up to the last whole transaction; return the position after it.
+        """Publish everything up to the last complete transaction.
 
-        Raises: FilesUnavailable, ChangeLogGone; nothing unpublished is kept then.
+        Return the position behind it. Raises: FilesUnavailable, ChangeLogGone; everything
+        unpublished is dropped then.
         """
         with self._fail_stop, self._abandoning():
             position = self._publish()
@@ -636,7 +645,7 @@ class ChangeLogSink(Sink):
 
     @contextlib.contextmanager
     def _abandoning(self) -> Iterator[None]:
-        """Keep nothing unpublished after a failure."""
+        """Drop everything unpublished after a failure."""
         try:
             yield
         except FilesUnavailable as error:
@@ -712,6 +721,6 @@ class ChangeLogSink(Sink):
         self._start_bucket()
 
     def _start_bucket(self) -> None:
-        """Choose the folder of new files: that of this time, never one before the last."""
+        """Choose the folder for new files by time, never an earlier one."""
         self._bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
         self._paths.start(self._bucket, str(self.mark))

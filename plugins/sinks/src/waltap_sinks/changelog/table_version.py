@@ -1,7 +1,7 @@
-"""One table under one schema, compiled: how its changes become rows of the change log.
+"""Compile one table version: how its changes become rows of the log.
 
-Everything that depends on the relation is decided here, once per relation version; per change there
-is a type test and an append.
+Everything that depends on the relation is decided once per relation version. A change costs a type
+test and an append.
 """
 
 import hashlib
@@ -52,6 +52,7 @@ __all__ = ["LOG_COLUMNS", "LogRows", "TableVersion", "TableVersions"]
 
 log = logging.getLogger(__name__)
 
+# Columns of each segment behind those of its table; see docs/explanation/changelog.md.
 LOG_COLUMNS: Final = (
     "_op",
     "_commit_lsn",
@@ -62,33 +63,26 @@ LOG_COLUMNS: Final = (
     "_xid",
     "_unchanged",
 )
-"""Columns that every segment has after those of its table; docs/explanation/changelog.md."""
 
 Project = Callable[[Tuple], Tuple]
 
 
 @dataclass(slots=True)
 class LogRows:
-    """Changes spread out to rows, as parallel lists.
-
-    ``source`` gives for each row the index of the change it came from, None when row n comes from
-    change n. ``operations`` and ``subs`` may be one value for all rows.
-    """
+    """Hold changes as rows, in parallel lists."""
 
     tuples: Sequence[Tuple]
+    # One value may stand for all rows.
     operations: str | list[str]
     subs: int | list[int] = 0
+    # The index of each row's change; None if it is the row's own.
     source: list[int] | None = None
     updates: bool = False
     moved: int = 0
 
 
 class TableVersion:
-    """What the change log knows of one relation version.
-
-    ``codec`` turns rows into Arrow columns; ``key`` names the columns that identify a row;
-    ``folder`` is where segments of the table lie, below that of their time.
-    """
+    """Compile one relation version for the change log."""
 
     def __init__(
         self,
@@ -97,9 +91,10 @@ class TableVersion:
         warn: Callable[[str], None] = lambda _text: None,
         described: Relation | None = None,
     ) -> None:
-        """Compile ``relation`` as the wire gave it, ``described`` as it was completed if it was; ``warn``
-        is told what is kept otherwise than the source has it. Raises: ColumnNameTaken, and what the type
-        mapping raises.
+        """Compile ``relation`` as the wire has it.
+
+        ``described`` is its completed form. ``warn`` gets messages about values that are stored in
+        another form. Raises: ColumnNameTaken; errors of the type mapping.
         """
         from waltap.changes.arrow.tuples import RelationCodec
 
@@ -137,8 +132,9 @@ class TableVersion:
         self._logged_key: Callable[[Tuple], Any] | None = (
             itemgetter(*(logged.index(name) for name in self.key)) if self._keyed else None
         )
+        # Columns with composite types: their places in tuples, with mappings that raise for a new
+        # attribute.
         self.grown = tuple(self._readers(described, context.types))
-        """Columns with composite types: where tuples have them, and what reads a value or raises."""
         self._asked = 0
         self._nothing: Tuple = (None,) * len(names)
         self.segment_schema = _segment_schema(self.codec.schema)
@@ -164,7 +160,7 @@ class TableVersion:
         )
 
     def _missing(self, column: Column) -> str | None:
-        """Return `ColumnEntry.missing`, None also for a type that has no text in Arrow."""
+        """Return `ColumnEntry.missing`, None for a nested type."""
         import pyarrow as pa
 
         if column.missing is None:
@@ -198,9 +194,11 @@ class TableVersion:
                 yield index, mapping
 
     def is_outgrown(self, changes: Sequence[Change], batch: int) -> bool:
-        """Tell whether a value of a composite type among ``changes`` has other attributes than its type
-        was known to have; not where `renewed` was asked in ``batch`` already: all values of a batch are
-        older than what it said."""
+        """Return whether a composite value has other attributes than its type.
+
+        The result is false if `renewed` was called in ``batch``: all its values are older than that
+        answer.
+        """
         return self._asked != batch and any(
             _outgrows(mapping, row[index])
             for change in changes
@@ -211,8 +209,10 @@ class TableVersion:
         )
 
     def renewed(self, batch: int) -> "TableVersion":
-        """Return the version with the types as they are now; this one, which does not ask again for
-        ``batch``, where nothing of them has changed."""
+        """Return the version with the present types.
+
+        If they are unchanged, it is this version, which does not ask again for ``batch``.
+        """
         renew = self._context.renew
         now = self._described if renew is None else renew(self._described)
         if now is self._described:
@@ -223,11 +223,11 @@ class TableVersion:
     # --- changes to rows --------------------------------------------------------------------------
 
     def rows(self, changes: Sequence[Change]) -> LogRows:
-        """Spread ``changes`` of this relation version out to rows, in order.
+        """Convert ``changes`` to rows in order.
 
         A change of the key becomes a delete of the old key and an insert (sub 0 and 1). Without a
-        key an update becomes a delete of the old row and an update (sub 0 and 1), so that a
-        multiset of rows can follow. A delete that identifies no row is left out.
+        key an update becomes a delete of the old row and an update, so that readers can keep a
+        multiset. A delete that identifies no row is left out.
         """
         found = runs(changes)
         if len(found) == 1 and found[0][0] is INSERTS:
@@ -240,9 +240,9 @@ class TableVersion:
         return rows
 
     def crossed(self, rows: LogRows, commit_lsn: Sequence[int]) -> bool:
-        """Tell whether one transaction of ``rows`` deletes a key that it put before.
+        """Return whether a transaction deletes a key that it put before.
 
-        ``commit_lsn`` is that of each row.
+        ``commit_lsn`` has the LSN of each row.
         """
         key_of = self._logged_key
         if key_of is None:
@@ -259,14 +259,14 @@ class TableVersion:
         return False
 
     def snapshot(self, tuples: Sequence[Tuple]) -> LogRows:
-        """Return rows that a snapshot read; those of a `RowBlock` as one."""
+        """Return rows that a snapshot read; a `RowBlock` stays one."""
         project = self._project
         if isinstance(tuples, RowBlock):
             return LogRows(tuples if project is None else self._projected(tuples), "r")
         return LogRows(tuples if project is None else [project(row) for row in tuples], "r")
 
     def _projected(self, block: RowBlock) -> RowBlock:
-        """Return what `_project` makes of each row."""
+        """Apply `_project` to a block."""
         masks = self._masks
         columns = [
             block.mapped(n, masks[n]) if n in masks else block.columns[n] for n in self._kept
@@ -315,7 +315,10 @@ class TableVersion:
         operations: list[str],
         source: list[int],
     ) -> None:
-        """Append the rows of updates with an old tuple, the first of which is change ``index``."""
+        """Append the rows of updates with an old tuple.
+
+        The first one is change ``index``.
+        """
         keyed = self._keyed
         for place, change in enumerate(run, index):
             before, new, old = self._plan.update(change)  # type: ignore[arg-type]
@@ -333,11 +336,11 @@ class TableVersion:
     # --- rows to Arrow ----------------------------------------------------------------------------
 
     def arrow(self, tuples: Sequence[Tuple]) -> "pa.RecordBatch":
-        """Return ``tuples`` as columns of the table's types."""
+        """Return ``tuples`` as Arrow columns."""
         return self.codec.batch(tuples)
 
     def misfits(self) -> dict[str, int]:
-        """Return column → values of it that became null since the last time, and warn of them."""
+        """Return the new misfits by column, and warn of them."""
         found = self.codec.misfits
         if not found:
             return {}
@@ -355,7 +358,10 @@ class TableVersion:
     def unchanged(
         self, tuples: Sequence[Tuple]
     ) -> "tuple[list[list[str] | None], tuple[str, ...]]":
-        """Return per row the names of its unchanged columns (None: none), and all such names."""
+        """Return the unchanged columns of each row, and of all rows.
+
+        None means that a row has none.
+        """
         logged = set(self.codec.schema.names)
         columns = self.relation.columns
         names = [(n, column.name) for n, column in enumerate(columns) if column.name in logged]
@@ -400,7 +406,7 @@ def _has_composite(data_type: DataType | None) -> bool:
 
 
 def _outgrows(mapping: ColumnMapping, value: Value) -> bool:
-    """Tell whether ``mapping`` cannot read ``value``."""
+    """Return whether ``mapping`` cannot read ``value``."""
     if not isinstance(value, str):
         return False
     try:
@@ -411,8 +417,9 @@ def _outgrows(mapping: ColumnMapping, value: Value) -> bool:
 
 
 def _segment_schema(table: "pa.Schema") -> "pa.Schema":
-    """Return the schema of segments: the table's columns, all nullable (deletes and truncates have
-    no values), then `LOG_COLUMNS`.
+    """Return the schema of segments.
+
+    The table's columns are nullable, since deletes and truncates have no values. `LOG_COLUMNS` follow.
     """
     import pyarrow as pa
 
@@ -435,8 +442,10 @@ def _segment_schema(table: "pa.Schema") -> "pa.Schema":
 def _projection(
     plan: EventPlan, kept: tuple[int, ...], masks: Mapping[int, Callable[[Value], Value]]
 ) -> Project | None:
-    """Return what leaves out and masks columns of a tuple, None when nothing does. Keys are never
-    masked: rows of the table are found by them."""
+    """Return the function that selects and masks columns, None if unneeded.
+
+    Keys are never masked, since they identify rows.
+    """
     if not masks:
         if len(kept) == len(plan.relation.columns):
             return None

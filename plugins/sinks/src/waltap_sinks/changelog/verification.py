@@ -1,4 +1,4 @@
-"""A change log, opened for a comparison: the rows that its changes come to."""
+"""Read a change log for a comparison."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,18 +23,18 @@ __all__ = [
 ]
 
 
-# The rows that a table holds, of its changes: what a change log comes to. Sans-IO.
-#
-# A transaction may put a row under a key before it deletes the one that is there (rows that
-# change places), and may put a row under a key and move it on: of two rows under one key, a
-# delete is of the one that has been there longer.
+# A transaction may put a row under a key before it deletes the existing one (rows that change
+# places), or put a row under a key and move it. Of two rows under one key a delete removes the older
+# one.
 
 Key = tuple[Any, ...]
 
 
 class StandingRows:
-    """The rows of one table, fed with changes in order. With a ``key`` they are kept by it, else as a
-    multiset."""
+    """Apply changes to the rows of one table, in order.
+
+    Without a key the rows are a multiset.
+    """
 
     def __init__(self, columns: Sequence[str], key: Sequence[str]) -> None:
         self._columns = tuple(columns)
@@ -43,13 +43,12 @@ class StandingRows:
         self._keyed: dict[Key, list[Any]] = {}
         self._bag: dict[str, tuple[list[Any], int]] = {}
         self._transaction: object = None
+        # Keys that the transaction has put or deleted, with the older row that it must still delete.
         self._older: dict[Key, list[Any] | None] = {}
-        """Keys that the transaction has put a new row under, or deleted → the row of before that it has
-        still to delete."""
         self._moved: list[Any] | None = None
 
     def rows(self) -> Iterable[Sequence[Any]]:
-        """Return the rows as they are now."""
+        """Return the present rows."""
         if self._key:
             yield from self._keyed.values()
         else:
@@ -60,8 +59,11 @@ class StandingRows:
     def apply(
         self, operation: str, row: Mapping[str, Any], *, transaction: object, second: bool
     ) -> None:
-        """Take one change; ``row`` is one of a segment, by the present names of columns. ``second``: of
-        two that one change became."""
+        """Apply one change.
+
+        ``row`` is a segment's row with the present column names. ``second`` marks the second row of
+        a change.
+        """
         if transaction != self._transaction:
             self._transaction, self._older = transaction, {}
         values = [row.get(name) for name in self._columns]
@@ -107,18 +109,18 @@ class StandingRows:
 
 @runtime_checkable
 class WritesChangeLog(Protocol):
-    """Properties of a sink that writes a change log: where that lies."""
+    """Define the properties of a sink with a change log."""
 
     @property
     def changelog(self) -> str:
-        """Return the folder."""
+        """Return the folder of the change log."""
 
 
 def named_store(location: str) -> FileStore:
-    """Return the files of the change log that a command names: its folder, a URI, or a profile.
+    """Return the files of a change log by folder, URI or profile.
 
-    A profile says how an object store is reached. Raises: ConfigurationError; ChangeLogMissing where the
-    profile writes no change log; FilesUnavailable.
+    A profile has the settings of an object store. Raises: ConfigurationError; ChangeLogMissing if
+    the profile writes no change log; FilesUnavailable.
     """
     if "://" in location or not Path(location).is_file():
         return FileStore(location)
@@ -126,9 +128,9 @@ def named_store(location: str) -> FileStore:
 
 
 def profile_store(file: str) -> FileStore:
-    """Return the files of the change log that the profile ``file`` writes, be it beside tables.
+    """Return the files of the change log that a profile writes.
 
-    Raises: ConfigurationError; ChangeLogMissing where it writes none; FilesUnavailable.
+    It may lie beside tables. Raises: ConfigurationError; ChangeLogMissing; FilesUnavailable.
     """
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
@@ -144,7 +146,10 @@ def profile_store(file: str) -> FileStore:
 
 
 def open_readable(properties: ChangeLogProperties, pipeline: str) -> VerificationSource:
-    """Open the change log of a pipeline. Raises: ChangeLogMissing."""
+    """Open the change log of a pipeline.
+
+    Raises: ChangeLogMissing.
+    """
     log = ChangeLog(FileStore(properties.path, properties))
     if not log.exists():
         raise ChangeLogMissing(f"there is no change log at {properties.path}", path=properties.path)
@@ -152,27 +157,27 @@ def open_readable(properties: ChangeLogProperties, pipeline: str) -> Verificatio
 
 
 class ComparableLog:
-    """Tables by their newest entries; a comparison reads all changes of one, in memory.
+    """Read the tables of a change log by their newest entries.
 
-    ``stored`` returns where the pipeline's stored offset is: up to there the log has all, also where
-    nothing was to be written.
+    A comparison reads all changes of one table into memory.
     """
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
+        # Returns the stored offset: the log has everything before it, also where nothing was written.
         self.stored: Callable[[], int | None] = lambda: None
         self._entries: dict[str, TableEntry] = {}
 
     def close(self) -> None:
-        """Do nothing: nothing stays open."""
+        """Do nothing: no file is open."""
 
     def position(self) -> int | None:
-        """Return where the newest manifest is, or the stored offset where that is later."""
+        """Return the later of the newest manifest and the stored offset."""
         last = self._log.last()
         return None if last is None else max(last.mark.end_lsn, self.stored() or 0)
 
     def tables(self) -> list[KeptTable]:
-        """Return the tables that the log has entries of."""
+        """Return the tables with entries."""
         self._entries = {}
         for manifest in self._log.manifests():
             for entry in manifest.tables:
@@ -189,7 +194,7 @@ class ComparableLog:
         ]
 
     def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
-        """Return the text of what the segments have; a generated column may not be sent."""
+        """Return the text of a column in the segments, None if it is missing."""
         entries = {entry.name: entry for entry in self._entries[table.name].columns}
         found = entries.get(called)
         return None if found is None else source_text(column, type_)
@@ -197,7 +202,7 @@ class ComparableLog:
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        """Return the rows that the changes come to."""
+        """Return the present rows."""
         entry = self._entries[table.name]
         names = [called for called, _ in columns]
 
@@ -216,7 +221,7 @@ class ComparableLog:
             called = _present_names(run.columns, present)
             missing = _missing(run.columns, entry.columns)
             gone = {
-                column.name  # another may have its name now
+                column.name  # a new column may have its name
                 for column in run.columns
                 if column.number is not None and column.number not in present
             }
@@ -245,7 +250,7 @@ class ComparableLog:
 def _present_names(
     columns: Sequence[ColumnEntry], present: dict[int, ColumnEntry]
 ) -> dict[str, str]:
-    """Return what columns of a segment are called now, where that differs."""
+    """Return the new names of renamed columns."""
     return {
         column.name: present[column.number].name
         for column in columns
@@ -254,13 +259,13 @@ def _present_names(
 
 
 def _missing(columns: Sequence[ColumnEntry], now: Sequence[ColumnEntry]) -> dict[str, Any]:
-    """Return what rows of before have in columns that were added since."""
+    """Return the values that older rows have in new columns."""
     had = {column.number for column in columns}
     return {c.name: _value(c) for c in now if c.number not in had and c.missing is not None}
 
 
 def _value(column: ColumnEntry) -> Any:
-    """Return `ColumnEntry.missing` as a segment would give it."""
+    """Return `ColumnEntry.missing` as a value of a segment."""
     import pyarrow as pa
 
     assert column.missing is not None
