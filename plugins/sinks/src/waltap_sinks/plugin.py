@@ -107,7 +107,7 @@ def _held_by_target(context: Any) -> Any:
 
 @hookimpl
 def register_checks() -> Iterable[CheckSpec]:
-    """Contribute the check that a target holds what the source can."""
+    """Contribute the check that a target holds the source's values."""
     yield CheckSpec(
         name="target tables",
         summary="Keys and texts that a MariaDB or MySQL target of the sink sql does not hold.",

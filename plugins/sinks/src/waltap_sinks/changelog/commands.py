@@ -59,7 +59,7 @@ def retire(
     ],
     older_than_hours: HoursOption = 24.0,
 ) -> None:
-    """Remove manifests that were applied, with their segments; the newest always stays.
+    """Remove applied manifests with their segments; the newest always stays.
 
     The spark sink does this by itself; see changelog.retention.hours.
     """
@@ -117,7 +117,10 @@ def readers(
 
 @application.command()
 def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
-    """Remove segments that no manifest names: what crashes have left behind. Stop the pipeline before."""
+    """Remove segments that no manifest names: leftovers of crashes.
+
+    Stop the pipeline before.
+    """
     echo(f"{_log(path).sweep(_before(older_than_hours)):,} segments removed")
 
 

@@ -1,5 +1,6 @@
 """Define the errors of a change log.
 
+```
 SinkError
 ├── FilesUnavailable        WT-5101   its files cannot be read or written (`waltap.base.files.errors`)
 ├── ChangeLogDamaged        WT-5102   a manifest or segment is damaged
@@ -13,6 +14,7 @@ SinkError
 ├── ChangeLogOfAnother      WT-5110   another pipeline writes it
 ├── ReaderUnknown           WT-5111   it has no reader with that name
 └── RowsElsewhere           WT-5112   rows of a snapshot went directly into tables
+```
 """
 
 from waltap.errors import RetryVerdict, SinkError

@@ -1,5 +1,7 @@
-"""Is a destination equal to its source? One comparison for all of them;
-`waltap.ports.sink.verification` is what a destination gives to it."""
+"""Compare a destination with its source, row by row.
+
+A destination implements `waltap.ports.sink.verification`.
+"""
 
 from waltap_sinks.comparison.differences import TableDifferences, comparison_table, keys_shown
 from waltap_sinks.comparison.sides import HASH_DIGITS, row_text, short_hash, source_row_hash

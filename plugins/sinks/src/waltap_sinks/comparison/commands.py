@@ -1,4 +1,4 @@
-"""``waltap verify``: compare what a pipeline has written with its source."""
+"""``waltap verify``: compare a pipeline's destinations with its source."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,8 +48,6 @@ __all__ = [
 ]
 
 
-# ``waltap verify``: compare what a pipeline has written with its source.
-
 DsnOption = Annotated[
     str | None,
     typer.Option("--dsn", help="The source: postgres://user@host/db or key=value pairs."),
@@ -72,15 +70,16 @@ PatienceOption = Annotated[
 
 PATIENCE_S = 30.0
 
+# Exit code: rows differ or were not all compared.
 DIFFERENT = 1
-"""Exit code: rows differ, or are not all compared."""
 
+# Exit code: the compared tables are equal, and others were late.
 LATE = 5
-"""Exit code: what was compared is equal, and some tables were too late to be."""
 
+# Most unknown tables that are named.
 NAMED = 10
-"""Most tables that are named of those of which nothing is known."""
 
+# Properties of a connector → names of libpq.
 LIBPQ = {
     "database.hostname": "host",
     "database.port": "port",
@@ -93,7 +92,6 @@ LIBPQ = {
     "database.sslpassword": "sslpassword",
     "database.sslrootcert": "sslrootcert",
 }
-"""Properties of a connector → what libpq calls them."""
 
 application = typer.Typer(
     add_completion=False,
@@ -114,11 +112,12 @@ def verify(
     ] = None,
     set_: SetOption = None,
 ) -> None:
-    """Compare every captured table of the source with a destination's, row by row, while both are written.
+    """Compare the captured tables of the source with a destination, row by row.
 
-    Without --dsn the source is read as the profile says. Exit code 1 when rows differ, be it because
-    they are dead letters, or when the destination lacks a column, or a table that has rows, that
-    --without does not name; 5 when nothing differs but tables that are late, which says nothing of them.
+    Both may be written meanwhile. Without --dsn the source is read as the profile says. Exit code 1: rows
+    differ (also because of dead letters), or the destination lacks a column or a table with rows that
+    --without does not name. Exit code 5: nothing differs, but some tables are late, so that they were
+    not compared.
     """
     profile = _resolved(file, set_)
     codes, letters = [0], _letters(profile)
@@ -160,7 +159,7 @@ def _comparisons(
 
 
 def _say_where(profile: "Profile", name: str, found: "Sequence[TableDifferences]") -> None:
-    """Write files that name all rows which only the destination has, and say where they are."""
+    """Write the surplus rows to files and print where they are."""
     from waltap.base.text import printable
     from waltap.cli.terminal import answers
 
@@ -184,9 +183,11 @@ def told(
     wanted: "Sequence[str]" = (),
     unknown: "Sequence[str]" = (),
 ) -> int:
-    """Print what was found in the destination ``name``; return the exit code: 0 where all of it is equal,
-    else `DIFFERENT` or `LATE`. ``unknown``: tables with rows that it lacks, of which nobody knows here
-    whether they are captured."""
+    """Print the result for the destination ``name`` and return the exit code.
+
+    It is 0 if all tables are equal, else `DIFFERENT` or `LATE`. ``unknown`` are tables with rows
+    that the destination lacks; only the profile knows whether they are captured.
+    """
     from waltap.base.text import printable
     from waltap.cli.terminal import answers
 
@@ -226,7 +227,7 @@ def _differs(found: "TableDifferences") -> bool:
 
 
 def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
-    """Return what of the source is to be in the destination ``sink`` (its name among several)."""
+    """Return the tables that the destination ``sink`` should have."""
     from waltap.changes.capture.capture import CaptureRules
 
     capture = CaptureRules(profile.capture)
@@ -235,7 +236,7 @@ def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
     properties = profile.connector.properties
     if (
         getattr(properties, "publication_autocreate_mode", "") == "disabled"
-    ):  # somebody else says what is in it
+    ):  # another program manages it
         leaves_out.append("the publication")
     return CaptureScope(
         captures=lambda schema, table: (
@@ -249,8 +250,10 @@ def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
 
 
 def publications_of(profile: "Profile") -> tuple[str, ...]:
-    """Return the publications that say which rows and columns are delivered; none where a snapshot
-    delivers all, as Debezium's does."""
+    """Return the publications that filter rows and columns.
+
+    They do not filter a snapshot as Debezium takes it, so there are none for it.
+    """
     names: tuple[str, ...] = getattr(profile.connector.properties, "publications", ())
     filters = profile.decoder.spec.capabilities.filters
     return names if filters and not profile.debezium else ()
@@ -267,7 +270,7 @@ def _letters(profile: "Profile") -> "list[DeadLetter]":
 def connected(dsn: str) -> "Iterator[Connection[Any]]":
     """Connect to the source for the block, in autocommit.
 
-    Raises: ConnectionLost, SourceError where it refuses what is asked, BadParameter.
+    Raises: ConnectionLost; SourceError for a refused query; BadParameter.
     """
     import psycopg
 
@@ -277,7 +280,8 @@ def connected(dsn: str) -> "Iterator[Connection[Any]]":
         connection = psycopg.connect(dsn, autocommit=True, application_name="waltap verify")
     except psycopg.OperationalError as cause:
         raise ConnectionLost(str(cause).strip()) from cause
-    except (psycopg.ProgrammingError, UnicodeError) as cause:  # it quotes what may be a password
+    # the message quotes the text, which may have a password
+    except (psycopg.ProgrammingError, UnicodeError) as cause:
         text = "cannot be read: postgres://user@host/db or key=value pairs"
         raise typer.BadParameter(text, param_hint="--dsn") from cause
     try:
@@ -287,7 +291,7 @@ def connected(dsn: str) -> "Iterator[Connection[Any]]":
         said = str(cause).strip()
         if connection.broken:
             raise ConnectionLost(said) from cause
-        # of the source, or of a PostgreSQL that it is compared with: the error does not tell
+        # The source or a PostgreSQL destination raised it; the error does not show which.
         raise SourceError(f"what the comparison asks for is refused: {said}") from cause
 
 
@@ -301,7 +305,7 @@ def _resolved(file: str, set_: list[str] | None) -> "Profile":
 
 
 def dsn_of(profile: "Profile") -> str:
-    """Return libpq's connection string of what the profile captures from."""
+    """Return libpq's connection string of the profile's source."""
     from psycopg.conninfo import make_conninfo
 
     from waltap.base.property import declarations
@@ -311,13 +315,16 @@ def dsn_of(profile: "Profile") -> str:
     given = {LIBPQ[name]: value for name, value in named.items() if name in LIBPQ}
     secret = getattr(properties, "secret", None)
     if secret is not None:
-        given["password"] = secret()  # it may come of a command, or of a file that changes
+        given["password"] = secret()  # it may come from a command or from a file that changes
     given |= getattr(properties, "parameters", {})
     return make_conninfo("", **{name: v for name, v in given.items() if v is not None})
 
 
 def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, VerificationSource]]":
-    """Open the destinations. Raises: ConfigurationError where one cannot be read."""
+    """Open the destinations.
+
+    Raises: ConfigurationError if one cannot be read.
+    """
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap_sinks.changelog.verification import ComparableLog
 
@@ -345,7 +352,10 @@ def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Verifi
 
 
 def _stored_lsn(profile: "Profile") -> int | None:
-    """Return the position of the stored offset, None for none, and where a snapshot goes on."""
+    """Return the LSN of the stored offset.
+
+    The result is None without an offset or within a snapshot.
+    """
     from waltap.errors import OffsetError
     from waltap.ports.offsets.file_store import FileOffsetStore
     from waltap.ports.offsets.state_folder import OFFSET
@@ -362,8 +372,10 @@ def _stored_lsn(profile: "Profile") -> int | None:
 def compared(
     profile: "Profile", tables: Sequence[str], patience_s: float
 ) -> Mapping[str, TableComparison] | None:
-    """Return what is known of ``tables`` over all destinations of a profile; None where one of them cannot
-    be read. Raises: WaltapError."""
+    """Return the result for ``tables`` over all destinations.
+
+    The result is None if one of them cannot be read. Raises: WaltapError.
+    """
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
     if any(sink.spec.readable is None for sink in sinks):
         return None

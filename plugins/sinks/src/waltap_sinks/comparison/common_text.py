@@ -1,8 +1,8 @@
-"""One text for a value, made by PostgreSQL in SQL and by Python of what a driver or Arrow gives.
+"""Convert values to one text, in PostgreSQL's SQL and in Python. Sans-IO.
 
-Floating point is compared bit by bit (its texts differ: 1e+20 and 1.0E20), numeric without trailing zeros,
-instants as microseconds in UTC, bytes as hexadecimal, arrays as JSON; all else is the text that the
-server writes. Sans-IO.
+Floating point is compared bit by bit, since its texts differ (1e+20 and 1.0E20). Numeric has no
+trailing zeros, instants are microseconds in UTC, bytes hexadecimal, and arrays JSON. All other
+types have the server's text.
 """
 
 import datetime as dt
@@ -19,7 +19,10 @@ ARRAYS: Final = frozenset({"_int2", "_int4", "_int8", "_bool", "_text", "_varcha
 
 
 def source_text(column: str, type_: str) -> str:
-    """Return SQL of PostgreSQL for the text of ``column``, of the type ``pg_type.typname``."""
+    """Return PostgreSQL's SQL for the text of a column.
+
+    ``type_`` is ``pg_type.typname``.
+    """
     if type_ in INTEGERS or type_ in {"bool", "time", "text", "varchar"}:
         return f"{column}::text"
     if type_ == "float8":
@@ -39,17 +42,17 @@ def source_text(column: str, type_: str) -> str:
         return duration(column)
     if type_ in ARRAYS:
         return f"array_to_json({column})::text"
-    # the output function's text: a cast gives another for bpchar and inet
+    # A cast would give another text for bpchar and inet.
     return f"CASE WHEN {column} IS NULL THEN NULL ELSE concat({column}) END"
 
 
 def finite(column: str, text: str) -> str:
-    """Return ``text``, which is NULL for infinity, with infinity as its own text."""
+    """Return ``text``, or the text of infinity, for which it is NULL."""
     return f"CASE WHEN isfinite({column}) THEN {text} ELSE {column}::text END"
 
 
 def duration(column: str) -> str:
-    """Return SQL of PostgreSQL of the ISO duration that stands for an interval."""
+    """Return PostgreSQL's SQL for the ISO duration of an interval."""
     letters = (("year", "Y"), ("month", "M"), ("day", "DT"), ("hour", "H"), ("minute", "M"))
     parts = [f"extract({part} from {column})::bigint, '{end}'" for part, end in letters]
     seconds = f"trim_scale(extract(second from {column})::numeric)"
@@ -59,7 +62,7 @@ def duration(column: str) -> str:
 
 
 def reader_of(type_: str) -> Callable[[Any], str]:
-    """Return what makes the text of `source_text` of a value that is not NULL."""
+    """Return the conversion of a value to the text of `source_text`."""
     if type_ in INTEGERS:
         return lambda value: str(int(value))
     found = _READERS.get(type_)
@@ -119,7 +122,7 @@ def _time(value: Any) -> str:
             value = dt.time.fromisoformat(value)
         except ValueError:
             return str(value)
-    if isinstance(value, dt.timedelta):  # as drivers of MariaDB give a time of day
+    if isinstance(value, dt.timedelta):  # as drivers of MariaDB return a time of day
         value = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) + value).time()
     text: str = value.isoformat()
     return text.rstrip("0") if "." in text else text

@@ -1,11 +1,11 @@
-"""The comparison itself: buckets, then rows, then keys until both sides stood at one position.
+"""Compare buckets, then rows, then keys, until both sides had one position.
 
-Checksums of 4,096 buckets of keys are made on both sides. Where they differ, the rows of those buckets
-are compared by key. What differs then may be on its way, so rounds follow. Each reads these keys in
-the source, asks where its log stands, and waits until the destination has got there. What that holds
-then is a state that the source has had since the round began: the source is read over and over while
-it is waited for, and the row must be one of those. So a change that was lost is found, though
-others of its row follow; and a row that is written without pause is settled by being read often.
+Both sides compute checksums of 4,096 buckets of keys, and the rows of different buckets are
+compared by key. A remaining difference may be on its way, so rounds follow. A round reads these
+keys in the source and asks for its LSN. Then it waits until the destination has reached it, and
+reads the source again and again. The destination's row must equal one of the states that the source
+had since the round began. So a lost change is found although others of its row follow, and a row
+that changes all the time is settled by frequent reads.
 """
 
 import time
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
+# Between two reads of the source.
 PAUSE_S: Final = 0.005
-"""Between two readings of the source."""
 
+# Between two rounds if the destination has no position.
 ROUND_S: Final = 0.2
-"""Between two rounds where the destination tells no position."""
 
+# From this number of keys on the source is read once in a round.
 MANY: Final = 1_000
-"""So many keys are not read over and over."""
 
 
 def compare(
@@ -50,11 +50,12 @@ def compare(
     captured: CaptureScope | None = None,
     publications: Sequence[str] = (),
 ) -> list[TableDifferences]:
-    """Compare the tables that ``target`` has (where given, of ``tables``) with those of the source, as
-    ``publications`` publish them; tell of those, too, that are ``captured`` and that it lacks.
+    """Compare the tables of ``target`` with those of the source.
 
-    ``connection`` leads there, in autocommit. ``without`` is what is not compared: ``column``,
-    ``schema.table.column``, or a whole ``schema.table``. What differs is read again for ``patience_s``.
+    ``connection`` is one to the source, in autocommit. ``publications`` filter the source's rows
+    and columns. The result also has ``captured`` tables that the target lacks. ``without`` leaves
+    out ``column``, ``schema.table.column`` or a whole ``schema.table``. Differences are read again
+    for ``patience_s``.
     """
     source = ComparisonSource(connection, publications)
 
@@ -91,8 +92,10 @@ def _missing(
     look: Callable[[Sequence[KeptTable]], list[TableDifferences]],
     patience_s: float,
 ) -> tuple[list[TableDifferences], Sequence[KeptTable]]:
-    """Return what ``look`` finds to be lacking still when the target has got to where the source was, and
-    the tables that the target has then."""
+    """Return the missing tables, and the target's tables.
+
+    It waits until the target has reached the source's position.
+    """
     kept = target.tables()
     missing = look(kept)
     if patience_s <= 0 or all(each.verdict != "different" for each in missing):
@@ -112,7 +115,7 @@ def _missing(
 
 
 def _late_by_now(target: VerificationSource, name: str) -> str:
-    """Return why a table is late that was not when the comparison began."""
+    """Return the reason of a table that became late."""
     return next((each.late for each in target.tables() if each.name == name), "")
 
 
@@ -124,11 +127,12 @@ def _apart(name: str, why: str) -> TableDifferences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TablePair:
-    """A table on both sides. ``names`` are what the destination calls the columns."""
+    """Pair the readers of a table on both sides."""
 
     name: str
     ours: TableReader
     theirs: TableReader
+    # The destination's names of the columns.
     names: tuple[str, ...]
     key: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -176,7 +180,10 @@ def _pair(
 def _compared(
     source: ComparisonSource, target: VerificationSource, pair: _TablePair, patience_s: float
 ) -> TableDifferences:
-    """Compare a table. The patience begins when all has been read once, however long that takes."""
+    """Compare a table.
+
+    The patience begins after the first complete read, however long that takes.
+    """
     if not pair.key:
         return _whole(source, target, pair, patience_s)
     sums, other = pair.ours.sums(), pair.theirs.sums()
@@ -185,7 +192,7 @@ def _compared(
     if not differing:
         return found
     here, there = pair.ours.rows(differing), pair.theirs.rows(differing)
-    if any(None in key for key in (*here, *there)):  # an index takes many rows of such a key
+    if any(None in key for key in (*here, *there)):  # an index has many rows for such a key
         return _whole(source, target, pair, patience_s)
     open_keys = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
     arrived, behind, deadline = False, False, time.monotonic() + patience_s
@@ -207,8 +214,11 @@ def _round(
     keys: set[Row],
     deadline: float,
 ) -> tuple[Rows, Rows, Mapping[Row, set[Row | None]], bool]:
-    """Read ``keys`` on both sides; return the rows, the states that the source had of each since the
-    round began, and whether the destination did not get there."""
+    """Read ``keys`` on both sides.
+
+    Return both sides' rows, the source's states of each row since the round began, and whether the
+    destination did not reach its position.
+    """
     here = pair.ours.of_keys(keys)
     states = {key: {here.get(key)} for key in keys}
     position = source.position()
@@ -241,7 +251,7 @@ def _sample(pair: _TablePair, keys: set[Row], states: Mapping[Row, set[Row | Non
 def _whole(
     source: ComparisonSource, target: VerificationSource, pair: _TablePair, patience_s: float
 ) -> TableDifferences:
-    """Compare a table without a key: all of it, until it is equal or patience ends."""
+    """Compare a table without a key until it is equal or patience ends."""
     position, deadline = source.position() if patience_s > 0 else None, None
     while True:
         now = target.position()
@@ -257,7 +267,7 @@ def _whole(
 def _told(
     pair: _TablePair, found: TableDifferences, keys: set[Row], here: Rows, there: Rows
 ) -> TableDifferences:
-    """Return ``found`` with the keys that differ, and the columns."""
+    """Return ``found`` with the different keys and columns."""
     changed = [key for key in keys if key in here and key in there]
     columns = [
         name for n, name in enumerate(pair.names) if any(here[k][n] != there[k][n] for k in changed)

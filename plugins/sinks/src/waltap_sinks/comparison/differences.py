@@ -1,4 +1,4 @@
-"""Dead letters as what a difference comes from: rows that the destination refused. Sans-IO."""
+"""Describe the differences of one table, print and explain them."""
 
 import os
 import re
@@ -30,13 +30,11 @@ __all__ = [
 ]
 
 
-# What a comparison of source and target found, and how it is told. Sans-IO.
-
+# Most keys that are shown for each kind of difference.
 KEYS_SHOWN: Final = 3
-"""Most keys that are named of each kind of difference."""
 
+# Most characters of a value that are shown.
 TEXT_SHOWN: Final = 40
-"""Most letters of a value that are shown."""
 
 
 Verdict = Literal["equal", "different", "late", "apart"]
@@ -44,45 +42,48 @@ Verdict = Literal["equal", "different", "late", "apart"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDifferences:
-    """One table on both sides. ``left_out``: columns that the target lacks, or has nothing to compare by.
-
-    Where the sides differ and the table has a key, ``columns`` are some that do, and keys of rows
-    are examples: ``missing`` in the target, ``surplus`` there, ``changed`` in a column; ``rows`` shows
-    both rows of some. ``behind``: the target did not get to where the source was, for as long as it was
-    waited for; ``late``: why it will not, by what it says of itself. ``keys`` are those of all rows that
-    differ, by the columns ``key``; ``letters`` tells how many dead letters of the table wait, ``refused``
-    how many of the rows that differ they are about.
-    ``apart``: why the sides were not compared, since they are not to hold the same. ``lacking``: the
-    target has no such table. ``surplus_keys`` are all keys that only the target has, ``removal`` the
-    statements that remove their rows there.
-    """
+    """Describe one table on both sides."""
 
     table: str
     source_rows: int
     target_rows: int
     source_hash: str
     target_hash: str
+    # Columns that the target lacks, or that have no text to compare.
     left_out: tuple[str, ...] = ()
+    # For a table with a key: some different columns, and examples of keys that are missing in the
+    # target, only there, or changed.
     columns: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     surplus: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    # Both rows of some keys.
     rows: tuple[str, ...] = ()
+    # The target did not reach the source's position in time.
     behind: bool = False
+    # The columns of the key, and the keys of all different rows.
     key: tuple[str, ...] = ()
     keys: frozenset[tuple[str | None, ...]] = field(default=frozenset(), repr=False)
+    # Waiting dead letters of the table, and the number of different rows that they are about.
     letters: int = 0
     refused: int = 0
+    # Why the sides need not be equal, so that they were not compared.
     apart: str = ""
+    # Why the target will not reach the position, by its own account.
     late: str = ""
+    # The target has no such table.
     lacking: bool = False
+    # All keys that only the target has, with the statements that delete their rows.
     surplus_keys: frozenset[tuple[str | None, ...]] = field(default=frozenset(), repr=False)
     removal: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def verdict(self) -> "Verdict":
-        """Return what is known. Sides that differ where the target is late say nothing: what it lacks may
-        come; not so what it refused."""
+        """Return the verdict.
+
+        A late target may still get the missing rows, so a difference means nothing. It will not get
+        rows that it refused.
+        """
         if self.apart:
             return "apart"
         if self.equal:
@@ -91,17 +92,17 @@ class TableDifferences:
 
     @property
     def equal(self) -> bool:
-        """Tell whether both sides hold the same rows."""
+        """Return whether both sides have the same rows."""
         return (self.source_rows, self.source_hash) == (self.target_rows, self.target_hash)
 
 
 def keys_shown(names: Sequence[str], keys: "Iterable[tuple[str | None, ...]]") -> tuple[str, ...]:
-    """Return some of ``keys`` for people, with the names of their columns."""
+    """Return some of ``keys`` for people, with column names."""
     return tuple(key_shown(names, each) for each in sorted(keys, key=str)[:KEYS_SHOWN])
 
 
 def key_shown(names: Sequence[str], key: "tuple[str | None, ...]") -> str:
-    """Return ``key`` for people, with the names of its columns."""
+    """Return ``key`` for people, with column names."""
     return "(" + ", ".join(f"{name}={part}" for name, part in zip(names, key, strict=True)) + ")"
 
 
@@ -112,7 +113,7 @@ def rows_shown(
     here: "Mapping[tuple[str | None, ...], tuple[str | None, ...]]",
     there: "Mapping[tuple[str | None, ...], tuple[str | None, ...]]",
 ) -> tuple[str, ...]:
-    """Return both rows of some of ``keys`` for people: what differs, source first."""
+    """Return both rows of some keys for people: the differences, source first."""
     told = []
     for each in sorted(keys, key=str)[:KEYS_SHOWN]:
         (where,) = keys_shown(key, [each])
@@ -137,7 +138,7 @@ def _value(text: str | None) -> str:
 
 
 def _of_letters(found: TableDifferences) -> str:
-    """Say what dead letters have to do with the difference."""
+    """Explain the difference by dead letters."""
     if not found.keys:
         return f"{found.letters} dead letters of this table were not delivered"
     return (
@@ -150,7 +151,7 @@ def _behind(target: str) -> str:
 
 
 def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
-    """Return the comparison with ``target`` for a terminal."""
+    """Return the comparison as a table for a terminal."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -195,16 +196,17 @@ def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
     return table
 
 
-# Files that name every row which only a destination has, with the SQL that removes it there.
-
 NO_NAME: Final = re.compile(r"[^\w.-]")
 
 
 def write_surplus(
     profile: "Profile", sink: str, found: Iterable[TableDifferences]
 ) -> Mapping[str, Path]:
-    """Write a file for each table with rows that the source has no more, in the pipeline's state folder;
-    return where, by table. Files of tables that have none now are removed. Raises: OSError."""
+    """Write a file of surplus rows for each table, in the state folder.
+
+    It has the SQL that deletes them, if there is any. Return the files by table. Files of tables
+    without surplus rows are removed. Raises: OSError.
+    """
     folder = profile.engine.state_dir / profile.name / DIFFERENCES
     places = {}
     for each in found:
@@ -233,8 +235,10 @@ def _lines(found: TableDifferences) -> Iterable[str]:
 def with_letters(
     found: Sequence[TableDifferences], letters: Iterable[DeadLetter], sink: str
 ) -> list[TableDifferences]:
-    """Return ``found`` with what letters of ``sink`` (its name among several, else "") say of it: those
-    that were not delivered."""
+    """Return ``found`` with the dead letters of ``sink`` that explain it.
+
+    ``sink`` is its name among several, else empty.
+    """
     by_table: dict[str, list[DeadLetter]] = {}
     for letter in letters:
         if letter.sink == sink and letter.replayed_ms is None:
@@ -251,7 +255,7 @@ def _explained(found: TableDifferences, letters: Sequence[DeadLetter]) -> TableD
 
 
 def _keys(letter: DeadLetter, table: str, key: Sequence[str]) -> Iterable[Row]:
-    """Return the keys of the rows that a letter is about, old and new, as the server writes them."""
+    """Return the old and new keys of a letter's rows."""
     form = letter.change
     if form is None or not key:
         return

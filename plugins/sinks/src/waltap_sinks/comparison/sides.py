@@ -1,4 +1,8 @@
-"""A table of a PostgreSQL server as a side: summed up there, in SQL."""
+"""Read and hash a table's rows, in PostgreSQL's SQL or in Python.
+
+The hash of a table is the sum of its rows' hashes, so neither side must sort. Values are written
+with their length, so NULL differs from every text.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import md5
@@ -27,17 +31,12 @@ __all__ = [
 ]
 
 
-# A text and a hash of each row, in SQL and in Python alike.
-#
-# The hash of a table is the sum of a hash of each row, so that neither side has to sort. NULL is
-# told apart from every text by writing values with their length in front. Sans-IO.
-
+# Hexadecimal digits of each row's MD5 that are summed: 60 bits, positive in every database.
 HASH_DIGITS: Final = 15
-"""Hexadecimal digits of each row's MD5 that are summed up: 60 bits, positive in every database."""
 
 
 def row_text(columns: Sequence[str]) -> str:
-    """Return SQL, of any database, of one text for a row of ``columns`` (texts or NULLs)."""
+    """Return SQL for one text of a row of ``columns`` (texts or NULLs)."""
     parts = [
         f"CASE WHEN ({text}) IS NULL THEN '-' ELSE concat(length({text}), ':', {text}) END"
         for text in columns
@@ -46,30 +45,30 @@ def row_text(columns: Sequence[str]) -> str:
 
 
 def source_row_hash(columns: Sequence[str]) -> str:
-    """Return the sum of row hashes as PostgreSQL computes it, a numeric without fraction."""
+    """Return PostgreSQL's SQL for the sum of row hashes."""
     text = f"convert_to({row_text(columns)}, 'UTF8')"
     one = f"('x' || substr(md5({text}), 1, {HASH_DIGITS}))::bit({4 * HASH_DIGITS})::bigint"
     return f"coalesce(sum({one}), 0)::text"
 
 
 def source_bucket(key: Sequence[str]) -> str:
-    """Return SQL of PostgreSQL for the bucket of a row."""
+    """Return PostgreSQL's SQL for the bucket of a row."""
     return f"substr(md5(convert_to({row_text(key)}, 'UTF8')), 1, 3)"
 
 
 def line_of(row: Sequence[str | None]) -> str:
-    """Return what `row_text` gives for a row."""
+    """Return the text of `row_text` for a row."""
     return ",".join(["-" if text is None else f"{len(text)}:{text}" for text in row])
 
 
 def hash_of(row: Sequence[str | None]) -> int:
-    """Return the hash of a row, of which `source_row_hash` is the sum."""
+    """Return the hash of a row; `source_row_hash` is the sum."""
     digest = md5(line_of(row).encode(), usedforsecurity=False).hexdigest()
     return int(digest[:HASH_DIGITS], 16)
 
 
 def bucket_of(key: Sequence[str | None]) -> str:
-    """Return what `source_bucket` gives for a key."""
+    """Return the bucket of `source_bucket` for a key."""
     return md5(line_of(key).encode(), usedforsecurity=False).hexdigest()[:3]
 
 
@@ -78,14 +77,10 @@ def short_hash(total: str) -> str:
     return f"{int(total) % (1 << 64):016x}"
 
 
-# A side whose rows are read as they are and hashed here: what needs no SQL of a destination's
-# own.
-
-
 class RowSide:
-    """One table's columns, read whole at each call.
+    """Read a table completely at each call, and hash its rows here.
 
-    ``read`` gives the rows, values in the order of ``columns``, which are (name, ``pg_type.typname``).
+    ``read`` yields rows with values in the order of ``columns``, which are (name, ``pg_type.typname``).
     """
 
     def __init__(
@@ -141,19 +136,22 @@ class RowSide:
 
 SESSION: Final = {"extra_float_digits": "1"}
 
+# Types whose common text the server does not read as a value. Nor does it read those of extensions,
+# whose operators our sessions do not find.
 NOT_READ_BACK: Final = frozenset({"float4", "float8", "bytea", "interval"})
-"""Types whose common text is not what the server reads as a value; nor are those of extensions, whose
-operators our sessions do not look for."""
 
 
 def settle_session(connection: "Connection[Any]") -> None:
-    """Have values written as texts that compare."""
+    """Configure texts that can be compared."""
     connection.execute(beginning(connection.info.server_version, more=SESSION).encode())
 
 
 class PostgresSide:
-    """``texts`` are SQL of the texts of columns, ``key`` (name, type's name, text) of those of the key,
-    all in SQL. ``table`` is what stands after FROM."""
+    """Read a table of a PostgreSQL server and hash its rows there.
+
+    ``table`` follows FROM. ``texts`` are SQL for the texts of columns; ``key`` has (name, type's
+    name, text) in SQL.
+    """
 
     def __init__(
         self,
@@ -191,7 +189,7 @@ class PostgresSide:
         )
 
     def of_keys(self, keys: set[Row]) -> Rows:
-        """Return the rows of ``keys``, by the index of the key where their texts are values."""
+        """Return the rows of ``keys``, by the key's index if possible."""
         if self._indexed and not any(None in key for key in keys):
             names = [f"w{n}" for n in range(len(self._key))]
             arrays = ", ".join(["%s::text[]"] * len(names))
@@ -216,10 +214,10 @@ class PostgresSide:
 
 
 def quoted(name: str) -> str:
-    """Return an identifier as SQL of PostgreSQL."""
+    """Return an identifier as PostgreSQL's SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _percent(text: str) -> str:
-    """Return SQL that stands in a statement with %s for values."""
+    """Return SQL for a statement with %s for values."""
     return text.replace("%", "%%")

@@ -1,4 +1,4 @@
-"""Tables that a pipeline captures, and of which its destination has nothing."""
+"""Read the source's tables, and find those that a destination lacks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +25,6 @@ __all__ = [
     "lacking",
 ]
 
-
-# The source's tables, as a comparison reads them.
 
 TABLE: Final = """
     SELECT c.oid::bigint, n.nspname::text, c.relname::text,
@@ -65,34 +63,36 @@ AT: Final = """
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """``type`` is ``pg_type.typname``, ``written`` the type in SQL; of a domain, its base."""
+    """Describe a column; a domain has its base type."""
 
     number: int
     name: str
+    # ``pg_type.typname``, and the type in SQL.
     type: str
     written: str
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """``place`` is what stands after FROM: rows of heirs are events of the heirs, and those that are not
-    published are none."""
+    """Describe a table for a comparison."""
 
     name: str
+    # The text behind FROM. Rows of child tables are events of the children, and unpublished rows are none.
     place: str
     columns: tuple[SourceColumn, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """A table that there is. ``written`` is its name in SQL, ``parent`` the number of the table that it is
-    a partition of, else 0."""
+    """Describe an existing table."""
 
     oid: int
     schema: str
     table: str
     partitioned: bool
+    # The name in SQL.
     written: str
+    # The OID of the partitioned table, else 0.
     parent: int
 
     @property
@@ -102,8 +102,10 @@ class SourcePlace:
 
 
 class ComparisonSource:
-    """A connection to the source, in autocommit. Of tables it has what ``publications`` publish of them,
-    all where none does."""
+    """Read the source over one connection in autocommit.
+
+    A table has the rows and columns that ``publications`` publish; without publications it has all.
+    """
 
     def __init__(self, connection: "Connection[Any]", publications: Sequence[str] = ()) -> None:
         self._connection = connection
@@ -116,7 +118,7 @@ class ComparisonSource:
         )
 
     def table(self, kept: "KeptTable") -> SourceTable | None:
-        """Return the table that ``kept`` is of, None when it is gone."""
+        """Return the table of ``kept``, None if it was dropped."""
         found = self._connection.execute(TABLE, [kept.name, kept.oid, kept.name]).fetchone()
         if found is None:
             return None
@@ -130,13 +132,15 @@ class ComparisonSource:
         return SourceTable(f"{schema}.{name}", place, shown)
 
     def places(self) -> dict[int, SourcePlace]:
-        """Return every table by its number, in the order of their names."""
+        """Return every table by OID, in the order of names."""
         places = (SourcePlace(*row) for row in self._connection.execute(PLACES).fetchall())
         return {place.oid: place for place in places}
 
     def count(self, place: SourcePlace, *, most: int | None = None) -> int | None:
-        """Return how many rows a table has, ``most`` where it has more; None where this role may not
-        look."""
+        """Return the number of rows, at most ``most``.
+
+        The result is None if the role may not read the table.
+        """
         import psycopg
 
         where = self._published.get((place.schema, place.table), EVERYTHING).where()
@@ -149,13 +153,13 @@ class ComparisonSource:
         except psycopg.errors.InsufficientPrivilege:
             return None
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            return 0  # it went meanwhile
+            return 0  # it was dropped meanwhile
         return int(count)
 
     def position(self) -> int | None:
-        """Return an LSN that is behind all that was committed; None where the server has none.
+        """Return an LSN behind all commits, None if the server has none.
 
-        Something is put into the log after it, so that a stream passes it soon.
+        A message is written to the WAL after it, so that a stream passes it soon.
         """
         import psycopg
 
@@ -176,7 +180,10 @@ class ComparisonSource:
         columns: Sequence[tuple[SourceColumn, str]],
         key: Sequence[SourceColumn],
     ) -> PostgresSide:
-        """Return ``columns`` with the SQL of their texts, by ``key``, which is among them."""
+        """Return a reader for ``columns`` with the SQL of their texts.
+
+        ``key`` is among them.
+        """
         texts = {column.number: text for column, text in columns}
         return PostgresSide(
             self._connection,
@@ -191,12 +198,13 @@ UNREADABLE: Final = "there is no such table, and this role may not read the sour
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureScope:
-    """What a pipeline captures. ``captures`` tells for (schema, table); ``via_root``: rows of partitions
-    come as those of the table that is partitioned. ``unsure``: why a table with rows may be lacking all
-    the same, "" where it may not."""
+    """Describe the captured tables."""
 
+    # Returns whether (schema, table) is captured.
     captures: Callable[[str, str], bool]
+    # Rows of partitions are events of the partitioned table.
     via_root: bool = False
+    # Why a table with rows may be missing all the same.
     unsure: str = ""
 
 
@@ -206,8 +214,10 @@ def lacking(
     captured: CaptureScope,
     wanted: Sequence[str] = (),
 ) -> list[TableDifferences]:
-    """Return the captured tables of the source (where given, of ``wanted``) that are not ``kept``: those
-    that have rows, or that may not be read, and those that are wanted by name."""
+    """Return the captured tables that are not ``kept``.
+
+    They have rows or cannot be read; ``wanted`` ones may also be empty.
+    """
     places = source.places()
     names = {each.name: each.oid for each in places.values()}
     there = {oid for each in kept for oid in (each.oid, names.get(each.name, 0)) if oid}
@@ -220,7 +230,7 @@ def lacking(
             found.append(_lacking(place.name, 0, apart=UNREADABLE))
         elif rows:
             found.append(_lacking(place.name, rows, apart=captured.unsure))
-        elif wanted:  # it is asked for, and nothing is missing
+        elif wanted:  # the user named it, and it lacks no rows
             found.append(_lacking(place.name, 0))
     return found
 
@@ -228,8 +238,11 @@ def lacking(
 def _streamed(
     places: Mapping[int, SourcePlace], there: set[int], captured: CaptureScope
 ) -> Iterator[SourcePlace]:
-    """Yield what captured rows come as, but for what is ``there``. A part of a tree is there with a table
-    above it; where parts of a tree are there, it is not to come whole."""
+    """Yield the tables under which captured rows come, except existing ones.
+
+    A partition exists if a table above it does. If some partitions of a tree exist, it does not
+    come as a whole.
+    """
     above = {oid: _above(places, oid) for oid in places}
     divided = {up for oid in there if oid in above for up in above[oid]}
     for oid, place in places.items():
@@ -243,7 +256,7 @@ def _streamed(
 
 
 def _above(places: Mapping[int, SourcePlace], oid: int) -> list[int]:
-    """Return the tables that ``oid`` is a partition of, the root last."""
+    """Return the tables above partition ``oid``, the root last."""
     found: list[int] = []
     while (parent := places[oid].parent) in places:
         found.append(parent)

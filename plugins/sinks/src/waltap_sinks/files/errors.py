@@ -2,10 +2,12 @@
 
 Errors of the file system are in `waltap.base.files.errors`.
 
+```
 SinkError
 ├── FilesOfAnother      WT-5125   another pipeline writes there
 ├── FilesDamaged        WT-5126   a commit cannot be read
 └── FilesGone           WT-5127   commits of this pipeline are missing
+```
 """
 
 from waltap.errors import SinkError

@@ -1,10 +1,10 @@
 """Write whole files and commit them with their position.
 
-::
-
-    table=public.orders/date=2026-03-01/0000000012-000000000153f2a8-0001.jsonl.gz
-    _waltap/commits/0000000012.json   a `FileCommit`, written atomically after its files
-    _waltap/begun.json                a `PendingCommit`, written before the first file
+```
+table=public.orders/date=2026-03-01/0000000012-000000000153f2a8-0001.jsonl.gz
+_waltap/commits/0000000012.json   a `FileCommit`, written atomically after its files
+_waltap/begun.json                a `PendingCommit`, written before the first file
+```
 
 A file's name has the number of its commit and the position behind which it begins. So changes that
 come again after a crash get the same name, and files of another history have another number:

@@ -139,7 +139,7 @@ def _value(value: bytes, *, encode: bool) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text for HTTP: characters outside of printable ASCII are percent-encoded."""
+    """Return a text for HTTP; only printable ASCII is not percent-encoded."""
     kept = (c if " " <= c <= "~" and c != "%" else _percent(c) for c in text)
     return "".join(kept)
 

@@ -39,7 +39,7 @@ application.command()(verify)  # the same command, with the same options
 
 @application.command()
 def sequences(file: FileArgument) -> None:
-    """Move the sequences of a PostgreSQL target behind the largest values of their columns.
+    """Move the sequences of a PostgreSQL target behind their columns' values.
 
     For the moment in which applications begin to write there; no sequence is moved back.
     """

@@ -1,5 +1,6 @@
 """Define the errors of a database as destination.
 
+```
 SinkError
 ├── SqlUnreachable         WT-5701   it does not answer, or ended the connection
 ├── SqlRefused             WT-5702   it refuses the login or the action
@@ -23,6 +24,7 @@ SinkError
 ├── SqlPositionChanged     WT-5720   the stored position is not the committed one
 ├── SqlKeyUnfit            WT-5721   the target's type cannot hold a value of a key
 └── SqlFunctionFailed      WT-5722   a function of the target finds no such name
+```
 """
 
 from waltap.errors import RetryVerdict, SinkError

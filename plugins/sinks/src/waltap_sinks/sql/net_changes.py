@@ -1,4 +1,4 @@
-"""Reduce the changes of a batch to last rows by key, or to versions of rows. Sans-IO."""
+"""Reduce a batch's changes to last rows by key, or to versions. Sans-IO."""
 
 import datetime as dt
 from collections.abc import Sequence

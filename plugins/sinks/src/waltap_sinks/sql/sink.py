@@ -234,7 +234,7 @@ class SqlSink(Sink):
         return self._durable
 
     def close(self) -> None:
-        """Undo what is not committed, and disconnect. May be called twice."""
+        """Undo uncommitted changes and disconnect. May be called twice."""
         if self._handed is not None:
             wait([self._handed])
         if self._worker is not None:
@@ -669,7 +669,7 @@ class SqlSink(Sink):
         self._tables.forget_relation(oid)
 
     def _forget(self) -> None:
-        """Forget what was read within an undone transaction."""
+        """Forget the effects of an undone transaction."""
         self._applier.forget()
         self._tables.forget()
         self._books.forget()

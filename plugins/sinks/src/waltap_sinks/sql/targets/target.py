@@ -1,4 +1,4 @@
-"""Define what the sink asks of each kind of database."""
+"""Define the interface of a kind of database."""
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,7 +64,7 @@ class TargetDescription:
 
 @dataclass(frozen=True, slots=True)
 class WriteObstacle:
-    """Describe what makes a table ignore written rows."""
+    """Describe a reason why a table ignores written rows."""
 
     problem: str
     # The SQL that removes the obstacle.
