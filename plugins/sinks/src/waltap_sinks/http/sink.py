@@ -1,4 +1,4 @@
-"""The sink ``http``: posts records, in the order of their keys, until the address has taken each."""
+"""Post records in the order of their keys until each is accepted."""
 
 import json
 import socket
@@ -37,14 +37,12 @@ __all__ = [
 ]
 
 
-# Who the sink ``http`` is: the Authorization of its requests.
-
+# A token is renewed so long before its end.
 EARLY_S = 30.0
-"""So long before its end a token is asked for anew."""
 
 
 class ClientCredentials:
-    """Tokens by OAuth 2.0's client credentials, one for all threads."""
+    """Get tokens by OAuth 2.0 client credentials, shared by all threads."""
 
     def __init__(self, properties: HttpProperties, client: "HttpClient") -> None:
         self._properties, self._client = properties, client
@@ -52,7 +50,7 @@ class ClientCredentials:
         self._token, self._until = "", 0.0
 
     def token(self, *, other_than: str = "") -> str:
-        """Return a token that is valid for a while; ``other_than`` was refused.
+        """Return a valid token; ``other_than`` was refused.
 
         Raises: HttpLoginRefused, HttpUnavailable.
         """
@@ -76,7 +74,7 @@ class ClientCredentials:
             document = {} if answer.problem else json.loads(answer.body)
             self._token = str(document["access_token"])
             told = document.get("expires_in")
-            seconds = 3600.0 if told is None else float(told)  # some say null
+            seconds = 3600.0 if told is None else float(told)  # some servers send null
         except (ValueError, KeyError, TypeError, AttributeError) as cause:
             raise HttpLoginRefused(
                 f"no token from {place}: it answers {answer.status}", place=place
@@ -86,18 +84,17 @@ class ClientCredentials:
 
 LONGEST_WAIT_S: Final = 30.0
 LOOK_AT_MOST_S: Final = 5.0
+# Bytes of an answer that are read so that the connection can be reused. Its content is ignored.
 LONGEST_ANSWER: Final = 1 << 16
-"""Bytes of an answer's body that are read, so that the connection can be used again. Nothing is asked of
-them."""
 
 
 class HttpSink(Sink):
-    """Posts each record until it is taken. Delivery: at least once, in order per key.
+    """Post each record until it is accepted: at least once, in order by key.
 
-    A batch is shared among ``concurrency`` lanes by key; `write` returns when every lane is empty, so what
-    was written is at the address and `flush` has nothing to do. A batch that is given again after
-    HttpUnavailable goes on behind what was taken. A request of several records that is refused for what it
-    holds is halved until the record is found, which is left out; those behind it go on.
+    A batch is distributed among ``concurrency`` lanes by key. `write` returns when every lane is
+    empty, so `flush` has nothing to do. A batch that comes again after HttpUnavailable resumes
+    behind its accepted records. A refused request of several records is halved until the refused
+    record is found; the others are sent.
     """
 
     def __init__(self, properties: HttpProperties, context: SinkContext) -> None:
@@ -126,10 +123,10 @@ class HttpSink(Sink):
         self._pending: tuple[Batch, list[_HttpShard]] | None = None
 
     def check(self) -> list[PreflightCheck]:
-        """Say where records go, and whether somebody listens there. Nothing is sent: a request that is not
-        a record might do something. Behind a proxy only the first request shows it.
+        """Check that a server listens at the address.
 
-        Raises: LibraryMissing.
+        No request is sent, since it might have an effect. A proxy shows nothing before the first
+        request. Raises: LibraryMissing.
         """
         self._new_client().close()
         parts = urlsplit(self._properties.url)
@@ -145,7 +142,10 @@ class HttpSink(Sink):
         return [PreflightCheck.ok("sink http", self._place)]
 
     def open(self) -> None:
-        """Make the client; the first record makes the connection. Raises: LibraryMissing, SinkError."""
+        """Create the client; the first record opens a connection.
+
+        Raises: LibraryMissing, SinkError.
+        """
         self._client = self._new_client()
         if self._properties.oauth_url is not None:
             self._credentials = ClientCredentials(self._properties, self._client)
@@ -155,8 +155,10 @@ class HttpSink(Sink):
             )
 
     def write(self, batch: Batch) -> None:
-        """Send the batch's records. Raises: HttpUnavailable, HttpRefused, HttpLoginRefused,
-        RecordsRefused, StopRequested."""
+        """Send the batch's records.
+
+        Raises: HttpUnavailable, HttpRefused, HttpLoginRefused, RecordsRefused, StopRequested.
+        """
         if self._pending is None or self._pending[0] is not batch:
             shared = lanes(batch.records or (), self._properties.concurrency)
             self._pending = batch, [_HttpShard(self._pack(lane)) for lane in shared]
@@ -171,7 +173,7 @@ class HttpSink(Sink):
             index = [id(record) for record in batch.records or ()].index(id(blamed[0]))
             raise RecordsRefused([RefusedEvent(index=index, error=error)]) from error
         refused = {id(record): error for lane in given for record, error in lane.refused}
-        if refused:  # the others are there: when the rest comes, it only counts
+        if refused:  # The others are sent, so the rest of the batch only counts.
             self._pending = batch, []
             raise RecordsRefused(
                 [
@@ -184,11 +186,11 @@ class HttpSink(Sink):
         self._accepted = self._accepted.moved(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
-        """Return the position of the last batch taken, of each partition."""
+        """Return the position of each partition's last batch."""
         return self._accepted or None
 
     def close(self) -> None:
-        """Let go of the connections; may be called twice."""
+        """Close the connections; may be called twice."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown()
@@ -199,7 +201,10 @@ class HttpSink(Sink):
     # --- requests -----------------------------------------------------------------------------------
 
     def _send(self, waiting: "list[_HttpShard]") -> None:
-        """Empty the lanes, each in its order; every one comes to its end before a failure is raised."""
+        """Empty the lanes, each in its order.
+
+        A failure is raised when all lanes have ended.
+        """
         if self._threads is None or len(waiting) == 1:
             for lane in waiting:
                 self._empty(lane)
@@ -222,7 +227,7 @@ class HttpSink(Sink):
                 if not error.of_a_record or not (splits or self._context.tolerant):
                     lane.blamed = None if several else request.held[0]
                     raise
-                if splits:  # which of them is it?
+                if splits:  # find the refused record
                     middle = len(request.held) // 2
                     halves = request.held[:middle], request.held[middle:]
                     lane.instead(chain.from_iterable(map(self._pack, halves)))
@@ -232,7 +237,7 @@ class HttpSink(Sink):
                 lane.taken()
 
     def _deliver(self, request: HttpRequest, identifier: str) -> None:
-        """Send one request until it is taken."""
+        """Send one request until it is accepted."""
         given = self._properties
         until = time.monotonic() + given.retry_total_ms / 1000
         waits = RetryBackoff(
@@ -251,7 +256,7 @@ class HttpSink(Sink):
             if error is None:
                 return
             if isinstance(error, HttpLoginRefused) and token and token != refused:
-                refused = token  # it may have been withdrawn before its time
+                refused = token  # it may have been revoked early
             elif not isinstance(error, HttpUnavailable) or time.monotonic() >= until:
                 raise error
             elif not waits.wait(asked):
@@ -260,7 +265,7 @@ class HttpSink(Sink):
     def _post(
         self, request: HttpRequest, identifier: str, token: str
     ) -> tuple[SinkError | None, float]:
-        """Try once; return what is wrong, None for nothing, and the seconds the address asks to wait."""
+        """Try once; return the error and the wait that the address asks for."""
         assert self._client is not None, "open comes first"
         headers = dict(request.headers)
         if self._signature is not None:
@@ -288,7 +293,10 @@ class HttpSink(Sink):
         return kind(text, place=self._place, status=status), 0.0
 
     def _new_client(self) -> "HttpClient":
-        """Return a client with the profile's settings. Raises: LibraryMissing, SinkError."""
+        """Return a client with the profile's settings.
+
+        Raises: LibraryMissing, SinkError.
+        """
         try:
             import httpx
 
@@ -329,8 +337,10 @@ class HttpSink(Sink):
 
 
 class _HttpShard:
-    """Requests that go one after the other. What was not taken stays at the head, with its identifier.
-    ``refused`` are records that were left, each with the reason, ``blamed`` is one that ended it."""
+    """Send requests one after the other.
+
+    The first request stays at the head with its identifier until it is accepted.
+    """
 
     def __init__(self, requests: Iterator[HttpRequest]) -> None:
         self._requests = requests
@@ -351,12 +361,12 @@ class _HttpShard:
         self.identifier = f"msg_{uuid4()}"
 
     def instead(self, requests: Iterator[HttpRequest]) -> None:
-        """Let others take the place of the head."""
+        """Replace the head by ``requests``."""
         self._requests = chain(requests, self._requests)
         self.taken()
 
     def leave(self, error: HttpRefused) -> None:
-        """Go on behind the head, which is one record that was refused."""
+        """Skip the head, one refused record."""
         assert self._head is not None
         self.refused.append((self._head.held[0], error))
         self.taken()
