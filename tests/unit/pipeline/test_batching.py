@@ -1,5 +1,8 @@
 """Parts of transactions on their way: cut, gathered, merged; where a run ends, what counts as acknowledged."""
 
+import math
+from copy import deepcopy
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -142,15 +145,20 @@ def test_progress_towards_the_target_breaks_silence_and_patience_has_an_end() ->
 # --- changes that wait for more: no longer than asked, and no more than fit -----------------------------
 
 
+def due(gathered: PartBatcher, now: float) -> bool:
+    """Return whether something is to be written now, and leave it there."""
+    return bool(deepcopy(gathered).take_due(now))
+
+
 def gather(gathered: PartBatcher, now: float, *counts: int, ends: bool = True) -> bool:
     """Add parts of so many changes, the last one of a transaction that may go on; tell whether they are due."""
     last = len(counts) - 1
     gathered.add([part(1, n, complete=ends or at < last) for at, n in enumerate(counts)], now)
-    return gathered.due(now)
+    return due(gathered, now)
 
 
 def taken(gathered: PartBatcher) -> list[int]:
-    return [len(each.changes) for each in gathered.take()]
+    return [len(each.changes) for each in gathered.take_due(math.inf)]
 
 
 def test_the_wait_counts_from_the_first_part() -> None:
@@ -158,13 +166,13 @@ def test_the_wait_counts_from_the_first_part() -> None:
     assert gathered.wait(0.25, 99.0) == 0.25, "nothing is gathered"
     gather(gathered, 5.0, 1)
     gather(gathered, 5.9, 1)
-    assert not gathered.due(5.99)
+    assert not due(gathered, 5.99)
     assert gathered.wait(0.25, 5.9) < 0.11
     assert gathered.wait(0.05, 5.9) == 0.05
-    assert gathered.due(6.0)
+    assert due(gathered, 6.0)
     assert taken(gathered) == [1, 1]
     gather(gathered, 7.0, 1)
-    assert not gathered.due(7.9)
+    assert not due(gathered, 7.9)
 
 
 def test_a_full_batch_waits_no_longer_and_without_linger_none_does() -> None:
@@ -172,7 +180,7 @@ def test_a_full_batch_waits_no_longer_and_without_linger_none_does() -> None:
     assert [gather(gathered, 0.0, 60), gather(gathered, 0.0, 40)] == [False, True]
     assert taken(gathered) == [60, 40]
     assert not gather(gathered, 0.0, 60)
-    assert not at_once.due(5.0)
+    assert not due(at_once, 5.0)
     assert gather(at_once, 5.0, 1)
     assert taken(at_once) == [1]
     assert not at_once
@@ -183,7 +191,7 @@ def test_what_came_of_a_transaction_waits_for_its_end_where_that_is_wanted() -> 
     assert gather(gathered, 5.0, 1, 2, 3, ends=False)
     assert taken(gathered) == [1, 2]
     assert gathered
-    assert not gathered.due(9.0)
+    assert not due(gathered, 9.0)
     assert gathered.wait(0.25, 9.0) == 0.25, "nothing to hurry for"
     assert not gather(gathered, 9.0, 4, ends=False)
     gather(gathered, 9.0, 5, 6, ends=False)
@@ -193,7 +201,7 @@ def test_what_came_of_a_transaction_waits_for_its_end_where_that_is_wanted() -> 
     lingering = PartBatcher(1.0, 100, whole=True)
     gather(lingering, 0.0, 1, ends=False)
     gather(lingering, 5.0, 1)
-    assert [lingering.due(at) for at in (5.9, 6.0)] == [False, True]
+    assert [due(lingering, at) for at in (5.9, 6.0)] == [False, True]
 
 
 def test_a_transaction_that_fills_a_batch_does_not_wait_for_its_end() -> None:

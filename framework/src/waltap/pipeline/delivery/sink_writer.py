@@ -183,10 +183,18 @@ class SinkWriter:
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
 
     def write(
-        self, parts: Sequence[Part], *, snapshot: bool = False, partition: str | None = None
+        self,
+        parts: Sequence[Part],
+        *,
+        snapshot: bool = False,
+        partition: str | None = None,
+        signals: Mapping[str, object] | None = None,
     ) -> None:
         """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
-        self.write_told()
+        if signals is not None:
+            self.signals = signals
+        if self._told.waiting:
+            self.write_told()
         started, calls = self._clock.monotonic(), self.counts.calls
         if calls.oldest_commit_ms is None:
             calls.oldest_commit_ms = _first_commit_ms(parts)
@@ -299,6 +307,7 @@ class SinkWriter:
 
     def _attempt(self, write: Callable[[Batch], None], batch: Batch) -> None:
         """Write ``batch``, again where the sink asks for that."""
+        tried = 0
         while True:
             self.check()
             try:
@@ -308,13 +317,15 @@ class SinkWriter:
             except SinkError as error:
                 if error.retry is not RetryVerdict.SAME_BATCH or not self._retries.wait():
                     raise
+                tried += 1
                 self.counts.batch_retries += 1
                 self._host.notify("on_failure", pipeline=self._pipeline, error=error, retried=True)
             except BaseException:  # half a batch may be in there
                 self.failed = True
                 raise
             else:
-                self._retries.succeeded()
+                if tried:
+                    self._retries.succeeded()
                 return
 
     def flush(self) -> Positions:

@@ -198,15 +198,7 @@ class SourceConnection:
     def _snapshot(self, connector: Connector, delivery: SinkWriter, start: StartPosition) -> None:
         run, state = self._run, self._state
         state.enter("snapshot", state.profile.name)
-        phase = SnapshotPhase(
-            delivery,
-            state.host,
-            run.channels,
-            pipeline=state.profile.name,
-            flush_s=lambda: state.flush_s,
-            left=state.left,
-            ends=lambda: state.stop.is_set() or state.over(),
-        )
+        phase = SnapshotPhase(state, run.channels, delivery)
         try:
             if phase.run(connector, start):
                 state.reconnects.succeeded()

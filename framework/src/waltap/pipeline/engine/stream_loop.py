@@ -95,8 +95,8 @@ class ReadLoop:
 
     def write_if_due(self, now: float) -> None:
         """Write what was gathered, when it has waited long enough or is enough for a batch."""
-        if self.gathered.due(now):
-            self._write(self.gathered.take())
+        if parts := self.gathered.take_due(now):
+            self._write(parts)
 
     def write_rest(self) -> None:
         """Write what was gathered."""
@@ -104,25 +104,28 @@ class ReadLoop:
             self._write(self.gathered.take_all())
 
     def _write(self, parts: list[TransactionPart]) -> None:
-        state, left = self._state, self._state.left()
-        if left is not None:
-            whole, midway = state.limits.whole_transactions, state.midway
-            parts, left_out = cut(parts, left, whole=whole and (left > 0 or midway))
-            if parts:
-                midway = whole and not parts[-1].complete
-            state.cut_off(cut=left_out, midway=midway)
-        for batch in batches(parts, self._batch_events):
-            self._pass_on(batch)
-
-    def _pass_on(self, rest: list[TransactionPart]) -> None:
-        """Write ``rest`` with the rows that signals ask for; those of blocking snapshots are read here."""
+        """Write ``parts`` in batches, with the rows that signals request between them."""
         delivery, signals = self._delivery, self._signals
-        while rest:
-            parts, rest, noted = signals.process(rest)
-            if noted is not None:
-                delivery.note_signals(noted)
-            delivery.write(parts, partition=self._partition)
-            signals.read_at_once()
+        if self._state.limits.max_records is not None:
+            parts = self._cut(parts)
+        for batch in batches(parts, self._batch_events):
+            rest = batch
+            while rest:
+                with_rows, rest, noted = signals.process(rest)
+                delivery.write(with_rows, partition=self._partition, signals=noted)
+                if signals.blocking:
+                    signals.read_at_once()
+
+    def _cut(self, parts: list[TransactionPart]) -> list[TransactionPart]:
+        """Return as much of ``parts`` as the limit of records leaves."""
+        state, left = self._state, self._state.left()
+        assert left is not None
+        whole, midway = state.limits.whole_transactions, state.midway
+        kept, left_out = cut(parts, left, whole=whole and (left > 0 or midway))
+        if kept:
+            midway = whole and not kept[-1].complete
+        state.cut_off(cut=left_out, midway=midway)
+        return kept
 
 
 # When streaming ends by itself: at an LSN, after a silence, or with the limits of the run.
@@ -353,7 +356,8 @@ class StreamLoop:
         return True if True in found else None if set(found) <= {None} else False
 
     def _write_if_due(self, now: float) -> None:
-        self._write_merged(now)
+        if self._merge is not None:
+            self._write_merged(self._merge, now)
         for pump in self._pumps:
             pump.write_if_due(now)
 
@@ -361,12 +365,10 @@ class StreamLoop:
         for pump in self._pumps:
             pump.write_rest()
 
-    def _write_merged(self, now: float) -> None:
+    def _write_merged(self, merge: PartitionMerge, now: float) -> None:
         """Write what the merge lets go, run by run, so that the sink gets it in that order."""
-        if self._merge is None:
-            return
         pumps = {each.partition: pump for each, pump in zip(self._lanes, self._pumps, strict=True)}
-        for partition, parts in self._merge.take(now):
+        for partition, parts in merge.take(now):
             pumps[partition].take(parts)
             pumps[partition].write_rest()
 

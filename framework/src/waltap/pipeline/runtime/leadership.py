@@ -83,7 +83,7 @@ class Leadership:
 
     def check(self) -> None:
         """Raises: LeaseLost when this process may write no more."""
-        if not self.held:
+        if self._open is not None and not self.held:
             raise LeaseLost(
                 f"the lease was not renewed for {self.seconds:g} s, and another process may have it"
             )

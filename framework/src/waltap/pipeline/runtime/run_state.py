@@ -153,8 +153,8 @@ class RunState:
 
     def confirmed(self, partition: PartitionOffset, lsn: int) -> None:
         """Note the LSN that the server got, and notify observers."""
-        self.confirmed_lsn = lsn
-        self.slot_notice("confirmed", partition, lsn)
+        self.confirmed_lsn, name = lsn, self.profile.name
+        self.host.notify("on_slot", pipeline=name, event="confirmed", slot=partition.slot, lsn=lsn)
 
     def cut_off(self, *, cut: bool, midway: bool) -> None:
         """Note whether the limit left changes out, and whether a transaction's end is missing."""

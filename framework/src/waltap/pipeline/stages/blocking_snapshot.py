@@ -12,7 +12,7 @@ from waltap.errors import RetryVerdict, SnapshotError, SourceError, StopRequeste
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import PipelineChannels
 from waltap.pipeline.runtime.run_state import RunState
-from waltap.pipeline.stages.snapshot_phase import SnapshotReport, cut
+from waltap.pipeline.stages.snapshot_phase import SnapshotReport, deliver
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental import StreamPoint
 from waltap.ports.snapshot.requests import refused, some
@@ -34,9 +34,7 @@ class BlockingSnapshot:
         delivery: SinkWriter,
     ) -> None:
         self._state, self._connector, self._delivery = state, connector, delivery
-        self._report = SnapshotReport(
-            "blocking", state.host, channels, state.counts, pipeline=state.profile.name
-        )
+        self._report = SnapshotReport("blocking", state, channels)
 
     def take(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
         """Deliver the tables of ``requests``; ``point`` is where the signal stands in the stream, None
@@ -68,26 +66,19 @@ class BlockingSnapshot:
         return whole
 
     def _deliver(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
-        delivery, report, state = self._delivery, self._report, self._state
-        for piece in self._rows(requests, point):
-            if piece.relation.name != report.table:
-                report.reads(piece.relation.name, self._connector.estimate(piece.relation))
-            cut(piece, state.left())
-            delivery.write([piece])
-            report.progressed(len(piece.rows))
-            if delivery.due(state.flush_s):
-                delivery.flush()
-            if state.stop.is_set() or state.over():
-                return False
+        pieces, delivery = self._rows(requests, point), self._delivery
+        if not deliver(
+            pieces, self._report, self._state, self._connector, delivery, snapshot=False
+        ):
+            return False
         delivery.flush()
         return True
 
     def _rows(
         self, requests: list[SnapshotRequest], point: StreamPoint | None
     ) -> Iterator[SnapshotRows]:
-        written = self._delivery.written[self._delivery.partition]
         at = point or StreamPoint(
-            lsn=written.end_lsn,
+            lsn=self._delivery.position.end_lsn,
             xid=None,
             previous_end_lsn=self._delivery.previous_end_lsn[self._delivery.partition],
         )

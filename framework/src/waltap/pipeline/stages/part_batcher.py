@@ -112,26 +112,22 @@ class PartBatcher:
         if sum(len(part.changes) for part in waiting) >= self._most:
             self._ready = len(self._parts)
 
-    def due(self, now: float) -> bool:
-        """Tell whether there is something to write now."""
-        return bool(self._ready) and (now >= self._due_at or self._changes >= self._most)
+    def take_due(self, now: float) -> list[TransactionPart]:
+        """Return the parts to write now, mostly none or all, and begin again with the rest."""
+        if not self._ready or (now < self._due_at and self._changes < self._most):
+            return []
+        taken, self._parts = self._parts[: self._ready], self._parts[self._ready :]
+        self._ready = 0
+        if self._changes:
+            self._changes -= sum(len(part.changes) for part in taken)
+        return taken
 
     def wait(self, longest: float, now: float) -> float:
         """Return how long to wait for more, at most ``longest``, in seconds."""
         return min(longest, max(0.0, self._due_at - now)) if self._ready else longest
 
-    def take(self) -> list[TransactionPart]:
-        """Return what is due, and begin anew with the rest."""
-        taken, self._parts = self._parts[: self._ready], self._parts[self._ready :]
-        return self._taken(taken)
-
     def take_all(self) -> list[TransactionPart]:
-        """Return everything, and begin anew."""
+        """Return everything, and begin again."""
         taken, self._parts = self._parts, []
-        return self._taken(taken)
-
-    def _taken(self, parts: list[TransactionPart]) -> list[TransactionPart]:
-        self._ready = 0
-        if self._changes:
-            self._changes -= sum(len(part.changes) for part in parts)
-        return parts
+        self._ready = self._changes = 0
+        return taken

@@ -205,9 +205,7 @@ class SignalStage:
                 engine.incremental_chunk_size, engine.incremental_chunk_target_ms / 1000
             ),
             delete_closes=engine.watermarking == "insert_delete",
-            notice=IncrementalReport(
-                state.host, channels, state.counts, pipeline=state.profile.name
-            ),
+            notice=IncrementalReport(state, channels),
             obeyed=self._obeyed,
             state=IncrementalState.restored(delivery.offset.signals),
             undecided=undecided,
@@ -255,7 +253,8 @@ class SignalStage:
         """
         if self._watcher is None:
             return parts, [], None
-        with_chunks, rest = self._watcher.process(parts, self._now_us())
+        now_us = self._state.clock.time_ns() // 1000
+        with_chunks, rest = self._watcher.process(parts, now_us)
         return with_chunks, rest, self._watcher.stored
 
     def reached(self, lsn: int) -> None:
@@ -274,10 +273,11 @@ class SignalStage:
             return
         previous = delivery.previous_end_lsn[delivery.partition]
         rows = watcher.reached(lsn, previous, self._now_us())
-        delivery.note_signals(watcher.stored)
         self._unkept = True
         if rows:
-            delivery.write(rows)
+            delivery.write(rows, signals=watcher.stored)
+        else:
+            delivery.note_signals(watcher.stored)
 
     def _hasten(self, watcher: IncrementalSnapshots, until: int) -> None:
         """Nothing streams, and the chunk waits: after a while see to it, once for each."""

@@ -1,126 +1,44 @@
-"""The part of a connection that comes before streaming: what is there already goes to the sink."""
+"""The initial snapshot: a connection delivers the present rows before it streams.
+
+The reports and the loop over pieces serve the other kinds of snapshot, too.
+"""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import INCREMENTAL, INITIAL, PipelineChannels
-from waltap.plugins.host import Host
+from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import Connector, SourceLacks, StartPosition
-from waltap.services.monitor.counts import RunCounters, SnapshotTableProgress
+from waltap.services.monitor.counts import SnapshotTableProgress
 
 __all__ = [
     "IncrementalReport",
     "SnapshotPhase",
     "SnapshotReport",
-    "cut",
+    "deliver",
 ]
 
 log = logging.getLogger(__name__)
 
 
-# How far a snapshot is: told to observers, notification channels and the status.
+class ProgressReport:
+    """Report a snapshot to observers, notification channels and the status.
 
-
-class SnapshotReport:
-    """Tells of one snapshot that reads its tables one after the other. ``kind`` as in `SnapshotRows`.
-
-    Notifications call a blocking snapshot an initial one, as Debezium does.
+    ``kind`` is as in `SnapshotRows`.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        host: Host,
-        channels: PipelineChannels,
-        counts: RunCounters,
-        *,
-        pipeline: str,
-    ) -> None:
-        self._kind, self._host, self._channels = kind, host, channels
-        self._counts, self._pipeline = counts, pipeline
-        self._tables = self._table = ""
-        self._rows, self._total = 0, None
+    def __init__(self, kind: str, state: RunState, channels: PipelineChannels) -> None:
+        self.kind, self.counts = kind, state.counts
+        self._host, self._pipeline = state.host, state.profile.name
+        self.channels = channels
+        # The table whose rows come, "" before the first.
+        self.table = ""
 
-    _total: int | None
-
-    def started(self, tables: list[str]) -> None:
-        """It begins with ``tables`` (schema.table)."""
-        self._tables = ",".join(tables)
-        self._counts.tables.clear()
-        self._counts.snapshot.told(self._kind, "started")
-        self._tell("started", "", 0, None)
-        self._channels.tell(INITIAL, "STARTED")
-
-    def reads(self, table: str, total: int | None) -> None:
-        """Rows of ``table`` come next, about ``total`` of them."""
-        self._table_done()
-        self._table, self._rows, self._total = table, 0, total
-        self._note()
-        self._tell("table_started", table, 0, total)
-        self._channels.tell(
-            INITIAL,
-            "IN_PROGRESS",
-            current_collection_in_progress=table,
-            data_collections=self._tables,
-        )
-
-    @property
-    def table(self) -> str:
-        """Return the table whose rows come, "" before the first."""
-        return self._table
-
-    def progressed(self, rows: int) -> None:
-        """So many more rows of the table were delivered."""
-        self._rows += rows
-        self._note()
-        self._tell("progress", self._table, self._rows, self._total)
-
-    def completed(self) -> None:
-        """Every table was delivered."""
-        self._table_done()
-        self._counts.snapshot.told(self._kind, "completed")
-        self._tell("completed", "", self._rows, None)
-        self._channels.tell(INITIAL, "COMPLETED")
-
-    def aborted(self) -> None:
-        """It ends before that."""
-        self._counts.snapshot.told(self._kind, "aborted")
-        self._tell("aborted", "", self._rows, None)
-        self._channels.tell(INITIAL, "ABORTED")
-
-    def refused(self, table: str) -> None:
-        """A table could not be read."""
-        self._channels.tell(
-            INITIAL, "TABLE_SCAN_COMPLETED", scanned_collection=table, status="SQL_EXCEPTION"
-        )
-        if table == self._table:
-            self._table = ""
-
-    def _table_done(self) -> None:
-        if not self._table:
-            return
-        self._note(complete=True)
-        self._tell("table_completed", self._table, self._rows, self._rows)
-        self._channels.tell(
-            INITIAL,
-            "TABLE_SCAN_COMPLETED",
-            scanned_collection=self._table,
-            data_collections=self._tables,
-            total_rows_scanned=str(self._rows),
-            status="SUCCEEDED",
-        )
-        self._table = ""
-
-    def _note(self, *, complete: bool = False) -> None:
-        total = self._rows if complete else self._total
-        self._counts.tables[self._table] = SnapshotTableProgress(
-            table=self._table, rows=self._rows, estimate=total, complete=complete
-        )
-
-    def _tell(self, event: str, table: str, rows: int, total: int | None) -> None:
+    def observe(self, event: str, table: str, rows: int, total: int | None = None) -> None:
+        """Notify observers of an event; ``rows`` of about ``total`` of the table were delivered."""
         self._host.notify(
             "on_snapshot",
             pipeline=self._pipeline,
@@ -128,86 +46,173 @@ class SnapshotReport:
             table=table,
             rows=rows,
             total=total,
-            kind=self._kind,
+            kind=self.kind,
+        )
+
+    def note(self, rows: int, estimate: int | None, *, complete: bool = False) -> None:
+        """Set the table's rows in the status."""
+        self.counts.tables[self.table] = SnapshotTableProgress(
+            table=self.table, rows=rows, estimate=estimate, complete=complete
         )
 
 
-class IncrementalReport:
-    """Tells of incremental snapshots, from what becomes of them as notifications say it."""
+class SnapshotReport(ProgressReport):
+    """Report a snapshot that reads its tables one after the other.
 
-    def __init__(
-        self, host: Host, channels: PipelineChannels, counts: RunCounters, *, pipeline: str
-    ) -> None:
-        self._host, self._channels, self._counts = host, channels, counts
-        self._pipeline, self._table = pipeline, ""
+    Notifications call a blocking snapshot an initial one, as Debezium does.
+    """
+
+    def __init__(self, kind: str, state: RunState, channels: PipelineChannels) -> None:
+        super().__init__(kind, state, channels)
+        self._tables, self._rows = "", 0
+        self._total: int | None = None
+        # Something was written: rows, or the opening of the snapshot.
+        self.begun = False
+
+    def started(self, tables: list[str]) -> None:
+        """Report the start with ``tables`` (schema.table)."""
+        self._tables = ",".join(tables)
+        self.counts.tables.clear()
+        self._moved("started", 0)
+
+    def reads(self, table: str, total: int | None) -> None:
+        """Report that about ``total`` rows of ``table`` come next."""
+        self._table_done()
+        self.table, self._rows, self._total = table, 0, total
+        self.note(0, total)
+        self.observe("table_started", table, 0, total)
+        self.channels.tell(
+            INITIAL,
+            "IN_PROGRESS",
+            current_collection_in_progress=table,
+            data_collections=self._tables,
+        )
+
+    def progressed(self, rows: int) -> None:
+        """Report that so many more rows of the table were delivered."""
+        self.begun = True
+        self._rows += rows
+        self.note(self._rows, self._total)
+        self.observe("progress", self.table, self._rows, self._total)
+
+    def completed(self) -> None:
+        """Report that every table was delivered."""
+        self._table_done()
+        self._moved("completed", self._rows)
+
+    def aborted(self) -> None:
+        """Report an early end."""
+        self._moved("aborted", self._rows)
+
+    def refused(self, table: str) -> None:
+        """Report that a table cannot be read."""
+        self.channels.tell(
+            INITIAL, "TABLE_SCAN_COMPLETED", scanned_collection=table, status="SQL_EXCEPTION"
+        )
+        if table == self.table:
+            self.table = ""
+
+    def _moved(self, event: str, rows: int) -> None:
+        self.counts.snapshot.told(self.kind, event)
+        self.observe(event, "", rows)
+        self.channels.tell(INITIAL, event.upper())
+
+    def _table_done(self) -> None:
+        if not self.table:
+            return
+        self.note(self._rows, self._rows, complete=True)
+        self.observe("table_completed", self.table, self._rows, self._rows)
+        self.channels.tell(
+            INITIAL,
+            "TABLE_SCAN_COMPLETED",
+            scanned_collection=self.table,
+            data_collections=self._tables,
+            total_rows_scanned=str(self._rows),
+            status="SUCCEEDED",
+        )
+        self.table = ""
+
+
+class IncrementalReport(ProgressReport):
+    """Report incremental snapshots from their notifications."""
+
+    def __init__(self, state: RunState, channels: PipelineChannels) -> None:
+        super().__init__("incremental", state, channels)
 
     def __call__(
         self, kind: str, identifier: str, *, rows: int = 0, observed: bool = True, **data: str
     ) -> None:
-        """Tell of one step; ``rows`` are those read of the table, ``identifier`` is the signal's.
-        ``observed`` False: it is for notifications alone."""
-        self._channels.tell(INCREMENTAL, kind, identifier, **data)
-        self._counts.snapshot.told("incremental", kind.lower())
+        """Report one step; ``identifier`` is the signal's, ``rows`` were read of the table.
+
+        A step that is not ``observed`` is for notifications alone.
+        """
+        self.channels.tell(INCREMENTAL, kind, identifier, **data)
+        self.counts.snapshot.told(self.kind, kind.lower())
         if not observed:
             return
         if kind == "IN_PROGRESS":
             table = data["current_collection_in_progress"]
-            if table != self._table:
-                self._tell("table_started", table, 0)
-            self._table = table
-            self._note(table, rows)
-            self._tell("progress", table, rows)
+            if table != self.table:
+                self.observe("table_started", table, 0)
+            self.table = table
+            self.note(rows, None)
+            self.observe("progress", table, rows)
         elif kind == "TABLE_SCAN_COMPLETED":
-            table, self._table = data["scanned_collection"], ""
-            self._note(table, rows, complete=data["status"] in {"SUCCEEDED", "EMPTY"})
-            self._tell("table_completed", table, rows)
+            self.table = table = data["scanned_collection"]
+            complete = data["status"] in {"SUCCEEDED", "EMPTY"}
+            self.note(rows, rows if complete else None, complete=complete)
+            self.observe("table_completed", table, rows)
+            self.table = ""
         elif kind in {"STARTED", "COMPLETED", "ABORTED"}:
-            self._tell(kind.lower(), "", 0)
+            self.observe(kind.lower(), "", 0)
 
-    def _note(self, table: str, rows: int, *, complete: bool = False) -> None:
-        self._counts.tables[table] = SnapshotTableProgress(
-            table=table, rows=rows, estimate=rows if complete else None, complete=complete
-        )
 
-    def _tell(self, event: str, table: str, rows: int) -> None:
-        self._host.notify(
-            "on_snapshot",
-            pipeline=self._pipeline,
-            event=event,
-            table=table,
-            rows=rows,
-            total=None,
-            kind="incremental",
-        )
+def deliver(
+    pieces: Iterable[SnapshotRows],
+    report: SnapshotReport,
+    state: RunState,
+    connector: Connector,
+    delivery: SinkWriter,
+    *,
+    snapshot: bool,
+) -> bool:
+    """Write ``pieces`` of tables, and flush as often as the profile wants.
+
+    ``snapshot``: they are of an initial one. Return False if the run ends before the last one.
+    """
+    for piece in pieces:
+        if piece.relation.name != report.table:
+            report.reads(piece.relation.name, connector.estimate(piece.relation))
+        cut(piece, state.left())
+        delivery.write([piece], snapshot=snapshot)
+        report.progressed(len(piece.rows))
+        if delivery.due(state.flush_s):
+            delivery.flush()
+        if state.stop.is_set() or state.over():
+            return False
+    return True
 
 
 class SnapshotPhase:
-    """Delivers one initial snapshot, and tells observers how far it is.
+    """Deliver one initial snapshot, and report its progress."""
 
-    ``flush_s`` returns how long rows wait for a flush, in seconds. ``left`` returns how many rows may
-    still be delivered, None without a limit; ``ends`` whether the run is to end. ``begun`` tells that
-    rows, or the opening of the snapshot, have been written; ``handed`` that the sink has others read it.
-    """
+    def __init__(self, state: RunState, channels: PipelineChannels, delivery: SinkWriter) -> None:
+        self._state, self._delivery, self._notified = state, delivery, channels.notified
+        self._report = SnapshotReport("initial", state, channels)
+        # The sink has others read the snapshot.
+        self.handed = False
 
-    def __init__(
-        self,
-        delivery: SinkWriter,
-        host: Host,
-        channels: PipelineChannels,
-        *,
-        pipeline: str,
-        flush_s: Callable[[], float],
-        left: Callable[[], int | None],
-        ends: Callable[[], bool],
-    ) -> None:
-        self._delivery, self._notified = delivery, channels.notified
-        self._flush_s, self._left, self._ends = flush_s, left, ends
-        self._report = SnapshotReport("initial", host, channels, delivery.counts, pipeline=pipeline)
-        self.begun = self.handed = False
+    @property
+    def begun(self) -> bool:
+        """Return whether rows, or the opening of the snapshot, were written."""
+        return self.handed or self._report.begun
 
     def run(self, connector: Connector, start: StartPosition) -> bool:
-        """Deliver every piece and close the snapshot; False when the run ends before that: then what was
-        written is flushed, and the snapshot stays open."""
+        """Deliver every piece and close the snapshot.
+
+        Return False if the run ends before that: the written pieces are flushed, and the snapshot stays
+        open.
+        """
         completed = False
         try:
             completed = self._run(connector, start)
@@ -225,31 +230,30 @@ class SnapshotPhase:
         chunks = self._chunks(connector, start)
         if chunks is not None:
             return self._handed_over(chunks)
-        first = True
-        for piece in connector.snapshot(start):
-            piece.opens, piece.goes_on = first and not start.resumes, first and start.resumes
-            first = False
-            if piece.relation.name != report.table:
-                report.reads(piece.relation.name, connector.estimate(piece.relation))
-            cut(piece, self._left())
-            delivery.write([piece], snapshot=True)
-            self.begun = True
-            report.progressed(len(piece.rows))
-            if delivery.due(self._flush_s()):
-                delivery.flush()
-            if self._ends():
-                delivery.settle()
-                delivery.flush()
-                report.aborted()
-                return False
+        pieces = self._pieces(connector, start)
+        if not deliver(pieces, report, self._state, connector, delivery, snapshot=True):
+            delivery.settle()
+            delivery.flush()
+            report.aborted()
+            return False
         delivery.finish_snapshot()
         report.completed()
         return True
 
+    def _pieces(self, connector: Connector, start: StartPosition) -> Iterator[SnapshotRows]:
+        first = True
+        for piece in connector.snapshot(start):
+            piece.opens, piece.goes_on = first and not start.resumes, first and start.resumes
+            first = False
+            yield piece
+
     def _chunks(self, connector: Connector, start: StartPosition) -> Sequence[SnapshotChunk] | None:
-        """Return the chunks of the snapshot where the sink has others read them, None where the engine
-        reads it."""
-        if start.resumes or self._left() is not None or not self._delivery.takes_chunks():
+        """Return the snapshot's chunks if the sink has others read them.
+
+        None: the engine reads the snapshot.
+        """
+        limited = self._state.limits.max_records is not None
+        if start.resumes or limited or not self._delivery.takes_chunks():
             return None
         try:
             return connector.chunks(start)
@@ -259,11 +263,11 @@ class SnapshotPhase:
 
     def _handed_over(self, chunks: Sequence[SnapshotChunk]) -> bool:
         """Have the sink's own readers read the tables; the connector keeps the snapshot meanwhile."""
-        delivery, report = self._delivery, self._report
+        state, delivery, report = self._state, self._delivery, self._report
         name = delivery.hand_over(chunks)
-        self.begun = self.handed = True
+        self.handed = True
+        position = delivery.position.end_lsn
         tables = {chunk.relation.name: chunk for chunk in chunks}
-        position = delivery.written[delivery.partition].end_lsn
         for number, chunk in enumerate(tables.values()):
             piece = SnapshotRows(
                 relation=chunk.relation,
@@ -282,15 +286,15 @@ class SnapshotPhase:
                 delivery.flush()
         delivery.flush()
         log.info("%s tables, in %s chunks, are read by others", len(tables), len(chunks))
-        rows = delivery.await_chunks(self._ends)
+        rows = delivery.await_chunks(lambda: state.stop.is_set() or state.over())
         if rows is None:
             report.aborted()
             return False
         for table in tables:
             report.reads(table, rows.get(table))
             report.progressed(rows.get(table, 0))
-            delivery.counts.snapshot_rows += rows.get(table, 0)
-            delivery.counts.events += rows.get(table, 0)
+            state.counts.snapshot_rows += rows.get(table, 0)
+            state.counts.events += rows.get(table, 0)
         delivery.finish_snapshot()
         report.completed()
         return True
