@@ -28,7 +28,7 @@ from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.lines import JsonLines
 from waltap.encoders.json.properties import JsonProperties
 from waltap_formats.avro.converter import AvroConverter
-from waltap_formats.avro.properties import AvroProperties
+from waltap_formats.properties import AvroProperties
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
 

@@ -10,8 +10,8 @@ import waltap_formats.plugin
 from waltap.encoders.format.conversion import joined
 from waltap.encoders.json.converter import JsonConverterProperties
 from waltap.encoders.json.properties import JsonProperties
-from waltap_formats.cloudevents.properties import CloudEventsProperties
 from waltap_formats.plain import StringProperties
+from waltap_formats.properties import CloudEventsProperties
 from waltap_testing.format_suite import NOW, FormatRig, FormatSuite, every_part
 
 PLUGINS = waltap.plugin, waltap_formats.plugin

@@ -14,11 +14,13 @@ from tests.harness.servers.registry import Registry
 
 from waltap.changes.decode.message import Update
 from waltap.changes.decode.tuple_image import UNCHANGED
-from waltap_formats.avro.properties import AvroProperties
-from waltap_formats.cloudevents.properties import CloudEventsProperties
-from waltap_formats.json_schema.properties import JsonSchemaProperties
 from waltap_formats.plugin import register_formats
-from waltap_formats.protobuf.properties import ProtobufProperties
+from waltap_formats.properties import (
+    AvroProperties,
+    CloudEventsProperties,
+    JsonSchemaProperties,
+    ProtobufProperties,
+)
 from waltap_testing.format_suite import NOW, FormatRig, FormatSuite
 from waltap_testing.workload import ITEMS
 

@@ -19,10 +19,9 @@ from waltap.encoders.format.converter import ConverterContext, SchemaMismatch
 from waltap.errors import ConfigurationError
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema
-from waltap_formats.cloudevents.converter import CloudEventsConverter
-from waltap_formats.cloudevents.properties import CloudEventsProperties
+from waltap_formats.cloudevents import CloudEventsConverter
+from waltap_formats.properties import CloudEventsProperties, ProtobufProperties
 from waltap_formats.protobuf.converter import ProtobufConverter
-from waltap_formats.protobuf.properties import ProtobufProperties
 
 CLOUD_EVENTS = "io.debezium.converters.CloudEventsConverter"
 AVRO = "io.confluent.connect.avro.AvroConverter"
@@ -123,7 +122,7 @@ class Unregistered(ProtobufConverter):
 
     registered = ""
 
-    def prefix(self, topic: str, name: str, text: str) -> bytes:
+    def _registered(self, topic: str, name: str | None, text: str) -> bytes:
         self.registered = text
         return b"\0\0\0\0\0"
 

@@ -13,7 +13,7 @@ from google.protobuf import (
 )
 
 from waltap_formats.protobuf.schema import WRAPPERS, MessageType
-from waltap_formats.protobuf.text import read_text
+from waltap_formats.schema_difference import read_text
 
 __all__ = ["protobuf_reader"]
 

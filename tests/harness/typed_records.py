@@ -19,7 +19,7 @@ from waltap.encoders.format.format import FormatContext
 from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap_formats.avro.converter import AvroConverter
-from waltap_formats.avro.properties import AvroProperties
+from waltap_formats.properties import AvroProperties
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.workload import ITEMS
 

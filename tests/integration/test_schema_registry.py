@@ -20,16 +20,15 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.converter import ConverterContext
 from waltap.errors import ConfigurationError, RetryVerdict, StopRequested
 from waltap_formats.avro.converter import AvroConverter
-from waltap_formats.avro.properties import AvroProperties
-from waltap_formats.errors import (
+from waltap_formats.properties import AvroProperties, ProtobufProperties
+from waltap_formats.protobuf.converter import ProtobufConverter
+from waltap_formats.registry import (
     RegistryAway,
     RegistryLogin,
     SchemaIncompatible,
     SchemaInvalid,
     SchemaNotRegistered,
 )
-from waltap_formats.protobuf.converter import ProtobufConverter
-from waltap_formats.protobuf.properties import ProtobufProperties
 
 PATIENT = {
     "schema.registry.retry.timeout.ms": 0,

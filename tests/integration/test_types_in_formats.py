@@ -24,8 +24,8 @@ from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema, is_map
-from waltap_formats.json_schema.converter import JsonSchemaConverter
-from waltap_formats.json_schema.properties import JsonSchemaProperties
+from waltap_formats.json_schema import JsonSchemaConverter
+from waltap_formats.properties import JsonSchemaProperties
 from waltap_formats.protobuf.binary import NullPresence, message_writer
 from waltap_formats.protobuf.schema import message_file
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from waltap_formats.registry.client import difference
+from waltap_formats.schema_difference import difference
 
 PROTO = """// of another product, with all that the language has
 syntax = "proto3";

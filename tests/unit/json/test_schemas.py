@@ -6,7 +6,7 @@ from tests.harness.schemas import INT32, MAYBE_TEXT, TEXT, mapped, of, struct
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.errors import ConfigurationError
 from waltap_formats.avro.schema import avro_schema
-from waltap_formats.json_schema.converter import json_schema
+from waltap_formats.json_schema import json_schema
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 POINT, OTHER_POINT = struct({"id": INT32}, "a.Point"), struct({"x": INT32}, "a.Point")

@@ -1,6 +1,7 @@
 """Hook implementations of the formats."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from waltap.encoders.format.conversion import whole
@@ -10,6 +11,8 @@ from waltap.ports.specs import FormatSpec
 if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter
 
+
+Make = Callable[[Any, Any], "Converter"]
 
 # Format → kind of Connect value.
 NUMBERS = {
@@ -25,135 +28,103 @@ NUMBERS = {
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute the formats."""
-    # Only properties are imported here; a converter's libraries load with its first use.
-    from waltap_formats.avro.properties import AvroProperties
-    from waltap_formats.cloudevents.properties import CloudEventsProperties
-    from waltap_formats.json_schema.properties import JsonSchemaProperties
+    # Only properties are imported here.
     from waltap_formats.plain import StringProperties
-    from waltap_formats.protobuf.properties import ProtobufProperties
+    from waltap_formats.properties import (
+        AvroProperties,
+        CloudEventsProperties,
+        JsonSchemaProperties,
+        ProtobufProperties,
+    )
 
-    return [
-        FormatSpec(
-            name="avro",
-            aliases=("io.confluent.connect.avro.AvroConverter",),
-            summary="Avro with a schema registry, as Confluent's AvroConverter writes it.",
-            properties=AvroProperties,
-            factory=whole(_avro),
-            takes_events=True,
-            takes_record_transforms=True,
-            converter=_avro,
+    yield _format(
+        "avro",
+        "Avro with a schema registry, as Confluent's AvroConverter writes it.",
+        _lazily("waltap_formats.avro.converter", "AvroConverter"),
+        aliases=("io.confluent.connect.avro.AvroConverter",),
+        properties=AvroProperties,
+    )
+    yield _format(
+        "protobuf",
+        "Protobuf with a schema registry, as Confluent's ProtobufConverter writes it.",
+        _lazily("waltap_formats.protobuf.converter", "ProtobufConverter"),
+        aliases=("io.confluent.connect.protobuf.ProtobufConverter",),
+        properties=ProtobufProperties,
+        takes_record_transforms=False,
+    )
+    yield _format(
+        "json-schema",
+        "JSON with its schema in a registry, as Confluent's JsonSchemaConverter writes it.",
+        _lazily("waltap_formats.json_schema", "JsonSchemaConverter"),
+        aliases=("io.confluent.connect.json.JsonSchemaConverter", "jsonschema"),
+        properties=JsonSchemaProperties,
+    )
+    yield _format(
+        "cloudevents",
+        "CloudEvents of change events, with data in JSON or Avro; keys are JSON.",
+        _lazily("waltap_formats.cloudevents", "CloudEventsConverter"),
+        aliases=("io.debezium.converters.CloudEventsConverter",),
+        properties=CloudEventsProperties,
+        events_only=True,
+    )
+    yield _format(
+        "string",
+        "Texts as they are, and other values as Java prints them.",
+        _lazily("waltap_formats.plain", "StringConverter"),
+        aliases=("org.apache.kafka.connect.storage.StringConverter",),
+        properties=StringProperties,
+    )
+    yield _format(
+        "bytes",
+        "Bytes as they are, for values that a transform made; others are refused.",
+        _lazily("waltap_formats.plain", "BytesConverter"),
+        aliases=(
+            "org.apache.kafka.connect.converters.ByteArrayConverter",
+            "io.debezium.converters.ByteArrayConverter",
+            "io.debezium.converters.BinaryDataConverter",
         ),
-        FormatSpec(
-            name="protobuf",
-            aliases=("io.confluent.connect.protobuf.ProtobufConverter",),
-            summary="Protobuf with a schema registry, as Confluent's ProtobufConverter writes it.",
-            properties=ProtobufProperties,
-            factory=whole(_protobuf),
-            takes_events=True,
-            converter=_protobuf,
-        ),
-        FormatSpec(
-            name="json-schema",
-            aliases=("io.confluent.connect.json.JsonSchemaConverter", "jsonschema"),
-            summary="JSON with its schema in a registry, as Confluent's JsonSchemaConverter writes it.",
-            properties=JsonSchemaProperties,
-            factory=whole(_json_schema),
-            takes_events=True,
-            takes_record_transforms=True,
-            converter=_json_schema,
-        ),
-        FormatSpec(
-            name="cloudevents",
-            aliases=("io.debezium.converters.CloudEventsConverter",),
-            summary="CloudEvents of change events, with data in JSON or Avro; keys are JSON.",
-            properties=CloudEventsProperties,
-            factory=whole(_cloudevents),
-            takes_events=True,
-            takes_record_transforms=True,
-            converter=_cloudevents,
-            events_only=True,
-        ),
-        FormatSpec(
-            name="string",
-            aliases=("org.apache.kafka.connect.storage.StringConverter",),
-            summary="Texts as they are, and other values as Java prints them.",
-            properties=StringProperties,
-            factory=whole(_string),
-            takes_events=True,
-            takes_record_transforms=True,
-            converter=_string,
-        ),
-        FormatSpec(
-            name="bytes",
-            aliases=(
-                "org.apache.kafka.connect.converters.ByteArrayConverter",
-                "io.debezium.converters.ByteArrayConverter",
-                "io.debezium.converters.BinaryDataConverter",
-            ),
-            summary="Bytes as they are, for values that a transform made; others are refused.",
-            factory=whole(_bytes),
-            takes_events=True,
-            takes_record_transforms=True,
-            converter=_bytes,
+        scalar=True,
+    )
+    for name, kind in NUMBERS.items():
+        yield _format(
+            name,
+            f"Values of the kind {name} as Kafka writes them, big-endian; others are refused.",
+            _number(kind),
+            aliases=(f"org.apache.kafka.connect.converters.{name.capitalize()}Converter",),
             scalar=True,
-        ),
-        *(_number_format(name) for name in NUMBERS),
-    ]
+        )
 
 
-def _number_format(name: str) -> FormatSpec:
-    """Return the format of one primitive kind."""
+def _format(
+    name: str, summary: str, make: Make, *, takes_record_transforms: bool = True, **facts: Any
+) -> FormatSpec:
+    """Return the spec of a format with one converter."""
+    return FormatSpec(
+        name=name,
+        summary=summary,
+        factory=whole(make),
+        takes_events=True,
+        takes_record_transforms=takes_record_transforms,
+        converter=make,
+        **facts,
+    )
 
+
+def _lazily(home: str, name: str) -> Make:
+    """Return the factory of a converter whose libraries load with its first use."""
+
+    def make(properties: Any, context: Any) -> "Converter":
+        converter: Converter = getattr(import_module(home), name)(properties, context)
+        return converter
+
+    return make
+
+
+def _number(kind: str) -> Make:
     def make(_properties: Any, context: Any) -> "Converter":
         from waltap.changes.mapping.connect_schema import ConnectKind
         from waltap_formats.plain import NumberConverter
 
-        return NumberConverter(ConnectKind[NUMBERS[name]], context)
+        return NumberConverter(ConnectKind[kind], context)
 
-    return FormatSpec(
-        name=name,
-        aliases=(f"org.apache.kafka.connect.converters.{name.capitalize()}Converter",),
-        summary=f"Values of the kind {name} as Kafka writes them, big-endian; others are refused.",
-        properties=None,
-        factory=whole(make),
-        takes_events=True,
-        takes_record_transforms=True,
-        converter=make,
-        scalar=True,
-    )
-
-
-def _avro(properties: Any, context: Any) -> "Converter":
-    from waltap_formats.avro.converter import AvroConverter
-
-    return AvroConverter(properties, context)
-
-
-def _protobuf(properties: Any, context: Any) -> "Converter":
-    from waltap_formats.protobuf.converter import ProtobufConverter
-
-    return ProtobufConverter(properties, context)
-
-
-def _json_schema(properties: Any, context: Any) -> "Converter":
-    from waltap_formats.json_schema.converter import JsonSchemaConverter
-
-    return JsonSchemaConverter(properties, context)
-
-
-def _cloudevents(properties: Any, context: Any) -> "Converter":
-    from waltap_formats.cloudevents.converter import CloudEventsConverter
-
-    return CloudEventsConverter(properties, context)
-
-
-def _string(properties: Any, context: Any) -> "Converter":
-    from waltap_formats.plain import StringConverter
-
-    return StringConverter(properties, context)
-
-
-def _bytes(properties: Any, context: Any) -> "Converter":
-    from waltap_formats.plain import BytesConverter
-
-    return BytesConverter(properties, context)
+    return make

@@ -12,9 +12,17 @@ from typing import Any
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.converter import SchemaMismatch, required
 from waltap_formats.avro.schema import is_map
-from waltap_formats.varint import unsigned
 
-__all__ = ["RANGES", "Write", "avro_writer", "integer_writer", "long_bytes"]
+__all__ = [
+    "LAST",
+    "MORE",
+    "RANGES",
+    "Write",
+    "avro_writer",
+    "integer_writer",
+    "long_bytes",
+    "unsigned",
+]
 
 Write = Callable[[Any], bytes]
 
@@ -25,6 +33,35 @@ _DOUBLE, _FLOAT = struct.Struct("<d").pack, struct.Struct("<f").pack
 _TRUE, _FALSE = b"\x01", b"\x00"
 # Bits of each integer kind without its sign.
 RANGES = {ConnectKind.INT8: 7, ConnectKind.INT16: 15, ConnectKind.INT32: 31, ConnectKind.INT64: 63}
+
+
+# Integers of variable length, as Avro and Protobuf have them.
+
+# Tables of two bytes: one look-up replaces two rounds of shifts. In MORE further bytes follow, in
+# LAST none.
+_STEP = 1 << 14
+MORE = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(_STEP)]
+LAST = [
+    bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
+    for value in range(_STEP)
+]
+
+
+def unsigned(value: int) -> bytes:
+    """Return an integer that is not negative.
+
+    It has seven bits per byte, the lowest first.
+    """
+    if value < 0x4000:
+        return LAST[value]
+    if value < 0x10000000:
+        return MORE[value & 0x3FFF] + LAST[value >> 14]
+    out = MORE[value & 0x3FFF] + MORE[value >> 14 & 0x3FFF]
+    value >>= 28
+    while value >= 0x4000:
+        out += MORE[value & 0x3FFF]
+        value >>= 14
+    return out + LAST[value]
 
 
 def _varint(value: int) -> bytes:

@@ -1,7 +1,6 @@
 """Avro with a schema registry, as Confluent's AvroConverter writes it."""
 
 import json
-from functools import cached_property
 
 from waltap.changes.events.shape import TableShape
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
@@ -13,32 +12,26 @@ from waltap.encoders.format.converter import (
     WriteKeys,
 )
 from waltap_formats.avro.binary import avro_writer
-from waltap_formats.avro.properties import AvroProperties
 from waltap_formats.avro.rows import create_writer, key_writer
 from waltap_formats.avro.schema import avro_schema
-from waltap_formats.registry.client import RegistryClient
+from waltap_formats.properties import AvroProperties
+from waltap_formats.registry import RegistryConverter
 
 __all__ = ["AvroConverter"]
 
 
-class AvroConverter(Converter):
+class AvroConverter(RegistryConverter[AvroProperties]):
     """Write the wire form of Confluent's serialisers.
 
     It is a zero byte, the schema's id, and the value.
     """
 
+    language = "AVRO"
+
     def __init__(self, properties: AvroProperties, context: ConverterContext) -> None:
-        self._properties, self._context = properties, context
+        super().__init__(properties, context)
         # NULL is written as the column's default if there is one, like Confluent's.
         self.defaults = not properties.ignore_default
-
-    @cached_property
-    def _registry(self) -> RegistryClient:
-        return RegistryClient(
-            self._properties,
-            stopping=self._context.stopping,
-            waits_for=self._context.waits_for,
-        )
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
         schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
@@ -74,13 +67,10 @@ class AvroConverter(Converter):
 
         Raises: as `RegistryClient`.
         """
-        options = self._properties
-        made = avro_schema(schema, connect_metadata=options.connect_metadata)
+        made = avro_schema(schema, connect_metadata=self._properties.connect_metadata)
         text = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
         name = None
         # Only records have the full name that RecordNameStrategy uses.
         if isinstance(made, dict) and made["type"] == "record":
             name = ".".join(filter(None, (made.get("namespace"), made["name"])))
-        subject = options.subject(self._context.side, topic, name)
-        number = self._registry.id_of(subject, text, "AVRO")
-        return b"\x00" + number.to_bytes(4, "big")
+        return self._registered(topic, name, text)

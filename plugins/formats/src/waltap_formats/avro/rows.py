@@ -21,8 +21,15 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import ColumnMapping
 from waltap.encoders.format.converter import EventFrame, WriteCreates, WriteKeys, Written
 from waltap.encoders.json.codec import MISFITS
-from waltap_formats.avro.binary import RANGES, avro_writer, integer_writer, long_bytes
-from waltap_formats.varint import LAST, MORE, unsigned
+from waltap_formats.avro.binary import (
+    LAST,
+    MORE,
+    RANGES,
+    avro_writer,
+    integer_writer,
+    long_bytes,
+    unsigned,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

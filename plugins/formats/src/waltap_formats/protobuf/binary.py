@@ -11,9 +11,8 @@ from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.converter import SchemaMismatch, required
-from waltap_formats.avro.binary import RANGES
+from waltap_formats.avro.binary import RANGES, unsigned
 from waltap_formats.protobuf.schema import LOGICAL
-from waltap_formats.varint import unsigned
 
 __all__ = [
     "NullPresence",

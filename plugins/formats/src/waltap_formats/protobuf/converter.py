@@ -1,13 +1,11 @@
 """Protobuf with a schema registry, as Confluent's converter writes it."""
 
-from functools import cached_property
-
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.converter import Converter, ConverterContext, Encode
+from waltap.encoders.format.converter import Encode
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap_formats.avro.binary import long_bytes
+from waltap_formats.properties import ProtobufProperties
 from waltap_formats.protobuf.binary import NullPresence, message_writer, wrapped_writer
-from waltap_formats.protobuf.properties import ProtobufProperties
 from waltap_formats.protobuf.schema import (
     LOGICAL,
     PRIMITIVES,
@@ -15,27 +13,18 @@ from waltap_formats.protobuf.schema import (
     WRAPPERS_TEXT,
     message_file,
 )
-from waltap_formats.registry.client import RegistryClient
+from waltap_formats.registry import RegistryConverter
 
 __all__ = ["ProtobufConverter"]
 
 
-class ProtobufConverter(Converter):
+class ProtobufConverter(RegistryConverter[ProtobufProperties]):
     """Write the wire form of Confluent's serialisers.
 
     It is a zero byte, the schema's id, the message's index in its file, and the message.
     """
 
-    def __init__(self, properties: ProtobufProperties, context: ConverterContext) -> None:
-        self._properties, self._context = properties, context
-
-    @cached_property
-    def _registry(self) -> RegistryClient:
-        return RegistryClient(
-            self._properties,
-            stopping=self._context.stopping,
-            waits_for=self._context.waits_for,
-        )
+    language = "PROTOBUF"
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
         schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
@@ -50,7 +39,7 @@ class ProtobufConverter(Converter):
                 defaults=not options.ignore_default,
             )
             write = message_writer(schema, how)
-            prefix = self.prefix(topic, file.full_name, file.text()) + b"\x00"
+            prefix = self._registered(topic, file.full_name, file.text()) + b"\x00"
         else:
             # Protobuf has no arrays and maps outside of messages.
             if schema.kind not in PRIMITIVES:
@@ -58,21 +47,12 @@ class ProtobufConverter(Converter):
                 problem = f"Protobuf has no form for {topic}'s values that are no structs"
                 raise ConfigurationError([PropertyProblem(place, problem)])
             write = wrapped_writer(schema)
-            prefix = self.prefix(topic, "google.protobuf.DoubleValue", WRAPPERS_TEXT)
+            prefix = self._registered(topic, "google.protobuf.DoubleValue", WRAPPERS_TEXT)
             prefix += _place(schema)
         null = None
         if schema.default is not None and not options.ignore_default:
             null = prefix + write(schema.default)
         return lambda value: null if value is None else prefix + write(value)
-
-    def prefix(self, topic: str, name: str, text: str) -> bytes:
-        """Register a schema and return the prefix of its values.
-
-        Raises: as `RegistryClient`.
-        """
-        subject = self._properties.subject(self._context.side, topic, name)
-        number = self._registry.id_of(subject, text, "PROTOBUF")
-        return b"\x00" + number.to_bytes(4, "big")
 
 
 def _place(schema: Schema) -> bytes:

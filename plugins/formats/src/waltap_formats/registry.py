@@ -1,4 +1,4 @@
-"""A client of Confluent's schema registry.
+"""Schemas in Confluent's schema registry: converters, the client, its errors.
 
 Ids of schemas are cached without limit of time, since an id never changes. The first record of a
 schema causes all requests, and later records cause none. Registering the same schema again returns
@@ -8,121 +8,98 @@ the same id, so a batch may be repeated after a failure.
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import orjson
 
 from waltap.base.http.client import HttpAnswer, HttpClient
 from waltap.base.retry import RetryBackoff, waiting
-from waltap.errors import ConfigurationError, PropertyProblem, StopRequested
-from waltap_formats.errors import (
-    RegistryAway,
-    RegistryLogin,
-    SchemaIncompatible,
-    SchemaInvalid,
-    SchemaNotRegistered,
+from waltap.encoders.format.converter import Converter, ConverterContext
+from waltap.errors import (
+    ConfigurationError,
+    PropertyProblem,
+    RetryVerdict,
+    StopRequested,
+    WaltapError,
 )
-from waltap_formats.registry.properties import RegistryProperties
+from waltap_formats.properties import RegistryProperties
+from waltap_formats.schema_difference import difference
 
 __all__ = [
-    "Reference",
+    "RegistryAway",
     "RegistryClient",
-    "difference",
+    "RegistryConverter",
+    "RegistryLogin",
+    "SchemaIncompatible",
+    "SchemaInvalid",
+    "SchemaNotRegistered",
 ]
 
-
-# Differences between two schemas, in words for messages.
-
-# Differences that a message names; it counts the rest.
-NAMED = 5
+P = TypeVar("P", bound=RegistryProperties)
 
 
-def difference(old: str, new: str) -> str:
-    """Return the first differences between two schemas.
+class RegistryAway(WaltapError):
+    """The schema registry does not answer.
 
-    They are JSON or Protobuf; other texts give "".
+    No record of the batch was delivered.
     """
-    try:
-        found = list(_walk(orjson.loads(old), orjson.loads(new), ""))
-    except orjson.JSONDecodeError:
-        found = _of_protobuf(old, new)
-    more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return ", ".join(found[:NAMED]) + more
+
+    code = "WT-3311"
+    retry = RetryVerdict.RECONNECT
+    remedy = (
+        "waltap tries again by itself, from the last durable position; if this lasts, check that the "
+        "registry runs and that schema.registry.url ({url}) is its address; a certificate that the system "
+        "does not trust is trusted by schema.registry.ssl.truststore.location."
+    )
 
 
-def _of_protobuf(old: str, new: str) -> list[str]:
-    from waltap_formats.protobuf.difference import proto_differences
-    from waltap_formats.protobuf.text import NotProto, read_text
+class RegistryLogin(WaltapError):
+    """The schema registry refuses the login."""
 
-    try:
-        return list(proto_differences(read_text(old), read_text(new)))
-    except NotProto:
-        return []
-
-
-def _walk(old: Any, new: Any, place: str) -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in [*old, *(name for name in new if name not in old)]:
-            if name not in ("fields", "properties"):
-                below = place if name in ("type", "items") else _below(place, name)
-                yield from _pair(old, new, name, below)
-        for name in ("fields", "properties"):
-            if name in old or name in new:
-                yield from _members(_named(old.get(name)), _named(new.get(name)), place)
-    elif isinstance(old, list) and isinstance(new, list):
-        plain = [each for each in old if not isinstance(each, dict)]
-        if plain != [each for each in new if not isinstance(each, dict)]:
-            yield f"{place or 'the schema'}: {_short(old)} became {_short(new)}"
-        else:
-            dicts = [[each for each in side if isinstance(each, dict)] for side in (old, new)]
-            for one, other in zip(*dicts, strict=False):
-                yield from _walk(one, other, place)
-    elif old != new:
-        yield f"{place or 'the schema'}: {_short(old)} became {_short(new)}"
+    code = "WT-3312"
+    retry = RetryVerdict.NEVER
+    remedy = (
+        "Check basic.auth.user.info (USER:PASSWORD) or bearer.auth.token, and what the registry allows "
+        "on {what}; then start again: nothing was lost."
+    )
 
 
-def _pair(old: dict[str, Any], new: dict[str, Any], name: str, place: str) -> Iterator[str]:
-    if name.startswith("connect.") or name in ("name", "namespace", "doc"):
-        return
-    if name in old and name in new:
-        yield from _walk(old[name], new[name], place)
-    elif name in old:
-        yield f"{place} is gone (was {_short(old[name])})"
-    else:
-        yield f"{place} is new ({_short(new[name])})"
+class SchemaIncompatible(WaltapError):
+    """The registry refuses a new version that consumers could not read."""
+
+    code = "WT-3313"
+    retry = RetryVerdict.NEVER
+    remedy = (
+        "Nothing of the batch was delivered. Either allow it (PUT {url}/config/{subject}, compatibility "
+        "NONE, once consumers are ready), or register a schema by hand and set use.latest.version=true; "
+        "then start again."
+    )
 
 
-def _members(old: dict[str, Any], new: dict[str, Any], place: str) -> Iterator[str]:
-    for name in [*old, *(name for name in new if name not in old)]:
-        if name not in new:
-            yield f"the field {_below(place, name)} is gone"
-        elif name not in old:
-            given = isinstance(new[name], dict) and "default" in new[name]
-            without = "" if given else " without a default"
-            yield f"the field {_below(place, name)} is new{without}"
-        else:
-            yield from _walk(old[name], new[name], _below(place, name))
+class SchemaNotRegistered(WaltapError):
+    """A schema is not in the registry, and registration is off."""
+
+    code = "WT-3314"
+    retry = RetryVerdict.NEVER
+    remedy = (
+        "Register it under the subject {subject}, or set auto.register.schemas=true; then start again: "
+        "nothing was lost."
+    )
 
 
-def _named(fields: Any) -> dict[str, Any]:
-    if isinstance(fields, list):
-        return {str(field.get("name")): field for field in fields}
-    return dict(fields or {})
+class SchemaInvalid(WaltapError):
+    """The registry refuses a schema as invalid or answers unexpectedly."""
 
-
-def _below(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        value = value.get("name") or value.get("type") or value
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    code = "WT-3315"
+    retry = RetryVerdict.NEVER
+    remedy = (
+        "Check that schema.registry.url ({url}) is the address of a registry with Confluent's REST "
+        "interface (Apicurio's ends in /apis/ccompat/v7), and that it takes schemas of this kind."
+    )
 
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
@@ -335,3 +312,33 @@ def _message(answer: HttpAnswer) -> str:
     except (orjson.JSONDecodeError, AttributeError):
         text = f"status {answer.status}"
     return " ".join(text.split())[:500]
+
+
+class RegistryConverter(Converter, Generic[P]):
+    """Write the wire form of Confluent's serialisers.
+
+    It is a zero byte, the schema's id, and the value.
+    """
+
+    # The language of the schemas, by the registry's name.
+    language: ClassVar[str]
+
+    def __init__(self, properties: P, context: ConverterContext) -> None:
+        self._properties, self._context = properties, context
+
+    @cached_property
+    def _registry(self) -> RegistryClient:
+        return RegistryClient(
+            self._properties,
+            stopping=self._context.stopping,
+            waits_for=self._context.waits_for,
+        )
+
+    def _registered(self, topic: str, name: str | None, text: str) -> bytes:
+        """Register a schema and return the prefix of its values.
+
+        ``name`` is the record's. Raises: as `RegistryClient`.
+        """
+        subject = self._properties.subject(self._context.side, topic, name)
+        number = self._registry.id_of(subject, text, self.language)
+        return b"\x00" + number.to_bytes(4, "big")

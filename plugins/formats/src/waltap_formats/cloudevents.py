@@ -17,7 +17,7 @@ from waltap.changes.mapping.json_schema import quote, schema_json
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode, SchemaMismatch
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties, json_writer
 from waltap_formats.avro.converter import AvroConverter
-from waltap_formats.cloudevents.properties import CloudEventsProperties
+from waltap_formats.properties import CloudEventsProperties
 
 __all__ = ["CloudEventsConverter"]
 

@@ -1,1 +1,0 @@
-"""CloudEvents, structured and binary, with data in JSON or Avro."""

@@ -1,0 +1,351 @@
+"""Properties of registries and formats, named as Confluent and Debezium name them."""
+
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import field_validator, model_validator
+
+from waltap.base.property import CommaList, Properties, declare
+
+__all__ = [
+    "AvroProperties",
+    "CloudEventsProperties",
+    "JsonSchemaProperties",
+    "ProtobufProperties",
+    "RegistryProperties",
+]
+
+Strategy = Literal[
+    "TopicNameStrategy",
+    "RecordNameStrategy",
+    "TopicRecordNameStrategy",
+    "io.confluent.kafka.serializers.subject.TopicNameStrategy",
+    "io.confluent.kafka.serializers.subject.RecordNameStrategy",
+    "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy",
+]
+
+
+class RegistryProperties(Properties):
+    """The schema registry, and registration there."""
+
+    urls: CommaList = declare(
+        "schema.registry.url",
+        summary="Addresses of the registry; the next is asked where one does not answer.",
+        examples=("http://registry:8081", "http://apicurio:8080/apis/ccompat/v7"),
+        min_length=1,
+    )
+    user_info: str | None = declare(
+        "basic.auth.user.info",
+        default=None,
+        secret=True,
+        aliases=("schema.registry.basic.auth.user.info",),
+        summary="USER:PASSWORD; may also stand in the address.",
+    )
+    credentials_source: Literal["URL", "USER_INFO"] = declare(
+        "basic.auth.credentials.source",
+        default="URL",
+        summary="Where user and password stand; both places are looked into, whatever it says.",
+        advanced=True,
+    )
+    bearer_token: str | None = declare(
+        "bearer.auth.token",
+        default=None,
+        secret=True,
+        summary="Token that is sent as `Authorization: Bearer`.",
+    )
+    bearer_source: Literal["STATIC_TOKEN"] = declare(
+        "bearer.auth.credentials.source",
+        default="STATIC_TOKEN",
+        summary="Where the token stands.",
+        advanced=True,
+    )
+    ca_file: str | None = declare(
+        "schema.registry.ssl.truststore.location",
+        default=None,
+        aliases=("schema.registry.ssl.ca.location",),
+        path=True,
+        summary="Certificates of authorities to trust, as a PEM file; by default those of the system.",
+    )
+    client_file: str | None = declare(
+        "schema.registry.ssl.keystore.location",
+        default=None,
+        aliases=("schema.registry.ssl.certificate.location",),
+        path=True,
+        summary="Certificate of the client with its key, as a PEM file.",
+    )
+    client_key: str | None = declare(
+        "schema.registry.ssl.key.location",
+        default=None,
+        path=True,
+        summary="Key of the client's certificate, as a PEM file, where it is in a file of its own.",
+        advanced=True,
+    )
+    client_key_password: str | None = declare(
+        "schema.registry.ssl.key.password",
+        default=None,
+        secret=True,
+        summary="Password of that key.",
+        advanced=True,
+    )
+    auto_register: bool = declare(
+        "auto.register.schemas",
+        default=True,
+        summary="Register schemas that the registry does not have; otherwise that is an error.",
+    )
+    use_latest: bool = declare(
+        "use.latest.version",
+        default=False,
+        summary="Write the id of the subject's latest version, without comparing it with the "
+        "schema of the values: for schemas registered by hand.",
+        advanced=True,
+    )
+    normalize: bool = declare(
+        "normalize.schemas",
+        default=False,
+        summary="Have the registry compare schemas without regard to order.",
+        advanced=True,
+    )
+    key_strategy: Strategy = declare(
+        "key.subject.name.strategy",
+        default="TopicNameStrategy",
+        summary="Subject of keys: TOPIC-key, the record's name, or TOPIC-NAME.",
+        advanced=True,
+    )
+    value_strategy: Strategy = declare(
+        "value.subject.name.strategy",
+        default="TopicNameStrategy",
+        summary="Subject of values: TOPIC-value, the record's name, or TOPIC-NAME.",
+        advanced=True,
+    )
+    timeout_ms: int = declare(
+        "schema.registry.request.timeout.ms",
+        default=10_000,
+        ge=1,
+        unit="ms",
+        summary="How long one answer may take.",
+        advanced=True,
+    )
+    patience_ms: int = declare(
+        "schema.registry.retry.timeout.ms",
+        default=30_000,
+        ge=0,
+        unit="ms",
+        summary="How long a registry that is away is asked again before the pipeline reconnects.",
+        advanced=True,
+    )
+
+    @field_validator("urls")
+    @classmethod
+    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(
+                    "an address is http://HOST:PORT or https://HOST:PORT, with a path if any"
+                )
+        return urls
+
+    def subject(self, side: str, topic: str, record: str | None) -> str:
+        """Return the subject of a side's schemas.
+
+        ``record`` is the record's full name.
+        """
+        strategy = self.key_strategy if side == "key" else self.value_strategy
+        name = record or "null"
+        match strategy.rpartition(".")[2]:
+            case "RecordNameStrategy":
+                return name
+            case "TopicRecordNameStrategy":
+                return f"{topic}-{name}"
+            case _:
+                return f"{topic}-{'key' if side == 'key' else 'value'}"
+
+
+class AvroProperties(RegistryProperties):
+    """The schema registry, registration there, and the form of schemas."""
+
+    connect_metadata: bool = declare(
+        "connect.meta.data",
+        default=True,
+        summary="Keep names, versions, parameters and defaults of Connect schemas as properties.",
+        advanced=True,
+    )
+    ignore_default: bool = declare(
+        "ignore.default.for.nullables",
+        default=False,
+        summary="Write NULL as null where the column has a default; otherwise the default is written.",
+        advanced=True,
+    )
+    enhanced: bool = declare(
+        "enhanced.avro.schema.support",
+        default=False,
+        summary="Accepted for Kafka Connect's files, without effect: it concerns enums from "
+        "Avro, and events have none.",
+        advanced=True,
+    )
+
+
+class JsonSchemaProperties(RegistryProperties):
+    """The schema registry, registration there, and the form of values."""
+
+    decimals: Literal["BASE64", "NUMERIC"] = declare(
+        "decimal.format",
+        default="BASE64",
+        summary="How precise decimals are written: base64 of the unscaled number, or as JSON numbers.",
+        advanced=True,
+    )
+    ignore_default: bool = declare(
+        "ignore.default.for.nullables",
+        default=False,
+        summary="Write NULL as null where the column has a default; otherwise the default is written.",
+        advanced=True,
+    )
+
+
+class ProtobufProperties(RegistryProperties):
+    """The schema registry, registration there, and the form of messages."""
+
+    optional: bool = declare(
+        "optional.for.nullables",
+        default=False,
+        summary="Label nullable fields `optional`, so that readers can distinguish null from 0 "
+        "and an empty text; otherwise both are left out.",
+    )
+    wrappers: bool = declare(
+        "wrapper.for.nullables",
+        default=False,
+        summary="Write nullable fields as google.protobuf.StringValue and similar, so that "
+        "readers can distinguish null from 0 and an empty text.",
+    )
+    scrub: bool = declare(
+        "scrub.invalid.names",
+        default=False,
+        summary="Replace characters that Protobuf does not take in names, as Confluent's converter does.",
+    )
+    ignore_default: bool = declare(
+        "ignore.default.for.nullables",
+        default=False,
+        summary="Write NULL as null where the column has a default; otherwise the default is written.",
+        advanced=True,
+    )
+    enhanced: bool = declare(
+        "enhanced.protobuf.schema.support",
+        default=False,
+        summary="Accepted for Kafka Connect's sake: it concerns reading.",
+        advanced=True,
+    )
+    proto2: bool = declare(
+        "optional.for.proto2",
+        default=True,
+        summary="Accepted for Kafka Connect's sake: it concerns reading.",
+        advanced=True,
+    )
+    raw: bool = declare(
+        "wrapper.for.raw.primitives",
+        default=True,
+        summary="Accepted for Kafka Connect's sake: it concerns reading.",
+        advanced=True,
+    )
+    skip_known: Literal["true"] = declare(
+        "skip.known.types",
+        default="true",
+        summary="Types of Google and Confluent that messages use are known to registries and readers: "
+        "they are not registered.",
+        advanced=True,
+    )
+
+
+class CloudEventsProperties(Properties):
+    """The form of events, and the formats of events and data."""
+
+    mode: Literal["structured", "binary"] = declare(
+        "content.mode",
+        default="structured",
+        summary="One value with attributes and data, or attributes as headers `ce_NAME` and the "
+        "data as value (not in Debezium).",
+    )
+    serializer: Literal["json", "avro"] = declare(
+        "serializer.type", default="json", summary="How events are written."
+    )
+    data_serializer: Literal["json", "avro"] = declare(
+        "data.serializer.type", default="json", summary="How the data of events is written."
+    )
+    extensions: bool = declare(
+        "extension.attributes.enable",
+        default=True,
+        summary="Write operation, source block and transaction as extension attributes.",
+    )
+    json_schemas: bool = declare(
+        "json.schemas.enable",
+        default=True,
+        profile_default=False,
+        summary="Write the schema beside data that is JSON, and beside keys.",
+    )
+    json_null_to_default: bool = declare(
+        "json.replace.null.with.default",
+        default=True,
+        summary="Write the column's default for NULL in data that is JSON.",
+        advanced=True,
+    )
+    event_name: str | None = declare(
+        "schema.cloudevents.name",
+        default=None,
+        summary="Name of the schema of events that are Avro; by default PREFIX.DATABASE."
+        "CloudEvents.Envelope.",
+        advanced=True,
+    )
+    metadata: CommaList = declare(
+        "metadata.source",
+        default=("value", "id:generate", "type:generate", "dataSchemaName:generate"),
+        words=("value", "id:generate", "type:generate", "dataSchemaName:generate"),
+        summary="Accepted for Debezium's sake: attributes come of the value.",
+        advanced=True,
+    )
+    names: Literal["avro", "none"] = declare(
+        "schema.name.adjustment.mode",
+        default="avro",
+        summary="Replace characters that Avro does not take in the name of the schema of events.",
+        advanced=True,
+    )
+    urls: CommaList = declare(
+        "avro.schema.registry.url",
+        default=(),
+        summary="Addresses of the schema registry; Avro needs it.",
+        examples=("http://registry:8081",),
+    )
+    user_info: str | None = declare(
+        "avro.basic.auth.user.info",
+        default=None,
+        secret=True,
+        summary="USER:PASSWORD for the registry; may also stand in the address.",
+    )
+    bearer_token: str | None = declare(
+        "avro.bearer.auth.token",
+        default=None,
+        secret=True,
+        summary="Token for the registry.",
+    )
+    auto_register: bool = declare(
+        "avro.auto.register.schemas",
+        default=True,
+        summary="Register schemas that the registry does not have.",
+        advanced=True,
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "CloudEventsProperties":
+        if "avro" in (self.serializer, self.data_serializer) and not self.urls:
+            raise ValueError("avro.schema.registry.url is required for Avro")
+        if self.serializer == "avro" and self.data_serializer == "json":
+            raise ValueError("data.serializer.type must be avro where serializer.type is")
+        return self
+
+    def avro(self) -> AvroProperties:
+        """Return the properties of the Avro in events."""
+        given: dict[str, Any] = {
+            "schema.registry.url": self.urls,
+            "basic.auth.user.info": self.user_info,
+            "bearer.auth.token": self.bearer_token,
+            "auto.register.schemas": self.auto_register,
+        }
+        return AvroProperties.model_validate(given)

@@ -1,1 +1,0 @@
-"""The schema registry: a client of Confluent's REST interface."""
