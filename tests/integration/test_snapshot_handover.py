@@ -3,7 +3,7 @@ beside a new slot and an older one."""
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,11 +12,7 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database
 
 from waltap.changes.decode.message import LogicalMessage
-from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.snapshot import SnapshotStart, Snapshotter
-from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 
 DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
@@ -191,23 +187,6 @@ def test_tables_that_were_read_and_empty_are_left_out_of_the_stream(pipeline: Pi
     database.execute("INSERT INTO void VALUES (3, 3)")
     pipeline.catch_up()
     assert told(pipeline) == ["r t 2", "c void 3"]
-
-
-def test_changes_of_a_table_that_the_snapshot_mode_skips_arrive(pipeline: PipelineRig) -> None:
-    class Skips(Snapshotter):
-        def reads(self, relation: Relation, start: SnapshotStart) -> bool:
-            return relation.table != "other"
-
-    class Plugin:
-        @hookimpl
-        def register_snapshotters(self) -> Iterable[SnapshotterSpec]:
-            return [SnapshotterSpec(name="skips", summary="A mode.", factory=lambda _: Skips())]
-
-    mode = {"snapshot.mode": "custom", "snapshot.mode.custom.name": "skips"}
-    with_slot(pipeline, **mode).execute("INSERT INTO other VALUES (1, 1); INSERT INTO t VALUES (1, 1)")  # fmt: skip
-    with pipeline.running(Plugin()) as run:
-        run.until(lambda: pipeline.destination.of("other"), "the change of the other table")
-    assert told(pipeline) == ["r t 1", "c other 1"]
 
 
 class Killed(BaseException):
