@@ -1,4 +1,4 @@
-"""Joins the stages: the engine, its limits, and what it is made of."""
+"""Run pipelines: the engine, its stages, and their state."""
 
 from typing import TYPE_CHECKING
 

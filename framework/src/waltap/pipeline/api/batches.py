@@ -41,7 +41,7 @@ WAKE_S = 0.2
 
 
 class AcknowledgedTooLate(WaltapError):
-    """A batch was acknowledged when its stream had ended without it."""
+    """A batch was acknowledged after its stream had ended without it."""
 
     code = "WT-1203"
     remedy = (
@@ -51,26 +51,29 @@ class AcknowledgedTooLate(WaltapError):
 
 
 class StreamedBatch(Batch, kw_only=True):
-    """A batch that is to be acknowledged. Any thread may do so, in any order."""
+    """Carry a batch that the loop must acknowledge.
+
+    Any thread may do so, in any order.
+    """
 
     receipt: "BatchReceipt"
 
     def ack(self, *, earlier: bool = False) -> None:
-        """Say that all that was to be done with the batch is done, durably; ``earlier``: and with all that
-        were given before it. The position moves when no earlier batch is left, with the next flush.
+        """Acknowledge that the batch is processed durably.
 
-        Raises: AcknowledgedTooLate. A second time does nothing.
+        With ``earlier``, all earlier batches too. The position moves with the next flush after every
+        earlier batch is acknowledged. A second call does nothing. Raises: AcknowledgedTooLate.
         """
         self.receipt.give(earlier=earlier)
 
     @property
     def acknowledged(self) -> bool:
-        """Tell whether it is."""
+        """Return whether the batch is acknowledged."""
         return self.receipt.given
 
 
 class BatchReceipt:
-    """Whether one batch was acknowledged."""
+    """Record whether one batch was acknowledged."""
 
     __slots__ = ("_ledger", "given", "number")
 
@@ -78,7 +81,7 @@ class BatchReceipt:
         self._ledger, self.number, self.given = ledger, number, False
 
     def give(self, *, earlier: bool = False) -> None:
-        """Take note of it. Raises: AcknowledgedTooLate."""
+        """Acknowledge the batch. Raises: AcknowledgedTooLate."""
         self._ledger.acknowledge(self, earlier=earlier)
 
     def __repr__(self) -> str:
@@ -86,10 +89,10 @@ class BatchReceipt:
 
 
 class BatchLedger:
-    """Which batches the loop was given, in order, and which of them it has acknowledged."""
+    """Keep the batches of the loop in order, with their acknowledgements."""
 
     def __init__(self, most: int) -> None:
-        """``most`` batches may wait at a time."""
+        """Let at most ``most`` batches wait."""
         self._most, self._waiting = most, deque[BatchReceipt]()
         self._changed = threading.Condition()
         self._promised, self._warned = 0, False
@@ -98,19 +101,19 @@ class BatchLedger:
 
     @property
     def promised(self) -> int:
-        """Return the number of the last batch that is acknowledged with all before it."""
+        """Return the last number up to which all batches are acknowledged."""
         with self._changed:
             return self._promised
 
     def enter(self, number: int) -> BatchReceipt:
-        """Take note of a batch that the loop is to get."""
+        """Add a batch for the loop."""
         with self._changed:
             receipt = BatchReceipt(self, number)
             self._waiting.append(receipt)
             return receipt
 
     def acknowledge(self, receipt: BatchReceipt, *, earlier: bool) -> None:
-        """Take note that it is done with. Raises: AcknowledgedTooLate."""
+        """Acknowledge a batch. Raises: AcknowledgedTooLate."""
         with self._changed:
             meant = [receipt]
             if earlier:  # one without changes is done with by itself; those before it are not
@@ -127,7 +130,7 @@ class BatchLedger:
             self._changed.notify_all()
 
     def wait_for(self, receipt: BatchReceipt) -> None:
-        """Wait until it is acknowledged, or the stream is closed."""
+        """Wait until the batch is acknowledged, or the stream is closed."""
         with self._changed:
             self._changed.wait_for(lambda: receipt.given or self.closed)
 
@@ -142,22 +145,22 @@ class BatchLedger:
             self._changed.wait_for(lambda: len(self._waiting) < self._most or self.closed)
 
     def wait_for_all(self) -> None:
-        """Wait until nothing is left to acknowledge, or the stream is closed."""
+        """Wait until all batches are acknowledged, or the stream is closed."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting or self.closed)
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Let nobody wait any more; what is not acknowledged by now never is."""
+        """End all waits; other acknowledgements are refused from now on."""
         with self._changed:
             self.closed, self._failure = True, self._failure or failure
             self._changed.notify_all()
 
 
 class HandOver(Sink):
-    """Gives each batch to the loop; promises what that has acknowledged.
+    """Give each batch to the loop, and promise the acknowledged ones.
 
-    ``each``: the loop is done with a batch before the next is received. ``lingers``: a clean end waits for
-    what is not acknowledged; ``ending`` tells that it has come so far.
+    ``each``: the loop finishes a batch before the next is received. ``lingers``: a clean end waits for
+    acknowledgements, and sets ``ending`` before.
     """
 
     def __init__(self, *, records: bool, each: bool, most: int) -> None:
@@ -169,7 +172,7 @@ class HandOver(Sink):
         self._each = each
 
     def open(self) -> None:
-        """Nothing is kept here."""
+        """Keep nothing here."""
 
     def write(self, batch: Batch) -> None:
         self.ledger.wait_for_room()
@@ -186,7 +189,7 @@ class HandOver(Sink):
             self.ledger.wait_for(receipt)
 
     def flush(self) -> None:
-        """Nothing is to be made durable here: see `promised`."""
+        """Make nothing durable here: see `promised`."""
 
     def promised(self) -> int:
         return self.ledger.promised
@@ -197,12 +200,18 @@ class HandOver(Sink):
             self.ledger.wait_for_all()
 
     def close(self) -> None:
-        """Nothing is held. The engine may open it again, and what was given may still be acknowledged."""
+        """Release nothing.
+
+        The engine may open the sink again, and given batches may still be acknowledged.
+        """
 
 
 def _empty(batch: Batch) -> bool:
-    """Tell whether there is nothing to be done with a batch: it has the end of a transaction alone, which
-    came later than the changes. That depends on the network, what is to be acknowledged does not."""
+    """Return whether a batch has nothing for the loop.
+
+    It has only the end of a transaction, which came later than the changes. That depends on the network,
+    and acknowledgements must not.
+    """
     ends = all(isinstance(part, TransactionPart) for part in batch.parts)
     return ends and not (batch.events or batch.records)
 
@@ -212,7 +221,7 @@ def _fields(batch: Batch) -> dict[str, Any]:
 
 
 class _LoopPlugin:
-    """Registers the sink of one loop on the loop's own host."""
+    """Register the sink of one loop on the loop's own host."""
 
     def __init__(self, sink: HandOver) -> None:
         from waltap.plugins.hookspecs import hookimpl
@@ -222,7 +231,7 @@ class _LoopPlugin:
 
 
 class _EngineThread:
-    """The engine's thread, and what it ended with."""
+    """Run the engine in a thread, and keep its error."""
 
     def __init__(self, engine: Engine, sink: HandOver) -> None:
         self._engine, self._sink = engine, sink
@@ -244,7 +253,7 @@ class _EngineThread:
         return self._thread.is_alive()
 
     def end(self) -> None:
-        """Have the engine end, and wait for it; the last flush counts what is acknowledged by now."""
+        """End the engine and wait; the last flush has the present acknowledgements."""
         self._sink.ledger.close()
         self._engine.stop()
         while self.running:
@@ -254,10 +263,10 @@ class _EngineThread:
 
 
 class BatchStream(Iterator[StreamedBatch]):
-    """The batches of a pipeline that runs while somebody iterates; at most one thread does.
+    """Iterate over the batches of a running pipeline, in at most one thread.
 
-    As a context manager it ends with its block: what the loop left unacknowledged when it came to its end
-    may still be acknowledged there.
+    As a context manager it ends with its block: open batches at the end of the loop may still be
+    acknowledged there.
     """
 
     def __init__(self, engine: Engine, sink: HandOver, *, auto: bool) -> None:
@@ -271,7 +280,7 @@ class BatchStream(Iterator[StreamedBatch]):
         return self
 
     def __next__(self) -> StreamedBatch:
-        """Raises: WaltapError, what the pipeline failed with."""
+        """Return the next batch. Raises: WaltapError of the pipeline."""
         if self._over:
             raise StopIteration
         if self._thread is None:
@@ -312,7 +321,7 @@ class BatchStream(Iterator[StreamedBatch]):
             self._raise_failure()
 
     def close(self) -> None:
-        """End the run: what is not acknowledged comes again with the next one."""
+        """End the run: batches without an acknowledgement come again with the next."""
         self._over = True
         self._end()
 
@@ -331,17 +340,19 @@ def stream(
     limits: Limits | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> BatchStream:
-    """Yield the batches of ``profile``: a file, or tables as in one; its sink is not used.
+    """Yield the batches of ``profile``: a file, or tables; its sink is unused.
 
     Relative paths (state, secrets) start at the folder of the file; those of tables at the current
     directory at the time of the call, which the log names.
-    ``records``: render them (`Batch.records`); otherwise only `Batch.parts` is filled. ``acknowledge``:
-    auto, a batch is acknowledged when the loop asks for the next one, and nothing is received before;
-    explicit, by `StreamedBatch.ack` alone: then up to ``unacknowledged`` batches are given, and no more
-    until some are acknowledged; one without changes and records, the end of a transaction that came by
-    itself, needs no acknowledgement. Ends when ``limits`` say so, or when the caller breaks out: what is
-    not acknowledged then comes again. Raises: ConfigurationError, from the call; WaltapError from the
-    loop.
+
+    With ``records`` they are rendered (`Batch.records`); else only `Batch.parts` is filled. With
+    ``acknowledge="auto"`` a batch is acknowledged when the loop asks for the next one, and nothing is
+    received before. With "explicit" only `StreamedBatch.ack` does: up to ``unacknowledged`` batches wait
+    at a time. A batch without changes and records, the end of a transaction alone, needs no
+    acknowledgement.
+
+    The stream ends with ``limits``, or when the caller breaks out: other batches then come again. Raises:
+    ConfigurationError from the call; WaltapError from the loop.
     """
     auto = acknowledge == "auto"
     sink = HandOver(records=records, each=auto, most=max(1, unacknowledged))

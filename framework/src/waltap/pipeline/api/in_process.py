@@ -43,14 +43,14 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# A status as a piece of HTML, for notebooks: two tables and no outside resource.
+# The HTML for notebooks is two tables and needs no outside resource.
 
 TABLES_MAX = 50
-"""Tables that are shown."""
+"""The most tables that are shown."""
 
 
 def status_html(status: PipelineStatus) -> str:
-    """Return what a person wants to know first."""
+    """Return the important facts of a status as HTML."""
     rate = next((rate for _, rate in status.events_per_second), 0.0)
     facts = [
         ("state", status.state),
@@ -81,7 +81,7 @@ def status_html(status: PipelineStatus) -> str:
 
 
 def _tables(status: PipelineStatus) -> Iterator[tuple[str, ...]]:
-    """Give a line for every captured table, with its part of the snapshot where there was one."""
+    """Yield a line for each captured table, with its part of the snapshot."""
     read = {each.table: each for each in status.snapshot}
     for name in dict.fromkeys((*read, *status.captured_tables)):
         each = read.get(name)
@@ -105,23 +105,23 @@ LOOK_S = 0.05
 
 
 class PipelineEnded(WaltapError):
-    """A pipeline was waited for, and ended before what was waited for came."""
+    """A pipeline ended before the awaited status came."""
 
     code = "WT-1202"
     remedy = "Start it anew with `start`; `status` says how far it came."
 
 
 class Pipeline:
-    """One pipeline of ``profile``: a file, or tables as in one.
+    """Run one pipeline of ``profile``: a file, or tables.
 
-    ``sink`` (``NAME`` or ``NAME:VALUE``) takes the place of the profile's, ``overrides`` are further
-    properties; ``plugins`` are objects with hooks, registered for this pipeline alone. ``confirmable`` is
-    as `Engine` has it: for who keeps WAL on the server until somebody behind the sink has it. Relative
-    paths start at the folder of the file; those of tables at the current directory when this is called.
-    The status page, OpenTelemetry and OpenLineage are as the profile has them, in each run.
+    ``sink`` (``NAME`` or ``NAME:VALUE``) replaces the profile's, ``overrides`` are further properties;
+    ``plugins`` are objects with hooks, registered for this pipeline alone. ``confirmable`` is that of
+    `Engine`: for an owner that keeps WAL on the server until a consumer behind the sink has the data.
+    Relative paths start at the folder of the file; those of tables at the current directory at the time of
+    the call. Each run has the profile's status page, OpenTelemetry and OpenLineage.
 
-    `run` blocks; `start` runs in a thread of its own, and the ``with`` statement starts and stops. A
-    pipeline that has ended may be started again: it goes on where it was. Any thread may call any method.
+    `run` blocks; `start` runs in its own thread, and the ``with`` statement starts and stops. An ended
+    pipeline may be started again, and continues from its position. Any thread may call any method.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Pipeline:
         plugins: tuple[object, ...] = (),
         confirmable: Callable[[int], int] | None = None,
     ) -> None:
-        """Raises: ConfigurationError, PluginError."""
+        """Read and check the profile. Raises: ConfigurationError, PluginError."""
         self._host = Host()
         for number, plugin in enumerate(plugins, 1):
             self._host.register(plugin, f"plugin {number}")
@@ -156,11 +156,11 @@ class Pipeline:
 
     @property
     def running(self) -> bool:
-        """Tell whether `start` has been called, and what it began has not ended."""
+        """Return whether a started run has not ended."""
         return self._thread is not None and self._thread.is_alive()
 
     def check(self) -> "list[PreflightCheck]":
-        """Go through the checks of a start, as `waltap doctor` does; nothing is changed.
+        """Run the checks of a start, as `waltap doctor` does, without changes.
 
         Raises: ConnectionLost.
         """
@@ -174,11 +174,14 @@ class Pipeline:
     # --- its life -----------------------------------------------------------------------------------
 
     def run(self, limits: Limits | None = None) -> None:
-        """Capture until ``limits`` say so, or `stop` is called. Raises: WaltapError."""
+        """Capture until ``limits`` are reached or `stop` is called.
+
+        Raises: WaltapError.
+        """
         self._observed(self._begin(limits))
 
     def start(self, limits: Limits | None = None) -> Self:
-        """Capture in a thread of its own; what it fails with, `stop` and `wait` raise.
+        """Capture in a new thread; `stop` and `wait` raise its error.
 
         Raises: RuntimeError while it runs already.
         """
@@ -195,9 +198,9 @@ class Pipeline:
         return self
 
     def stop(self) -> None:
-        """Ask for a clean end, and wait for it: what was written is flushed and confirmed first.
+        """Request a clean end and wait; batches are flushed and confirmed first.
 
-        Raises: WaltapError, what a pipeline that was started failed with.
+        Raises: WaltapError of the started pipeline.
         """
         self._engine.stop()
         self._joined()
@@ -205,9 +208,9 @@ class Pipeline:
     def wait(
         self, until: Callable[[PipelineStatus], bool] | None = None, *, timeout: float | None = None
     ) -> PipelineStatus:
-        """Wait until the status is as wanted, without ``until`` for the end; return the status then.
+        """Wait until ``until`` accepts the status, or for the end; return the status.
 
-        ``timeout`` is in seconds. Raises: TimeoutError; PipelineEnded; WaltapError, what it failed with.
+        ``timeout`` is in seconds. Raises: TimeoutError; PipelineEnded; WaltapError of the pipeline.
         """
         waited = threading.Event()
         left = float("inf") if timeout is None else timeout
@@ -240,29 +243,32 @@ class Pipeline:
             if kind is None:  # the body's own error says more
                 raise
 
-    # --- what it says, and is told --------------------------------------------------------------------
+    # --- status, signals and notifications ------------------------------------------------------
 
     def status(self) -> PipelineStatus:
-        """Return what the pipeline does and has done in this run, as an object that does not change."""
+        """Return the status of this run as an immutable object."""
         return self._engine.status()
 
     def history(self) -> list[StatusSample]:
-        """Return samples of this run's last hour, one every few seconds, the oldest first."""
+        """Return samples of the last hour, every few seconds, oldest first."""
         return self._history.points()
 
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
     ) -> "Future[SignalAnswer]":
-        """Give a signal to the pipeline while it runs, as `Engine.signal` does.
+        """Send a signal to the running pipeline, as `Engine.signal` does.
 
-        Raises: RuntimeError while it does not.
+        Raises: RuntimeError if it does not run.
         """
         if not self.running:
             raise RuntimeError(f"pipeline {self.name} does not run")
         return self._engine.signal(kind, data, identifier=identifier)
 
     def on_notification(self, call: "Callable[[Notification], object]") -> None:
-        """Call ``call`` with each notification of this run and of later ones, in the engine's thread."""
+        """Call ``call`` with each notification of this and later runs.
+
+        It runs in the engine's thread.
+        """
         self._listeners.append(call)
         if self.running:
             self._engine.on_notification(call)
@@ -271,11 +277,11 @@ class Pipeline:
         return f"<waltap.Pipeline {self.name}: {self.status().state}>"
 
     def _repr_html_(self) -> str:
-        """Return the status as a notebook shows it."""
+        """Return the status for a notebook."""
         return status_html(self.status())
 
     def _observed(self, engine: Engine) -> None:
-        """Run, while samples are taken, and who the profile names watches."""
+        """Run with samples and the profile's observers."""
         self._history.start()
         try:
             with observed(engine, self._host):

@@ -1,8 +1,8 @@
-"""The repair of gaps: streaming goes on at a slot as it can be had, and tables are read anew.
+"""Repair gaps: the stream continues at a new slot, and tables are read again.
 
-The order makes it whole. The new slot comes first; whatever commits from then on is streamed. The tables
-are read behind that, chunk by chunk beside the stream: what had committed within the gap is seen by the
-reading, and what commits meanwhile comes by the stream.
+The order makes it complete. The new slot comes first: later commits are streamed. Then the tables are
+read, chunk by chunk beside the stream: the reading sees commits within the gap, and the stream has those
+after it.
 """
 
 import logging
@@ -40,7 +40,7 @@ PATIENCE_S = 10.0
 
 
 class RepairIncomplete(OffsetError):
-    """Tables of a gap could not be read anew; its certificate stays open."""
+    """Tables of a gap could not be read again; its certificate stays open."""
 
     code = "WT-6402"
     remedy = (
@@ -54,7 +54,7 @@ class RepairIncomplete(OffsetError):
 
 @dataclass(slots=True)
 class _SnapshotObserver:
-    """What notifications told of the snapshot with one identifier."""
+    """Collect the notifications of the snapshot with one identifier."""
 
     identifier: str = ""
     rows: dict[str, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class _SnapshotObserver:
 
 
 class GapRepair:
-    """Repairs the open gaps of one profile, whose pipeline does not run elsewhere."""
+    """Repair the open gaps of one profile, whose pipeline does not run elsewhere."""
 
     def __init__(self, profile: Profile, host: Host) -> None:
         self.engine, self._host = Engine(profile, host, repairs=True), host
@@ -74,9 +74,9 @@ class GapRepair:
         self._refusal, self._gone = "", list[str]()
 
     def run(self, now_ms: Callable[[], int]) -> dict[str, RereadTable]:
-        """Run until the tables are read, then close the certificates; return what was read of each table.
+        """Run until the tables are read, then close the certificates.
 
-        Raises: RepairIncomplete, and what a run raises.
+        Return the result of each table. Raises: RepairIncomplete, and the errors of a run.
         """
         engine = self.engine
         engine.on_notification(self._note)
@@ -109,7 +109,7 @@ class GapRepair:
         return reread
 
     def _ask(self) -> None:
-        """Ask for the tables once the stream stands, and stop the run when they are read."""
+        """Request the tables when the stream runs, and stop after their reading."""
         engine = self.engine
         while not (engine.state == "streaming" and engine.status().captured_tables):
             if self._ended.wait(POLL_S):
@@ -144,15 +144,17 @@ class GapRepair:
         engine.stop()
 
     def _differing(self, tables: list[str]) -> list[str]:
-        """Return those that are to be read: all but those that are equal at the destination. The stream
-        stands by now: what is written behind the comparison comes by it."""
+        """Return the tables that differ at the destination and must be read.
+
+        The stream runs by now, and has the changes after the comparison.
+        """
         found = self._compared(tables)
         equal = {name for name in tables if name in found and found[name].equal}
         self._told.equal |= equal
         return [name for name in tables if name not in equal]
 
     def _look_again(self, tables: list[str]) -> None:
-        """Take note of what is equal now, and of rows that no reading brings away."""
+        """Record the tables that are equal now, and surplus rows at the destination."""
         for name, found in self._compared(tables).items():
             if found.equal:
                 self._told.equal.add(name)
@@ -184,7 +186,7 @@ class GapRepair:
         self.engine.stop()
 
     def _note(self, notification: Notification) -> None:
-        """Take note of what becomes of our snapshot (called in the engine's thread)."""
+        """Record the notifications of this snapshot, in the engine's thread."""
         told, data = self._told, notification.additional_data or {}
         if notification.aggregate_type != INCREMENTAL or notification.identifier != told.identifier:
             return
@@ -199,7 +201,7 @@ class GapRepair:
 
 
 def _tables(gaps: list[CaptureGap]) -> list[str]:
-    """Return the tables of all gaps; none where one does not know them."""
+    """Return the tables of all gaps; none if a gap does not know them."""
     if any(not gap.tables for gap in gaps):
         return []
     return list(dict.fromkeys(name for gap in gaps for name in gap.tables))

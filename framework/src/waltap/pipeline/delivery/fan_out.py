@@ -1,9 +1,8 @@
-"""Several sinks of one pipeline, as the one sink that the engine knows.
+"""Write every batch to several sinks, as one sink for the engine.
 
-Each has transforms, format and position of its own (`PositionedBranch`). The slowest decides what is
-confirmed: a
-position is promised when every sink has promised it. After a restart, or the return of one that was
-paused, the others leave out what they have.
+Each sink has a branch with its transforms, format and position (`PositionedBranch`). A position counts as
+durable when it is durable in every sink, so the slowest sink decides what is confirmed. After a restart,
+or after the return of a paused sink, the other branches leave out the events that their sinks have.
 """
 
 import logging
@@ -30,7 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class OutletReturned(SinkError):
-    """A sink that was paused answers again; the pipeline connects anew, to give it what it missed."""
+    """A paused sink answers again.
+
+    The pipeline reconnects, to send it the changes that it missed.
+    """
 
     code = "WT-5802"
     retry = RetryVerdict.RECONNECT
@@ -38,7 +40,7 @@ class OutletReturned(SinkError):
 
 
 class OutletPausedTooLong(SinkError):
-    """The server keeps more WAL for a paused sink than it may."""
+    """The server keeps more WAL for a paused sink than its limit."""
 
     code = "WT-5803"
     remedy = (
@@ -48,10 +50,10 @@ class OutletPausedTooLong(SinkError):
 
 
 class FanOut(Sink):
-    """Gives every batch to every outlet.
+    """Give every batch to every branch.
 
-    ``load`` gives the positions of the stored offset, None without one. ``failed`` is told of a sink that
-    is paused. ``returns``: the pipeline may connect anew, so that a paused sink may come back.
+    ``load`` returns the positions of the stored offset, None without one. ``failed`` gets the error of a
+    sink that is paused. With ``returns`` the pipeline may reconnect, so that a paused sink can come back.
     """
 
     # As `SinkBranch` has them, for what the branches do.
@@ -87,11 +89,14 @@ class FanOut(Sink):
 
     @property
     def sink(self) -> Sink:
-        """Return the sink that all branches are together."""
+        """Return all branches as one sink."""
         return self
 
     def check(self) -> list[PreflightCheck]:
-        """Return what every sink finds; what one that may be paused finds stops nothing."""
+        """Return the checks of every sink.
+
+        A failed check of a sink that may be paused is a warning.
+        """
         found: list[PreflightCheck] = []
         for outlet in self.outlets:
             try:
@@ -102,8 +107,11 @@ class FanOut(Sink):
         return found
 
     def open(self) -> Positions | None:
-        """Open every sink. One that may be paused and does not open is, where the pipeline goes on from an
-        offset. Raises: SinkError."""
+        """Open every sink.
+
+        If the pipeline continues from an offset, a sink that may be paused and does not open is paused.
+        Raises: SinkError.
+        """
         stored = self._load() or Positions()
         reached = self._file.load(stored)
         for outlet in self.outlets:
@@ -118,12 +126,12 @@ class FanOut(Sink):
         return self._slowest() if stored and self.capabilities.exactly_once else None
 
     def forget(self, oid: int) -> None:
-        """Have every sink drop what it keeps of a relation that is gone."""
+        """Drop the state of a dropped relation in every branch."""
         for outlet in self.outlets:
             outlet.forget(oid)
 
     def onward(self) -> Sequence[DownstreamProgress]:
-        """Tell how far each sink has got, and those behind it."""
+        """Return the progress of each sink and of its consumers."""
         found = []
         for outlet in self.outlets:
             durable, written = outlet.durable, self._written
@@ -152,9 +160,10 @@ class FanOut(Sink):
         attempt(self.write, given)
 
     def write(self, batch: Batch) -> None:
-        """Give ``batch`` to each sink that runs; given again, to those that have not taken it.
+        """Write ``batch`` to each running sink.
 
-        Raises: SinkError, of a sink that may not be paused, or not now.
+        A second call with the same batch writes to the sinks that have not taken it. Raises: SinkError of
+        a sink that may not be paused, or not now.
         """
         if self._given[0] is not batch and batch.snapshot and _opens(batch):
             for outlet in self.outlets:
@@ -164,7 +173,7 @@ class FanOut(Sink):
     def notify(
         self, notifications: Sequence[Notification], topic: str, batch: Batch, attempt: Attempt
     ) -> Batch:
-        """Give notifications to the sinks of records, as `SinkBranch.notify` does."""
+        """Write notifications to the sinks of records, as `SinkBranch.notify` does."""
 
         def notified(outlet: PositionedBranch) -> None:
             if outlet.renders:
@@ -177,7 +186,7 @@ class FanOut(Sink):
         return batch
 
     def _each(self, batch: Batch, call: Callable[[PositionedBranch], object]) -> None:
-        """Do ``call`` for each branch that runs and did not take ``batch`` yet."""
+        """Call ``call`` for each running branch that has not taken ``batch``."""
         if self._given[0] is not batch:
             self._given = batch, set()
         taken = self._given[1]
@@ -199,9 +208,9 @@ class FanOut(Sink):
         self._written = self._written.moved(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
-        """Flush each sink that runs, keep how far each has got, and return how far all have.
+        """Flush each running sink, and return the positions durable in all.
 
-        Raises: SinkError, after the others were flushed.
+        The progress of each sink is stored. Raises: SinkError, after the others were flushed.
         """
         failure: BaseException | None = None
         for outlet in self.outlets:
@@ -223,17 +232,23 @@ class FanOut(Sink):
         return slowest or None
 
     def holds_back(self) -> bool:
-        """Tell whether every sink that runs does: what one has is confirmed when all have it."""
+        """Return whether every running sink holds its flush back.
+
+        A position is confirmed only when all sinks have it.
+        """
         running = [each.sink for each in self.outlets if each.paused is None]
         return bool(running) and all(sink.holds_back() for sink in running)
 
     def missed(self, table: str) -> None:
-        """Tell every sink, also one that is paused: nobody tells it later. Raises: SinkError."""
+        """Record an interrupted table in every sink.
+
+        A paused sink gets it too, since it gets no second call. Raises: SinkError.
+        """
         for outlet in self.outlets:
             outlet.sink.missed(table)
 
     def tend(self) -> None:
-        """Look after every sink, and try a paused one whose rest is over.
+        """Run periodic work of every sink, and try paused ones after their rest.
 
         Raises: OutletReturned, OutletPausedTooLong; SinkError of a sink that stops the pipeline.
         """
@@ -252,8 +267,10 @@ class FanOut(Sink):
                 self._try(outlet)
 
     def close(self) -> None:
-        """Release every sink; may be called twice. Raises: SinkError, the first one, after the others were
-        closed."""
+        """Close every sink; may be called twice.
+
+        Raises: SinkError, the first one, after the others were closed.
+        """
         failed: SinkError | None = None
         for outlet in self.outlets:
             try:
@@ -266,7 +283,7 @@ class FanOut(Sink):
     # --- pauses -------------------------------------------------------------------------------------
 
     def _pause(self, outlet: PositionedBranch, error: SinkError) -> None:
-        """Go on without a sink, which is given what it misses when it is back."""
+        """Continue without a sink, which gets the missed changes later."""
         with suppress(Exception):
             outlet.close()
         outlet.paused = error
@@ -275,7 +292,7 @@ class FanOut(Sink):
         self._failed(error)
 
     def _try(self, outlet: PositionedBranch) -> None:
-        """See whether a paused sink opens. Raises: OutletReturned."""
+        """Try to open a paused sink. Raises: OutletReturned."""
         candidate = outlet.stages.make()
         try:
             candidate.open()
@@ -301,21 +318,27 @@ class FanOut(Sink):
                 )
 
     def wants_chunks(self) -> bool:
-        """Never: all sinks get the rows that one reading gives."""
+        """Return False: all sinks get the rows of one reading."""
         if any(outlet.sink.wants_chunks() for outlet in self.outlets):
             log.warning("the engine reads the snapshot: it goes to several sinks")
         return False
 
     def _slowest(self) -> Positions:
-        """Return how far all sinks have promised; a partition that one knows nothing of is left out."""
+        """Return the positions durable in all sinks.
+
+        A partition that one sink does not know is left out.
+        """
         every = [outlet.durable for outlet in self.outlets]
         shared = set(every[0]).intersection(*every[1:])
         return Positions({name: min(each[name] for each in every) for name in sorted(shared)})
 
 
 def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabilities:
-    """Return what a pipeline may count on with all of these sinks. ``pauses``: one that fails may be left
-    behind, so that what is durable in the others need not be so everywhere."""
+    """Return the capabilities that all of these sinks have.
+
+    With ``pauses`` a failing sink may be left behind: rows that are durable in the others need not be
+    durable in it.
+    """
     return SinkCapabilities(
         records=False,
         exactly_once=all(one.exactly_once for one in each),

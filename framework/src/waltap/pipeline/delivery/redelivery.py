@@ -1,7 +1,7 @@
-"""Dead letters of a pipeline to its sinks again: by a command, or by the process that runs it.
+"""Deliver dead letters again, by a command or by the running pipeline.
 
-Both do the same, while nothing else is delivered. A run lets go of its connection and its sink for it, so
-that what a replay makes of old tables is nothing that the stream goes on with.
+Nothing else is delivered meanwhile. A running pipeline closes its connection and its sink first, and uses
+new stages, so that relations of old letters do not reach the stream.
 """
 
 import logging
@@ -27,19 +27,25 @@ log = logging.getLogger(__name__)
 
 
 class ReplayAsked(Exception):
-    """Ends a connection, so that dead letters can be delivered; the next one goes on."""
+    """End a connection, so that dead letters are delivered before the next."""
 
 
 class ReplayAnswer(msgspec.Struct, frozen=True):
-    """What became of a replay: ``letters`` maps ids to why they were refused, "" where they were
-    delivered; ``reason`` is why it broke off, or did not begin."""
+    """Report a replay.
+
+    ``letters`` maps ids to the reasons of refusals, "" for delivered letters. ``reason`` says why the
+    replay broke off or did not begin.
+    """
 
     letters: dict[str, str]
     reason: str = ""
 
 
 class ReplayDesk:
-    """Replays on their way from any thread to the engine's. Each future is done when the run has ended."""
+    """Pass replay requests from any thread to the engine's thread.
+
+    Each future is done at the end of the run.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +53,7 @@ class ReplayDesk:
         self._closed = ""
 
     def put(self, request: ReplayRequest) -> "Future[ReplayAnswer]":
-        """Hand over a request. Any thread may call; it does not wait."""
+        """Queue a request without waiting. Any thread may call."""
         future: Future[ReplayAnswer] = Future()
         with self._lock:
             if self._closed:
@@ -57,12 +63,15 @@ class ReplayDesk:
         return future
 
     def check(self) -> None:
-        """Raises: ReplayAsked, when somebody waits for a replay."""
+        """Raise ReplayAsked if a request waits."""
         if any(not future.cancelled() for _, future in self._asked):
             raise ReplayAsked
 
     def serve(self, redelivery: "Redeliveries") -> None:
-        """Do what was asked for; whatever fails is the asker's to know."""
+        """Process the waiting requests.
+
+        A failure is reported to the thread that sent the request.
+        """
         with self._lock:
             asked, self._asked = self._asked, []
         for request, future in asked:
@@ -70,7 +79,7 @@ class ReplayDesk:
                 future.set_result(_answer(redelivery, request))
 
     def close(self, why: str) -> None:
-        """Answer all that was not done, and what comes from now on, with ``why``."""
+        """Answer all waiting and later requests with ``why``."""
         with self._lock:
             self._closed = why
             asked, self._asked = self._asked, []
@@ -98,9 +107,9 @@ def _answer(redelivery: "Redeliveries", request: ReplayRequest) -> ReplayAnswer:
 
 
 class Redeliveries:
-    """Delivers dead letters to the sinks of ``branches`` while nothing else does.
+    """Deliver dead letters to the sinks of ``branches``.
 
-    The branches are made for it alone.
+    The branches are made for this alone, and nothing else delivers meanwhile.
     """
 
     def __init__(
@@ -116,10 +125,11 @@ class Redeliveries:
     def run(
         self, letters: Sequence[DeadLetter], *, again: bool, anew: bool
     ) -> Iterator[RedeliveryResult]:
-        """Deliver ``letters`` to the sinks that refused them, and tell of each.
+        """Deliver ``letters`` to the sinks that refused them; yield each outcome.
 
-        ``again``: those that were replayed before, too; ``anew``: by the transforms and the format of now.
-        Raises: SinkError of what is no single letter's fault; ConfigurationError where a sink is gone.
+        ``again`` includes letters that were delivered before; ``anew`` renders by the present transforms
+        and format. Raises: SinkError that no single letter causes; ConfigurationError if a sink is
+        missing.
         """
         waiting = [each for each in letters if again or each.replayed_ms is None]
         for sink in dict.fromkeys(each.sink for each in waiting):
@@ -127,7 +137,7 @@ class Redeliveries:
             yield from self._of_sink(sink).run(those)
 
     def _of_sink(self, sink: str) -> Redelivery:
-        """Return what replays the letters of a sink. Raises: ConfigurationError where it is gone."""
+        """Return the redelivery to one sink. Raises: ConfigurationError if it is missing."""
         branch = next((each for each in self._branches if each.name == sink), None)
         if branch is None:
             named = ", ".join(each.name for each in self._branches) or "the profile's only one"

@@ -1,6 +1,6 @@
-"""Branches of a pipeline: each renders for one sink, and writes without what that refuses.
+"""Render batches for one sink and write them without refused events.
 
-A pipeline has a branch for each of its sinks, mostly one.
+A pipeline has one branch for each of its sinks, mostly one.
 """
 
 from collections.abc import Callable, Sequence
@@ -137,7 +137,7 @@ class SinkBranch:
         return own
 
     def give(self, given: Batch, own: Batch, attempt: Attempt = plain) -> None:
-        """Write ``own``, rendered from ``given``, without the events that the sink refuses.
+        """Write ``own``, rendered from ``given``, without events that the sink refuses.
 
         Raises: SinkError.
         """
@@ -156,9 +156,10 @@ class SinkBranch:
         batch: Batch,
         attempt: Attempt = plain,
     ) -> Batch:
-        """Write notifications as records, in a copy of the empty ``batch``; return that copy.
+        """Write notifications as records in a copy of the empty ``batch``.
 
-        Only for a sink of records: one of changes has no place for them. Raises: SinkError.
+        Return that copy. Only for a sink of records: one of changes has no place for them. Raises:
+        SinkError.
         """
         assert self.stages.format is not None, "only records can be notifications"
         records = self.stages.format.notifications(notifications, topic)
@@ -184,8 +185,11 @@ class PositionedBranch(SinkBranch):
         self._waiting: tuple[Batch, Batch, Batch] | None = None
 
     def open(self, kept: SinkProgress | None, stored: Positions, *, repairs: bool = False) -> None:
-        """Open the sink; it goes on from what it keeps itself, else from ``kept``, else from ``stored``,
-        the pipeline's own positions. With ``repairs`` it may have lost what it had. Raises: SinkError."""
+        """Open the sink and find its position.
+
+        The sink continues from its own position, else from ``kept``, else from ``stored``, the pipeline's
+        positions. With ``repairs`` the sink may have lost data. Raises: SinkError.
+        """
         held = self.sink.open()
         if stored and kept is not None and not repairs:
             require_held(self.name, kept.held, Positions.of(held, next(iter(stored))))
@@ -194,7 +198,7 @@ class PositionedBranch(SinkBranch):
     def go_on(
         self, kept: SinkProgress | None, stored: Positions, held: Position | Positions | None = None
     ) -> None:
-        """Take note of how far the sink has got."""
+        """Set the positions that the sink continues from."""
         known = {**stored, **(kept.positions if kept else {})}
         if stored:
             for name, position in Positions.of(held, next(iter(stored))).items():
@@ -230,7 +234,7 @@ class PositionedBranch(SinkBranch):
             self._counted[batch.partition, position] = counts
 
     def _lacking(self, batch: Batch) -> Batch:
-        """Return what the sink lacks of ``batch``."""
+        """Return the events of ``batch`` that the sink lacks."""
         reached = self.reached.get(batch.partition)
         parts = list(batch.parts)
         if reached is not None and not batch.snapshot:
@@ -249,7 +253,7 @@ class PositionedBranch(SinkBranch):
         return made
 
     def flush(self) -> None:
-        """Have the sink make durable what it took. Raises: SinkError."""
+        """Make the written batches durable. Raises: SinkError."""
         if not self.unflushed:
             self.durable = self.reached
             return
@@ -261,7 +265,10 @@ class PositionedBranch(SinkBranch):
             self.durable = self.durable.moved(name, max(before, position))
 
     def kept(self) -> SinkProgress:
-        """Return what a later run must know; what is behind it is let go."""
+        """Return the progress that a later run must know.
+
+        Counts behind the durable position are dropped.
+        """
         counted = None
         for place in list(self._counted):
             name, position = place
@@ -274,5 +281,5 @@ class PositionedBranch(SinkBranch):
         return SinkProgress(positions=dict(self.durable), counted=counted, held=dict(held))
 
     def close(self) -> None:
-        """Release the sink; may be called twice."""
+        """Close the sink; may be called twice."""
         self.sink.close()

@@ -1,5 +1,7 @@
-"""Batches to the sink, and the one rule of offsets: what the sink made durable is stored, what is
-stored may be confirmed, nothing else.
+"""Write batches to the sink, and store the positions that are durable.
+
+The one rule of offsets: a position is stored after the sink made it durable, and confirmed after it was
+stored.
 """
 
 import logging
@@ -47,39 +49,38 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# What a sink was given and has not promised, batch by batch; for sinks that others acknowledge
-# to.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBatch:
-    """One batch as the offset is to know it: where it ends, with what state of signals it was written,
-    which chunks of the snapshot end in it, and whether the snapshot does. ``at``: when the sink took it,
-    by a clock that never goes back; ``commit_ms``: when its first change committed."""
+    """Describe one written batch for the offset."""
 
     number: int
     partition: str
+    # The batch ends here.
     position: Position
+    # The state of signals that belongs to the batch.
     signals: Mapping[str, object]
+    # The chunks of an initial snapshot that end in the batch.
     chunk_ends: tuple[ChunkEnd, ...] = ()
     ends_snapshot: bool = False
+    # When the sink took it, by the monotonic clock.
     at: float = 0.0
+    # When its first change committed.
     commit_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckedPosition:
-    """What a flush has promised anew. ``signals``: None where nothing was, or nothing is left to promise;
-    then they are what they were, or what they are now."""
+    """Sum up the batches that became durable in a flush."""
 
     positions: Positions
+    # None: nothing became durable, or everything is: then the state is the stored or the present one.
     signals: Mapping[str, object] | None
     chunk_ends: tuple[ChunkEnd, ...]
     ends_snapshot: bool
 
 
 class PendingAcks:
-    """Batches in the order in which they were written."""
+    """Keep written batches in order until they are durable."""
 
     def __init__(self) -> None:
         self._waiting: deque[WrittenBatch] = deque()
@@ -89,15 +90,15 @@ class PendingAcks:
 
     @property
     def oldest(self) -> WrittenBatch | None:
-        """Return the first batch that is not promised."""
+        """Return the first batch that is not durable."""
         return self._waiting[0] if self._waiting else None
 
     def add(self, written: WrittenBatch) -> None:
-        """Take note of a batch that the sink took."""
+        """Add a batch that the sink took."""
         self._waiting.append(written)
 
     def take(self, number: int) -> AckedPosition:
-        """Return what the promise of all batches up to ``number`` comes to, and let go of them."""
+        """Remove all batches up to ``number``, and return their sum."""
         positions, chunk_ends, ends_snapshot = Positions(), list[ChunkEnd](), False
         signals: Mapping[str, object] | None = None
         while self._waiting and self._waiting[0].number <= number:
@@ -115,32 +116,26 @@ class PendingAcks:
 
 
 LOOK_S: Final = 0.2
-"""How often the sink is asked whether others have read the chunks."""
+"""Seconds between two questions whether other readers have read the chunks."""
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
 class PendingNotifications:
-    """Notifications that the sink gets as records of ``topic``, before the next batch."""
+    """Hold notifications that the sink gets as records before the next batch."""
 
     waiting: deque[Notification]
     topic: str
 
 
 class SinkWriter:
-    """Renders, transforms, writes and flushes; owns the stored offset.
+    """Write batches to the sink, flush it, and own the stored offset.
 
-    ``signals`` is stored with the positions: the state of incremental snapshots as of what was
-    written. ``written`` has the position after the last batch that the sink took of each partition,
-    ``offset`` the last stored ones. A batch is of one partition: where none is named, of ``partition``,
-    the first or only one. ``counts`` are those of the run. ``failed``: a flush failed, or a write in a
-    way that no sink may fail in; nothing is flushed, stored or confirmed any more. ``told`` are
-    notifications for the sink. ``may_write``
-    raises where another process may run the pipeline by now, which ends this delivery in the same way.
-    ``reached`` is told, after each batch, up to which LSN everything was written, and returns the OIDs of
-    relations that nothing more comes of.
-    ``overlap_until`` is `Overlap.horizon` of the stream at hand.
+    A batch belongs to one partition. After a failed flush, a failed store or an unexpected error of a
+    write the writer is ``failed``: nothing is flushed, stored or confirmed any longer. ``may_write``
+    raises if another process may run the pipeline by now; then the writer is failed, too. ``reached`` gets
+    the written LSN after each batch, and returns the OIDs of relations that have ended.
     """
 
     def __init__(
@@ -162,12 +157,16 @@ class SinkWriter:
         self._store, self._host, self._retries = store, host, retries
         self._clock, self.counts, self._may_write = clock, counts, may_write
         self._reached = reached
+        # The last stored offset.
         self.offset = offset
+        # The position after the last batch of each partition.
         self.written = offset.positions
+        # The first or only partition.
         self.partition = next(iter(offset.partitions))
         self.previous_end_lsn = {
             name: each.previous_end_lsn for name, each in offset.partitions.items()
         }
+        # Stored with the positions: the state of incremental snapshots after the last batch.
         self.signals: Mapping[str, object] = offset.signals
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
         self._committed_ms: dict[str, int] = {}
@@ -176,9 +175,15 @@ class SinkWriter:
         self._told = told or PendingNotifications(deque(), "")
         self._reading = TablesRead(offset)
         self._promises = PendingAcks() if self._sink.capabilities.acknowledged else None
-        """What the sink has not promised, where it promises batch by batch; else all, with each flush."""
+        """The batches that are not durable, for a sink that acknowledges batch by batch; None:
+
+        each flush makes all durable.
+        """
         self.unflushed_since: float | None = None
-        self.failed = self._untaken = False
+        # After a failure the sink may have lost batches, and would confirm them by the next flush.
+        self.failed = False
+        self._untaken = False
+        # The last LSN whose changes a snapshot may have seen (`SnapshotOverlap.horizon`).
         self.overlap_until: int | None = None
         self._observed = bool(host.hook.on_transaction.get_hookimpls())
 
@@ -190,7 +195,10 @@ class SinkWriter:
         partition: str | None = None,
         signals: Mapping[str, object] | None = None,
     ) -> None:
-        """Give ``parts`` to the sink as one batch. Raises: SinkError, DecodeError."""
+        """Write ``parts`` as one batch.
+
+        ``signals`` is the state of signals that belongs to it. Raises: SinkError, DecodeError.
+        """
         if signals is not None:
             self.signals = signals
         if self._told.waiting:
@@ -236,7 +244,7 @@ class SinkWriter:
             self.counts.by_table.forget(gone)
 
     def write_told(self) -> None:
-        """Give the sink the notifications that wait for it, as a batch. Raises: SinkError."""
+        """Write the waiting notifications as a batch. Raises: SinkError."""
         waiting = self._told.waiting
         if not waiting or not self._branch.notifies:
             return
@@ -298,7 +306,7 @@ class SinkWriter:
         )
 
     def check(self) -> None:
-        """Raises: what ``may_write`` raises; nothing is written from then on."""
+        """Raise if this process may not write; nothing is written afterwards."""
         try:
             self._may_write()
         except BaseException:
@@ -306,7 +314,7 @@ class SinkWriter:
             raise
 
     def _attempt(self, write: Callable[[Batch], None], batch: Batch) -> None:
-        """Write ``batch``, again where the sink asks for that."""
+        """Write ``batch``, and again if the sink asks for the same batch."""
         tried = 0
         while True:
             self.check()
@@ -329,8 +337,10 @@ class SinkWriter:
                 return
 
     def flush(self) -> Positions:
-        """Make what was written durable and store its positions; return those that moved: up to there
-        may be confirmed. Raises: SinkError, OffsetError."""
+        """Make the written batches durable, and store their positions.
+
+        Return the positions that moved: they may be confirmed. Raises: SinkError, OffsetError.
+        """
         durable, ended = self._flushed(), False
         signals: Mapping[str, object] = self.signals
         if self._promises is not None:
@@ -359,25 +369,28 @@ class SinkWriter:
         return moved
 
     def settle(self) -> None:
-        """The run is to end, with a flush: let the sink wait for what it could not promise then."""
+        """Wait for pending acknowledgements, before the last flush of a run."""
         with self.counts.calls.call("its last writes"):
             self._sink.settle()
 
     @property
     def unpromised(self) -> bool:
-        """Tell whether the sink has batches that others have not acknowledged."""
+        """Return whether written batches wait for acknowledgements."""
         return bool(self._promises)
 
     @property
     def waiting_since(self) -> float | None:
-        """Return since when the oldest batch waits to be durable, None where none does."""
+        """Return since when the oldest batch waits to be durable, None without one."""
         oldest = None if self._promises is None else self._promises.oldest
         return self.unflushed_since if oldest is None else oldest.at
 
     def _promised_later(
         self, batch: Batch, read: Sequence[Part], *, ends_snapshot: bool = False
     ) -> None:
-        """Take note of a batch that the sink promises by its number; ``read`` are parts of a snapshot."""
+        """Add a batch that the sink acknowledges by its number.
+
+        ``read`` are parts of a snapshot.
+        """
         if self._promises is None:
             return
         written = WrittenBatch(
@@ -394,7 +407,10 @@ class SinkWriter:
         self._owed()
 
     def _owed(self, *, moved: bool = False) -> None:
-        """Take note of what the sink owes the acknowledgement of; ``moved``: some came just now."""
+        """Record which acknowledgement the sink owes.
+
+        ``moved``: some came just now.
+        """
         assert self._promises is not None
         calls, oldest = self.counts.calls, self._promises.oldest
         if oldest is None:
@@ -406,11 +422,11 @@ class SinkWriter:
             calls.oldest_commit_ms = oldest.commit_ms
 
     def onward(self) -> tuple[DownstreamProgress, ...]:
-        """Return how far those have come who read on from the sink. Any thread may ask."""
+        """Return the progress of the sink's consumers. Any thread may ask."""
         return tuple(self._sink.onward())
 
     def committed_ms(self, partition: str) -> int | None:
-        """Return when the last transaction committed that the sink took whole; ms since 1970 UTC."""
+        """Return the commit time of the last whole transaction, ms since 1970 UTC."""
         return self._committed_ms.get(partition)
 
     def _flushed(self) -> Positions:
@@ -432,10 +448,10 @@ class SinkWriter:
         return found
 
     def advance(self, partition: str, position: Position) -> None:
-        """Store ``position``, up to where may then be confirmed.
+        """Store ``position`` without data; it may be confirmed then.
 
-        Besides `flush`, called for progress without data: when nothing captured is pending and the
-        server says how far it has read, everything up to there is durable by having nothing in it.
+        If no captured change is pending, everything that the server has read is durable, since it holds
+        nothing for the sink.
         """
         self.written = self.written.moved(partition, max(self.written[partition], position))
         self._committed_ms[partition] = self._clock.time_ns() // 1_000_000
@@ -468,7 +484,10 @@ class SinkWriter:
     def _counted_at(
         self, partition: str, position: Position
     ) -> TransactionCounts | msgspec.UnsetType:
-        """Return the counts of the transaction that ``position`` is within; those before it are let go."""
+        """Return the counts of the transaction around ``position``.
+
+        Older counts are dropped.
+        """
         if not self._counted:
             return msgspec.UNSET
         found = [c for p, at, c in self._counted if p == partition and at == position]
@@ -479,7 +498,7 @@ class SinkWriter:
 
     @property
     def position(self) -> Position:
-        """Return the position after the last batch, of the first or only partition."""
+        """Return the position after the last batch, of the first partition."""
         return self.written[self.partition]
 
     def note_signals(self, signals: Mapping[str, object]) -> None:
@@ -487,21 +506,21 @@ class SinkWriter:
         self.signals = signals
 
     def expect_overlap(self, until: int) -> None:
-        """Keep what a snapshot saw in the offset until the stream is past ``until``."""
+        """Keep a snapshot's visibility in the offset until the stream passes ``until``."""
         self.overlap_until = until
 
     def keep_signals(self) -> None:
-        """Store ``signals`` now where everything written is durable; else the next flush does."""
+        """Store ``signals`` if every batch is durable; else the next flush does."""
         if self.unflushed_since is None and self.signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(self.signals)))
 
     def tend(self) -> None:
-        """Let the sink look after what it has; what it raises ends the instance. Raises: SinkError."""
+        """Run the sink's periodic work; an error ends the sink. Raises: SinkError."""
         with self.counts.calls.call("the upkeep of what it has"):
             self._sink.tend()
 
     def due(self, seconds: float) -> bool:
-        """Tell whether something written has waited ``seconds`` for its flush, and its sink as long."""
+        """Return whether a batch has waited ``seconds``, and the sink flushes now."""
         since = self.unflushed_since
         if since is None or self._clock.monotonic() - since < seconds:
             return False
@@ -509,17 +528,19 @@ class SinkWriter:
 
     @property
     def whole_transactions(self) -> bool:
-        """Tell whether the sink wants batches that end where a transaction does."""
+        """Return whether the sink wants batches that end with a transaction."""
         return self._sink.capabilities.whole_transactions
 
     @property
     def counts_records(self) -> bool:
-        """Tell whether the sink takes records, so that limits count those."""
+        """Return whether limits count records: the sink takes them."""
         return self._branch.renders
 
     def takes_chunks(self) -> bool:
-        """Tell whether the sink has others read an initial snapshot. Where something here is to see its
-        rows before the sink does, they come the ordinary way."""
+        """Return whether the sink has other readers read an initial snapshot.
+
+        If transforms or converters must see the rows, the engine reads them.
+        """
         if not self._sink.wants_chunks():
             return False
         if self._branch.transforms:
@@ -529,19 +550,21 @@ class SinkWriter:
         return not self._branch.transforms
 
     def missed(self, table: str) -> None:
-        """Tell the sink, as `Sink.missed`. Raises: SinkError."""
+        """Record an interrupted table, as `Sink.missed` does. Raises: SinkError."""
         with self.counts.calls.call("a note of what it missed"):
             self._sink.missed(table)
 
     def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
-        """Give chunks to the sink, as `Sink.hand_over`. Raises: SinkError."""
+        """Give chunks to the sink, as `Sink.hand_over` does. Raises: SinkError."""
         self.check()
         with self.counts.calls.call("the chunks of a snapshot"):
             return self._sink.hand_over(chunks)
 
     def await_chunks(self, ends: Callable[[], bool]) -> Mapping[str, int] | None:
-        """Wait until the rows of the chunks are durable, and return how many each table has; None where
-        ``ends`` came first. Raises: SinkError."""
+        """Wait until the chunks are durable, and return the rows of each table.
+
+        None if ``ends`` was true before. Raises: SinkError.
+        """
         while (rows := self._sink.handed_over()) is None:
             if self._clock.wait(LOOK_S, ends):
                 return None
@@ -549,7 +572,7 @@ class SinkWriter:
         return rows
 
     def finish_snapshot(self) -> None:
-        """Close the snapshot: an empty batch tells the sink, then the offset says so too."""
+        """Write the empty batch that ends a snapshot, then store its end."""
         records: list[Record] | None = [] if self.counts_records else None
         end = Batch(
             parts=[],
@@ -590,7 +613,7 @@ class SinkWriter:
 
 
 def _first_commit_ms(parts: Sequence[Part]) -> int | None:
-    """Return when the first transaction of ``parts`` committed, ms since 1970 UTC."""
+    """Return the commit time of the first transaction, ms since 1970 UTC."""
     for part in parts:
         if isinstance(part, TransactionPart) and part.commit_ts:
             return part.commit_ts // 1000

@@ -1,4 +1,4 @@
-"""One connection to the source, from the checks before it does anything to its end."""
+"""Run one connection to the source, from its checks to its end."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,26 +27,29 @@ log = logging.getLogger(__name__)
 
 
 class OnePartitionOnly(SourceError):
-    """A source has several partitions, and something of the pipeline knows the position of one only."""
+    """A part of the pipeline knows one partition only; the source has several."""
 
     code = "WT-2016"
     remedy = "Run one pipeline for each partition, each with a `name` of its own in its profile."
 
 
 class SourceConnection:
-    """Starts, snapshots and streams over one connection of the connector's."""
+    """Start, snapshot and stream over one connection."""
 
     def __init__(
         self, run: PipelineRun, stages: PipelineStages, may_write: Callable[[], None]
     ) -> None:
-        """``may_write`` raises where this process may write no more, to sink or state."""
+        """Prepare a connection; ``may_write`` raises if this process may not write."""
         self._run, self._state, self._stages = run, run.state, stages
         self._may_write = may_write
         self._handed = False
-        """Whether the sink got chunks of a snapshot, whose rows are not counted before all are durable."""
+        """The sink got chunks of a snapshot, whose rows count only when all are durable."""
 
     def go(self) -> None:
-        """Capture until the run is to end. Raises: WaltapError, StopRequested, ReaderGone."""
+        """Capture until the run must end.
+
+        Raises: WaltapError, StopRequested, ReaderGone.
+        """
         run, state, stages = self._run, self._state, self._stages
         stored = stages.store.load()
         connector = stages.open_connector(
@@ -88,8 +91,10 @@ class SourceConnection:
             connector.close()
 
     def _opened(self, connector: Connector, stored: Offset | None) -> Position | Positions | None:
-        """Open the sink, a new one in place of one that was open; return the position that it keeps.
-        Raises: WaltapError."""
+        """Open the sink, or a new one after a failure; return its own position.
+
+        Raises: WaltapError.
+        """
         state, stages = self._state, self._stages
         with self._gaps_noted(connector, stored):
             if state.sink_open:
@@ -106,7 +111,7 @@ class SourceConnection:
 
     @contextmanager
     def _gaps_noted(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
-        """Where a start finds that the stored position is lost, a certificate says so."""
+        """Store a certificate if a start finds that the stored position is lost."""
         try:
             yield
         except WaltapError as error:
@@ -116,7 +121,10 @@ class SourceConnection:
     def _require_held(
         self, connector: Connector, stored: Offset | None, held: Position | Positions | None
     ) -> None:
-        """See that the destination has what the stored offset says. Raises: DestinationBehind."""
+        """Check that the destination has the data of the stored offset.
+
+        Raises: DestinationBehind.
+        """
         known = stored is not None and stored.sink == self._stages.destination
         if self._state.repairs:
             self._run.gaps.given_up()
@@ -130,7 +138,7 @@ class SourceConnection:
     def _not_streamed(
         self, connector: Connector, offset: Offset | None, error: WaltapError, names: Sequence[str]
     ) -> None:
-        """Keep a certificate of tables that the server did not stream for a while."""
+        """Store a certificate of tables that the server did not stream for a while."""
         delivery = self._run.delivery
         behind = offset if delivery is None else delivery.offset
         if behind is not None and behind.snapshot is None:
@@ -167,7 +175,7 @@ class SourceConnection:
         return start, self._deliver(start, offset)
 
     def _deliver(self, start: StartPosition, offset: Offset | None) -> SinkWriter:
-        """Make the delivery of this connection."""
+        """Make the sink writer of this connection."""
         run, state, stages = self._run, self._state, self._stages
         stored = start.offset
         if offset is not None:
@@ -214,12 +222,14 @@ class SourceConnection:
             if phase.begun:
                 state.capturing()
 
-    # --- a start that comes to nothing --------------------------------------------------------
+    # --- a start that fails -------------------------------------------------------------------
 
     @contextmanager
     def _nothing_half_way(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
-        """A start that fails, or is stopped, before the sink got anything leaves nothing behind: what
-        it made on the server is removed, and the offset is what it was."""
+        """Undo a start that ends before the sink got anything.
+
+        Objects on the server are removed, and the offset is restored.
+        """
         before = self._state.counts.events
         try:
             yield
@@ -247,7 +257,7 @@ def _in_snapshot(delivery: SinkWriter | None) -> bool:
 
 
 def _continued(start: Offset, before: Offset | None) -> Offset:
-    """Return ``start`` with what was delivered last in each partition, as ``before`` says it."""
+    """Return ``start`` with the last delivery of each partition in ``before``."""
     known = {} if before is None else before.partitions
     partitions = {
         name: msgspec.structs.replace(
@@ -261,7 +271,7 @@ def _continued(start: Offset, before: Offset | None) -> Offset:
 
 
 def newest(offset: Offset | None, held: Position | Positions | None) -> Offset | None:
-    """Return the offset with what a sink keeps with its data, where that is later."""
+    """Return the offset with later positions that the sink keeps itself."""
     if offset is None or held is None:
         return offset
     partitions = dict(offset.partitions)

@@ -1,12 +1,12 @@
-"""The engine: runs one profile, over as many connections as it takes.
+"""Run one profile, over as many connections as necessary.
 
 One thread pulls from the stream, renders, and writes to the sink: connection.py has one connection,
-streaming.py its loop. The only other thread is the stream's own, which answers the server while a sink
-blocks. An LSN is confirmed when, and only when, the sink's flush returned it and the offset store kept it.
+stream_loop.py its loop. The only other thread is the stream's own, which answers the server while a sink
+blocks. An LSN is confirmed if and only if the sink's flush returned it and the offset store kept it.
 
-Order of an end, clean or not: sink flushed, offset stored, LSN confirmed, stream closed, what a clean
-stop asks for on the server, connector closed, sink closed. After a failed flush nothing is flushed,
-stored or confirmed; where the engine may go on, it makes the sink anew and starts from what was stored.
+Order of an end, clean or not: flush the sink, store the offset, confirm the LSN, close the stream, do the
+server work of a clean stop, close the connector, close the sink. After a failed flush nothing is flushed,
+stored or confirmed; a retry makes a new sink and starts from the stored offset.
 """
 
 import logging
@@ -65,15 +65,15 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# What a running pipeline answers on its control socket.
-
 ENVELOPE_BYTES = 64 * 1024
-"""What a request may have beyond the data of its signal, twice as long where it is text in JSON."""
+"""Bytes of a request beyond its signal's data, which is twice as long as JSON text."""
 
 
 class ControlServer:
-    """Answers requests. ``give`` hands a signal to the engine, ``replay`` a wish for dead letters;
-    ``status`` is the engine's, ``identifier`` gives a new one."""
+    """Answer requests on the control socket.
+
+    ``give`` queues a signal and ``replay`` a replay of dead letters; ``identifier`` makes a new one.
+    """
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class ControlServer:
         return msgspec.json.encode(self._signal(request))
 
     def _replayed(self, request: ReplayRequest) -> ControlAnswer:
-        """Wait until a replay begins, at most as long as asked; one that has begun is waited for."""
+        """Wait until a replay begins, up to the requested time, and then for its end."""
         future = self._replay(request)
         try:
             found = future.result(request.wait_ms / 1000)
@@ -136,21 +136,16 @@ class ControlServer:
         )
 
 
-# A profile that is read again while its pipeline runs: what of it holds at once, and what does
-# not.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadResult:
-    """What became of a profile that was read again: properties that hold now, and those that changed and
-    hold with the next start, by their names."""
+    """List the properties that a reload applied, and those for the next start."""
 
     applied: tuple[str, ...] = ()
     restart: tuple[str, ...] = ()
 
 
 def reloaded(running: Profile, wanted: Profile) -> tuple[Profile, ReloadResult]:
-    """Return ``running`` with those properties of ``wanted`` that may change in a run."""
+    """Return ``running`` with the reloadable properties of ``wanted``."""
     found = changes(running, wanted)
     taken = [each for each in found if each.reloadable]
     update = {
@@ -166,13 +161,13 @@ def reloaded(running: Profile, wanted: Profile) -> tuple[Profile, ReloadResult]:
 
 
 class Engine:
-    """Runs one profile until it is done, stopped, or failed.
+    """Run one profile until it is done, stopped, or failed.
 
     ``run`` blocks; ``stop`` may be called from a signal handler or another thread. ``clock`` and
-    ``chance`` are the machine's, unless others are given. With ``repairs`` a position that is lost is no
-    reason not to start: streaming goes on at a new slot, and what lies between is to be read anew.
-    ``confirmable`` is asked before the server is told that an LSN is durable, in the engine's thread; the
-    server hears the LSN that it returns, and the rest once it lets go of that.
+    ``chance`` default to the machine's. With ``repairs`` a lost position does not refuse the start: the
+    stream continues at a new slot, and the tables must be read again. ``confirmable`` is called in the
+    engine's thread with an LSN that may be confirmed; the server gets the returned LSN, and the rest after
+    its release.
     """
 
     def __init__(
@@ -204,36 +199,44 @@ class Engine:
 
     @property
     def state(self) -> str:
-        """Return what the run does now, as observers are told (`on_state`)."""
+        """Return the phase of the run, as observers get it (`on_state`)."""
         return self._run.state.entered[0]
 
     def status(self) -> PipelineStatus:
-        """Return what the run does and has done, as an object that does not change. Any thread may ask,
-        before, during and after `run`; nothing is computed for it until then."""
+        """Return the status as an immutable object.
+
+        Any thread may ask, before, during and after `run`; nothing is computed before.
+        """
         return self._run.status()
 
     def watch(self) -> None:
-        """Count the events of each table from now on, and keep the last one: for who looks at the status
-        (`PipelineStatus.tables`). It costs some time per batch."""
+        """Count the events of each table from now on, and keep the last event.
+
+        They are for readers of `PipelineStatus.tables`, and cost time per batch.
+        """
         self._run.state.counts.watch_tables()
 
     @property
     def delivery(self) -> SinkWriter | None:
-        """Return the delivery of the present connection, or of the last one."""
+        """Return the sink writer of the present or last connection."""
         return self._run.delivery
 
     def stop(self) -> None:
-        """Ask for a clean end: what was written is flushed and confirmed first."""
+        """Request a clean end: written batches are flushed and confirmed first."""
         self._run.state.stop.set()
 
     def held_by_sink(self, since: float) -> tuple[str, float] | None:
-        """Return the call that the sink has not returned from, and for how many seconds, counted from
-        ``since`` of a monotonic clock at the earliest; None where there is none. Any thread may ask."""
+        """Return the sink's pending call and its seconds, None without one.
+
+        Time counts from ``since`` of the monotonic clock at the earliest. Any thread may ask.
+        """
         return self._run.state.counts.calls.at_hand(since)
 
     def reload(self, profile: Profile) -> ReloadResult:
-        """Go by ``profile``, the same one read again, as far as its properties may change in a run; return
-        which do, and which changed and need a new start. Any thread may call it, before and during `run`.
+        """Apply the reloadable properties of ``profile``, the same one read again.
+
+        Return the applied properties, and those that need a new start. Any thread may call, before and
+        during `run`.
         """
         self.profile, told = reloaded(self.profile, profile)
         self._run.obey(self.profile)
@@ -242,27 +245,29 @@ class Engine:
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
     ) -> "Future[SignalAnswer]":
-        """Give a signal of type ``kind`` (``execute-snapshot``, ``log``, …), as a row of the signal table
-        would: ``data`` is an object, or JSON text. Any thread may call, before and during `run`.
+        """Send a signal of type ``kind`` (``execute-snapshot``, ``log``, …).
 
-        The future tells what became of it once the stream goes on: signals wait while the initial snapshot
-        is read. It is done at the latest when the run ends; a wait for it in the engine's own thread
-        (a sink, an observer) never ends.
+        It acts as a row of the signal table; ``data`` is an object or JSON text. Any thread may call,
+        before and during `run`. The future has the answer when streaming continues: signals wait during
+        the initial snapshot. It is done at the end of the run at the latest. A wait for it in the engine's
+        own thread (a sink, an observer) never ends.
         """
         text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
         made = identifier or new_identifier(self._run.state.chance)
         return self._run.channels.inbox.put(Signal(made, kind, text))
 
     def on_notification(self, call: Callable[[Notification], object]) -> None:
-        """Call ``call`` with each notification of the run, whatever channels the profile names.
+        """Call ``call`` with each notification, whatever channels the profile names.
 
-        It is called in the engine's thread and must not wait; what it raises is told in the log, and stops
-        nothing.
+        It runs in the engine's thread and must not wait; its errors are logged and stop nothing.
         """
         self._run.listeners.append(call)
 
     def run(self) -> None:
-        """Capture until done. Raises: WaltapError when it cannot go on, or runs elsewhere."""
+        """Capture until done.
+
+        Raises: WaltapError if it cannot continue, or runs elsewhere.
+        """
         run, state, name = self._run, self._run.state, self.profile.name
         run.begin()
         try:
@@ -282,8 +287,11 @@ class Engine:
             raise
 
     def _tenure_ended(self) -> bool:
-        """Run while this process may; True when the run is at its end, False when the lease was lost, and
-        is to be had again. Raises: WaltapError, StopRequested while it waits."""
+        """Run while this process may; return whether the run has ended.
+
+        False: the lease was lost and must be taken again. Raises: WaltapError, StopRequested during the
+        wait.
+        """
         state = self._run.state
         try:
             with state.tenure:
@@ -346,7 +354,7 @@ class Engine:
         return ControlSocket(state.state_dir / CONTROL, control.answer, longest=longest)
 
     def _run_until_done(self, stages: PipelineStages, may_write: Callable[[], None]) -> None:
-        """Connect as often as it takes."""
+        """Connect as often as necessary."""
         run, state, name = self._run, self._run.state, self.profile.name
         while True:
             try:
@@ -386,8 +394,11 @@ class Engine:
                 return
 
     def _may_retry(self, error: WaltapError) -> bool:
-        """A link that never stood is an error of set-up; one that broke comes back, also before
-        anything was delivered, as does a slot that the next connection makes anew."""
+        """Return whether another connection may help.
+
+        A first connection that fails is an error of setup. A lost one may come back, even before a
+        delivery, as may a slot that the next connection makes again.
+        """
         state = self._run.state
         state.tenure.check()  # whatever failed: another may run the pipeline by now
         if error.retry is not RetryVerdict.RECONNECT or state.reconnects.spent:

@@ -1,4 +1,4 @@
-"""One run of a profile: its state, and the services that last over its reconnects."""
+"""Keep one run of a profile: its state and services over its reconnects."""
 
 import logging
 import os
@@ -47,8 +47,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# The newest of what people ask for first: failures with their remedies, and changes of tables.
-
+# Failures and schema changes that a status shows, the newest.
 KEPT: Final = 20
 
 JOINED: Final = {
@@ -62,7 +61,10 @@ JOINED: Final = {
 
 
 class RecentEvents:
-    """An observer of one run. What it has is replaced, never changed, so that any thread may read."""
+    """Keep the newest failures and schema changes of one run.
+
+    Its tuples are replaced, never changed, so that any thread may read.
+    """
 
     def __init__(self, pipeline: str, now_ms: Callable[[], int]) -> None:
         self._pipeline, self._now_ms = pipeline, now_ms
@@ -71,7 +73,7 @@ class RecentEvents:
 
     @hookimpl
     def on_failure(self, pipeline: str, error: Exception, retried: bool) -> None:
-        """Keep it; one that was the last already is counted."""
+        """Keep a failure; count one that equals the last."""
         if pipeline != self._pipeline:
             return
         found, others = RecentFailure.of(error, self._now_ms(), retried=retried), self.failures
@@ -81,14 +83,14 @@ class RecentEvents:
 
     @hookimpl
     def on_schema_change(self, pipeline: str, old: Relation | None, new: Relation) -> None:
-        """Keep what is different of a relation that was known."""
+        """Keep the differences of a known relation."""
         if old is not None and pipeline == self._pipeline:
             for each in difference(old, new):
                 self._changed(new.name, each)
 
     @hookimpl
     def on_new_table(self, pipeline: str, table: str, event: str) -> None:
-        """Keep that a table is new."""
+        """Keep a new table."""
         if pipeline == self._pipeline:
             self._changed(table, JOINED.get(event, event))
 
@@ -98,7 +100,7 @@ class RecentEvents:
 
 
 class PipelineRun:
-    """The state of one run and the services around it; answers the status."""
+    """Hold the state of one run and its services, and answer the status."""
 
     def __init__(
         self,
@@ -132,13 +134,13 @@ class PipelineRun:
         self._serve()
 
     def _serve(self) -> None:
-        """Make the services of a time in which this process runs the pipeline."""
+        """Make the services for a period with the right to run."""
         state = self.state
         # Signals from outside the stream, and the places of notifications.
         self.channels = PipelineChannels(
             state.profile, state.host, state.clock, state.chance, self.listeners
         )
-        # Dead letters that somebody wants to have redelivered.
+        # Requests to redeliver dead letters.
         self.replays = ReplayDesk()
         # The writer of the present connection, or of the last one.
         self.delivery: SinkWriter | None = None
@@ -148,13 +150,18 @@ class PipelineRun:
         self.guard = guardian_of(self)
 
     def restart(self) -> None:
-        """Forget what belongs to the connections and the sink: another process may have run the
-        pipeline meanwhile."""
+        """Forget the connections and the sink.
+
+        Another process may have run the pipeline meanwhile.
+        """
         self.state.restart()
         self._serve()
 
     def begin(self) -> None:
-        """Start the clock of the run. Raises: ConfigurationError if the ready file cannot be removed."""
+        """Start the clock of the run.
+
+        Raises: ConfigurationError if the ready file cannot be removed.
+        """
         self.state.begin()
         if self._ready_file is not None:
             with _usable(self._ready_file):  # an earlier run's says nothing of this one
@@ -162,7 +169,10 @@ class PipelineRun:
         self.state.enter("checking", self.state.profile.name)
 
     def obey(self, profile: Profile) -> None:
-        """Replace the profile by one of which only reloadable properties differ. Any thread may call."""
+        """Apply a profile of which only reloadable properties differ.
+
+        Any thread may call.
+        """
         self.state.obey(profile)
         self.channels.obey(profile)
         self.guard.obey(orders_of(profile))
@@ -192,11 +202,13 @@ class PipelineRun:
         )
         return leases_of(component)(component.properties, context)
 
-    # --- its surroundings ---------------------------------------------------------------------
+    # --- observers and status ---------------------------------------------------------------------
 
     def look_on(self) -> None:
-        """Say what the sink does not come to an end with: after `waltap.sink.stall.ms`, and then whenever
-        that time has doubled."""
+        """Log a call of the sink that does not return.
+
+        The first warning comes after `waltap.sink.stall.ms`, others when that time has doubled.
+        """
         found = self.state.counts.calls.in_flight()
         if found is None or not self._stalls(found):
             if self._next_word_s:
@@ -223,7 +235,7 @@ class PipelineRun:
             )
 
     def status(self) -> PipelineStatus:
-        """Return the status now. May be called from any thread."""
+        """Return the present status. Any thread may ask."""
         counts, streaming, delivery = self.state.counts, self.streaming, self.delivery
         now, now_ns = self.state.clock.monotonic(), self.state.clock.time_ns()
         state, since_ns = self.state.entered
@@ -297,9 +309,12 @@ class PipelineRun:
         )
 
     def _lag_ms(self, durable: Position, server_lsn: int | None) -> int | None:
-        """Return how old the last change was when the sink took it; while the sink is at a call, or the
-        pipeline is not connected, how old the oldest is that is not durable. Where that was never
-        received, how long ago it came to the end of what the server had."""
+        """Return the age of the last change when the sink took it.
+
+        While the sink is at a call, or the pipeline is not connected, it is the age of the oldest change
+        that is not durable. If that was never received, it is the time since the pipeline had everything
+        that the server had.
+        """
         calls, lag_ms = self.state.counts.calls, self.state.counts.lag_ms
         oldest_ms, in_flight = calls.oldest_commit_ms, calls.in_flight()
         if in_flight is None and self.state.entered[0] == "streaming":
@@ -317,7 +332,7 @@ class PipelineRun:
         return in_flight[1] * 1000 >= self.state.profile.engine.stall_ms
 
     def ready(self) -> None:
-        """Write the ready file: what is committed from now on is captured."""
+        """Write the ready file: later commits are captured."""
         if self._ready_file is not None:
             with _usable(self._ready_file):
                 private_folder(self._ready_file.parent)
@@ -326,7 +341,7 @@ class PipelineRun:
 
 
 def _waiting(signals: Mapping[str, object]) -> IncrementalProgress | None:
-    """Return what of incremental snapshots is to be read, of the state that goes into the offset."""
+    """Return the tables that incremental snapshots must still read."""
     state = IncrementalState.restored(signals)
     if not state.queue:
         return None

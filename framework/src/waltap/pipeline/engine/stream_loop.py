@@ -1,4 +1,4 @@
-"""Streaming: the loop that pulls from the server, as one step after the other."""
+"""Stream: one loop pulls from the server and does each step in turn."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -30,19 +30,20 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# From the stream to the sink: receives, assembles, gathers, writes.
-
 FEW_MESSAGES = 256
-"""So few that came at once may be large rows: they are not kept while the next are received. Many are,
-since memory that is given back as a whole is asked for again at once (10 % of processor time)."""
+"""Fewer messages at a time may be large rows:
+
+they are not kept while the next are received. Many are kept, since their memory would be allocated again
+immediately (10 % of processor time).
+"""
 
 
 class ReadLoop:
-    """Moves the changes of one stream. Back-pressure is the absence of a `pull`.
+    """Move the changes of one stream to the sink.
 
-    ``overlap`` is what a snapshot has read already; ``slot_xmin`` is `Connector.slot_xmin`. ``gathered``
-    waits for ``waltap.linger.ms``, or until a batch is full; transactions wait for their end where the
-    sink wants them whole.
+    Back-pressure is the absence of a `pull`. ``overlap`` has the changes that a snapshot has read;
+    ``slot_xmin`` is `Connector.slot_xmin`. ``gathered`` waits for ``waltap.linger.ms``, for a full batch,
+    or for whole transactions.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class ReadLoop:
         slot_xmin: Callable[[], int | None],
         took: Callable[[list[TransactionPart]], None] | None = None,
     ) -> None:
-        """``took`` is told of what has come, instead of its being gathered (`take`)."""
+        """Prepare one stream; ``took`` gets received parts in place of `take`."""
         engine = state.profile.engine
         self._state, self._stream, self._assembler = state, lane.stream, lane.assembler
         self._signals, self._delivery = signals, delivery
@@ -68,8 +69,10 @@ class ReadLoop:
         self._parts: list[TransactionPart] = []
 
     def pull(self, timeout: float) -> bool | None:
-        """Take what has arrived, waiting at most ``timeout`` seconds; tell whether there were changes,
-        None when nothing at all came."""
+        """Receive for at most ``timeout`` seconds; return whether changes came.
+
+        None: nothing came at all.
+        """
         backlog = self._assembler.backlog
         messages = self._messages = [] if backlog else self._stream.receive(timeout)
         if not messages and not backlog:
@@ -94,12 +97,12 @@ class ReadLoop:
         self.gathered.add(parts, self._state.clock.monotonic())
 
     def write_if_due(self, now: float) -> None:
-        """Write what was gathered, when it has waited long enough or is enough for a batch."""
+        """Write the gathered parts if they are due."""
         if parts := self.gathered.take_due(now):
             self._write(parts)
 
     def write_rest(self) -> None:
-        """Write what was gathered."""
+        """Write all gathered parts."""
         if self.gathered:
             self._write(self.gathered.take_all())
 
@@ -128,11 +131,11 @@ class ReadLoop:
         return kept
 
 
-# When streaming ends by itself: at an LSN, after a silence, or with the limits of the run.
-
-
 class StreamEnd:
-    """Looks for the end that the run's limits set; of several streams all must be silent."""
+    """Find the end that the run's limits set.
+
+    Of several streams all must be silent.
+    """
 
     def __init__(
         self,
@@ -147,18 +150,18 @@ class StreamEnd:
 
     @property
     def asks(self) -> bool:
-        """Tell whether it needs to know how far the server has read."""
+        """Return whether the end depends on the server's position."""
         if self._lsn is not None:
             return True
         return self._silence is not None and not self._silence.caught_up
 
     def changes_came(self, now: float) -> None:
-        """Take note that it was not silent."""
+        """Record that changes came."""
         if self._silence is not None:
             self._silence.broken(now)
 
     def reached(self, now: float) -> bool:
-        """Tell whether it is over."""
+        """Return whether the end is reached."""
         return self._state.over() or self._at_lsn() or self._silent(now)
 
     @property
@@ -193,7 +196,7 @@ LOOKS_PER_ORPHANS = 30
 
 
 class StreamLoop:
-    """The streams of one connection, from their first message to what is confirmed last; mostly one."""
+    """Run the streams of one connection, mostly one, from start to last confirm."""
 
     def __init__(
         self,
@@ -217,7 +220,10 @@ class StreamLoop:
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
     def go(self, *, whole: bool) -> None:
-        """Stream until the run is to end. ``whole``: a snapshot has just read every table."""
+        """Stream until the run must end.
+
+        ``whole``: a snapshot has just read every table.
+        """
         state = self._state
         try:
             with self._run.stream_by(self):
@@ -251,7 +257,7 @@ class StreamLoop:
             kept=signals.kept,
             missed=delivery.missed,
         )
-        self._note()  # who sees that it streams sees what
+        self._note()  # before observers learn that it streams
         state.enter("streaming", str(delivery.position))
         self._run.ready()
         self._pull(signals)
@@ -260,7 +266,7 @@ class StreamLoop:
         new_tables.settle()
 
     def _pull(self, signals: SignalStage) -> None:
-        """Do all that is to be done, again and again; nothing here waits but `ReadLoop.pull`."""
+        """Do all periodic steps in turn; only `ReadLoop.pull` waits."""
         run, state, delivery = self._run, self._state, self._delivery
         clock, stopping = state.clock.monotonic, state.stop.is_set
         self._open_pumps(signals)
@@ -340,8 +346,10 @@ class StreamLoop:
         self._merge.add(partition, parts, self._state.clock.monotonic())
 
     def _receive(self, now: float, *, hurried: bool) -> bool | None:
-        """Take what has arrived in each lane; tell whether there were changes, None when nothing at all
-        came. The lanes wait in turn, together as long as one would."""
+        """Receive from each lane; return whether changes came.
+
+        None: nothing came at all. The lanes wait in turn, together as long as one would.
+        """
         pumps, merge = self._pumps, self._merge
         if len(pumps) == 1:
             return pumps[0].pull(self._patience(pumps[0], now, hurried=hurried))
@@ -366,7 +374,7 @@ class StreamLoop:
             pump.write_rest()
 
     def _write_merged(self, merge: PartitionMerge, now: float) -> None:
-        """Write what the merge lets go, run by run, so that the sink gets it in that order."""
+        """Write the parts that the merge releases, run by run, in their order."""
         pumps = {each.partition: pump for each, pump in zip(self._lanes, self._pumps, strict=True)}
         for partition, parts in merge.take(now):
             pumps[partition].take(parts)
@@ -377,15 +385,17 @@ class StreamLoop:
         return bool(self._merge) or any(bool(pump.gathered) for pump in self._pumps)
 
     def _note(self) -> None:
-        """Take note of what a status tells and only the server knows, where it answers."""
+        """Record the captured tables and the slot for the status."""
         self._state.captures(self._stages.new_tables.captured)
         with suppress(WaltapError):
             slot = self._connector.slot()
             self._run.guard.take(slot, self._orphans())
 
     def _orphans(self) -> list[str] | None:
-        """Return slots that nobody reads and no pipeline of the folder has, at the first look and seldom
-        after that; else None. Raises: SourceError."""
+        """Return slots without a reader and a pipeline of the folder.
+
+        None except at the first look and seldom after it. Raises: SourceError.
+        """
         looks, self._looks = self._looks, self._looks + 1
         if looks % LOOKS_PER_ORPHANS:
             return None
@@ -393,13 +403,13 @@ class StreamLoop:
         return [each.name for each in orphan_slots(stages.profile, self._connector, stages.store)]
 
     def _patience(self, pump: ReadLoop, now: float, *, hurried: bool) -> float:
-        """Return how long the next pull may wait, in seconds."""
+        """Return the seconds that the next pull may wait."""
         if hurried:
             longest = ASK_S
         elif self._delivery.unflushed_since is None:
             longest = POLL_S
         elif self._delivery.unpromised:
-            longest = ASK_S  # who acknowledges wakes nobody
+            longest = ASK_S  # an acknowledgement does not wake this thread
         else:
             longest = min(POLL_S, self._state.flush_s)
         return pump.gathered.wait(longest, now)

@@ -1,4 +1,4 @@
-"""The channels of a run: signals that come by other ways than the stream, and where notifications go."""
+"""Receive signals from channels, and send notifications to others."""
 
 import logging
 import threading
@@ -27,20 +27,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SINK = "sink"
-"""The channel whose notifications are records of the sink."""
+"""This channel's notifications are records of the sink."""
 
 INITIAL, INCREMENTAL = "Initial Snapshot", "Incremental Snapshot"
 SIGNAL, SLOT = "Signal", "Slot"
-"""Aggregate types; these two are ours."""
+"""Aggregate types of waltap, not of Debezium."""
 
 
 class PipelineChannels:
-    """Polls the signal channels of a profile, and sends notifications to the others.
+    """Poll the signal channels of a profile, and send its notifications.
 
-    They last over the reconnects of a run, as do the signals that were polled and not acted on yet. No
-    failure of a channel ends the run: each is told in the log, again when it has become another.
-    ``inbox`` takes signals from any thread, whatever channels the profile names; ``listeners`` are called
-    with each notification, too. ``pending`` has those that the sink is to get among its records.
+    The channels last over the reconnects of a run, as do polled signals without an answer. A failing
+    channel does not end the run: a new failure is logged. ``inbox`` takes signals from any thread;
+    ``listeners`` get each notification, too. ``pending`` holds the notifications for the sink's records.
     """
 
     def __init__(
@@ -65,11 +64,11 @@ class PipelineChannels:
         self._polled: float | None = None
 
     def obey(self, profile: Profile) -> None:
-        """Go by a profile that was read again."""
+        """Replace the profile by one of which only reloadable properties differ."""
         self._profile = profile
 
     def open(self) -> None:
-        """Make the channels. Raises: what their factories raise."""
+        """Open the channels. Raises: the errors of their factories."""
         for signals in self._profile.signal_channels:
             self._signals[signals.spec.name] = signals.spec.factory(signals.properties)
         for sent in self._profile.notification_channels:
@@ -77,7 +76,7 @@ class PipelineChannels:
         self._polled = None
 
     def close(self) -> None:
-        """Close them all, and answer the signals that were not acted on; may be called twice."""
+        """Close the channels, and answer waiting signals; may be called twice."""
         ended = "the pipeline has ended"
         self.inbox.close(ended)
         while self._waiting:
@@ -93,10 +92,10 @@ class PipelineChannels:
     # --- signals ------------------------------------------------------------------------------
 
     def poll_if_due(self, now: float, act: Callable[[Signal], str]) -> None:
-        """Ask every channel when the period is over, the inbox always; ``act`` on each signal, in order:
-        it returns why a signal is left out, "" for one that is not.
+        """Process waiting signals in order, and poll each channel once a period.
 
-        A signal on which `act` raises waits for the next connection.
+        The inbox is polled at every call. ``act`` returns the reason for ignoring a signal, or "". A
+        signal for which it raises waits for the next connection.
         """
         while (given := self.inbox.take()) is not None:
             self._waiting.append(given)
@@ -115,18 +114,21 @@ class PipelineChannels:
 
     @property
     def notified(self) -> bool:
-        """Tell whether anybody gets notifications."""
+        """Return whether a channel or listener gets notifications."""
         return bool(self._notifications or self.listeners or self._in_sink)
 
     @property
     def lost(self) -> int:
-        """Return how many notifications a channel did not take; any thread may ask."""
+        """Return how many notifications a channel did not take. Any thread may ask."""
         channels = tuple(self._notifications.values())
         return self._lost + sum(c.lost for c in channels if isinstance(c, LossCounting))
 
     def tell(self, aggregate: str, kind: str, identifier: str = "", **data: str) -> None:
-        """Send a notification; ``identifier`` is the signal's, else one is made. Members as Debezium's.
-        Of one call at a time the channels hear, whichever thread it comes from."""
+        """Send a notification with Debezium's members.
+
+        ``identifier`` is the signal's, else a new one. Any thread may call; channels get one notification
+        at a time.
+        """
         if not self.notified:
             return
         notification = Notification(

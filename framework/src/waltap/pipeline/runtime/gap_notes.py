@@ -1,5 +1,7 @@
-"""Gaps of a run: noted where a position cannot be had from the source any more, closed where that was made
-good."""
+"""Record gaps of a run, and close them after a repair.
+
+A gap is a range of WAL that the source can no longer send.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -27,14 +29,14 @@ BACK_REMARK = "The destination has again what it had: it was brought back, and n
 
 
 class GapNotes:
-    """Keeps the certificates of one pipeline. ``now_ms`` is since 1970 UTC."""
+    """Keep the gap certificates of one pipeline. Times are ms since 1970 UTC."""
 
     def __init__(self, gaps: GapCertificates, pipeline: str) -> None:
         self.gaps, self._pipeline = gaps, pipeline
         self.open = 0
 
     def count(self) -> None:
-        """Take note of how many are open; what cannot be read counts as none, and is told."""
+        """Count the open gaps; an unreadable certificate is logged."""
         try:
             self.open = len(self.gaps.open())
         except WaltapError as error:
@@ -49,8 +51,11 @@ class GapNotes:
         tables: Sequence[str],
         now_ms: int,
     ) -> str:
-        """Keep that what committed behind ``offset`` cannot be had, because of ``error``; return where the
-        certificate is. It never keeps a run from ending as it would."""
+        """Store a certificate for the changes after ``offset``.
+
+        ``error`` is the reason. Return the certificate's place. A failure to store it is logged and never
+        changes how the run ends.
+        """
         had = ""
         if isinstance(error, DestinationBehind):
             had = _text(offset.held)
@@ -101,8 +106,11 @@ class GapNotes:
         *,
         tables: Sequence[str] = (),
     ) -> None:
-        """Keep a gap that was found, where ``error`` tells of one: of ``tables``, or of all captured.
-        Before the end of a snapshot nothing is durable that a destination could lack."""
+        """Store a certificate if ``error`` means that changes are lost.
+
+        Without ``tables`` it names all captured ones. Before the end of a snapshot the destination can
+        lack nothing, so there is no certificate.
+        """
         if offset is None or not error.loses:
             return
         if isinstance(error, DestinationBehind) and offset.snapshot is not None:
@@ -120,13 +128,15 @@ class GapNotes:
         self.lost(error, offset, end=end, tables=tables, now_ms=now_ms)
 
     def snapshot_taken(self, tables: Sequence[SnapshotTableProgress], now_ms: int) -> None:
-        """Close what is open: every table was read anew."""
+        """Close the open gaps: a snapshot read every table again."""
         reread = {table.table: RereadTable(rows=table.rows) for table in tables}
         self.close(reread, now_ms, by="snapshot", remark=SNAPSHOT_REMARK)
 
     def given_up(self) -> None:
-        """Take note that delivery goes on to a destination that lacks something: to bring it back later
-        closes nothing."""
+        """Record that delivery continues to a destination that lacks data.
+
+        To bring the destination back later closes no gap.
+        """
         try:
             for gap in self.gaps.open():
                 if gap.had:
@@ -135,8 +145,10 @@ class GapNotes:
             log.warning("%s", error, extra={"pipeline": self._pipeline})
 
     def brought_back(self, offset: Offset, now_ms: int) -> None:
-        """Close the gaps of a destination that has again what ``offset`` says, if nothing was delivered
-        since they were found."""
+        """Close the gaps of a destination that has the data of ``offset`` again.
+
+        This holds only if nothing was delivered since the gap was found.
+        """
         had = _text(offset.held)
         if had and self.open:
             self.close({}, now_ms, by="destination", remark=BACK_REMARK, had=had)
@@ -150,7 +162,7 @@ class GapNotes:
         remark: str = "",
         had: str = "",
     ) -> None:
-        """Close every open gap; with ``had`` those whose destination had that."""
+        """Close every open gap, or those whose destination had ``had``."""
         try:
             for gap in self.gaps.open():
                 if had not in {"", gap.had}:
@@ -165,7 +177,7 @@ class GapNotes:
 
 
 def _ended(offset: Offset, error: DestinationBehind) -> Offset:
-    """Return ``offset`` at the position that the destination ends at."""
+    """Return ``offset`` at the position where the destination ends."""
     if error.has is None:
         return offset
     partitions = {
@@ -180,5 +192,5 @@ def _text(held: Mapping[str, Position]) -> str:
 
 
 def _identifier(now_ms: int) -> str:
-    """Return an identifier that sorts by time, and is part of a file's name."""
+    """Return an identifier that sorts by time and fits in a file name."""
     return moment(now_ms).partition("+")[0].replace(":", "").replace("-", "").replace(".", "-")

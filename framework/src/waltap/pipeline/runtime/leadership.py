@@ -1,4 +1,7 @@
-"""When this process may run the pipeline: always, or while it has the lease (``waltap.standby``)."""
+"""Decide when this process may run the pipeline.
+
+It may always, or with ``waltap.standby`` while it has the lease.
+"""
 
 import logging
 import threading
@@ -18,7 +21,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 RENEWALS = 4
-"""So often a lease is renewed while it lasts: some may fail to come through."""
+"""Renewals during one lease: some may fail."""
 
 
 class LeaseLost(SourceError):
@@ -33,14 +36,14 @@ class LeaseLost(SourceError):
 
 
 class LeaseUnavailable(SourceError):
-    """The profile wants a standby, and this source keeps no lease."""
+    """The profile wants a standby, but this source has no lease."""
 
     code = "WT-2018"
     remedy = "Take waltap.standby out of the profile, and see that one process runs it."
 
 
 def leases_of(component: Component[ConnectorSpec]) -> Callable[[Any, LeaseContext], LeaderLease]:
-    """Return what makes leases of a connector. Raises: LeaseUnavailable."""
+    """Return the function that opens leases. Raises: LeaseUnavailable."""
     if component.spec.lease is None:
         raise LeaseUnavailable(
             f"waltap.standby is asked for, and {component.spec.name} keeps no lease"
@@ -49,10 +52,10 @@ def leases_of(component: Component[ConnectorSpec]) -> Callable[[Any, LeaseContex
 
 
 class Leadership:
-    """Its block is the time in which this process runs the pipeline. `check` is cheap: before each write
-    to the sink, each flush and each store. Without ``open_lease`` it lasts for ever.
+    """Allow this process to run the pipeline while the block lasts.
 
-    ``tell`` is called with who has the lease, while another has it.
+    `check` is cheap: it runs before each write to the sink, each flush and each store. Without
+    ``open_lease`` the right never ends. ``tell`` gets the owner of the lease while another process has it.
     """
 
     def __init__(
@@ -73,24 +76,26 @@ class Leadership:
 
     @property
     def leased(self) -> bool:
-        """Tell whether the right to run is a lease."""
+        """Return whether the right to run is a lease."""
         return self._open is not None
 
     @property
     def held(self) -> bool:
-        """Tell whether this process may write now."""
+        """Return whether this process may write now."""
         return self._open is None or (self._lease is not None and self._lease.held())
 
     def check(self) -> None:
-        """Raises: LeaseLost when this process may write no more."""
+        """Raise LeaseLost if this process may no longer write."""
         if self._open is not None and not self.held:
             raise LeaseLost(
                 f"the lease was not renewed for {self.seconds:g} s, and another process may have it"
             )
 
     def outlast(self, seconds: float) -> None:
-        """Wait until a lease that somebody had before is of no more use. Raises: LeaseLost,
-        StopRequested."""
+        """Wait until the lease of an earlier owner has expired.
+
+        Raises: LeaseLost, StopRequested.
+        """
         left = seconds
         while left > 0:
             self._pause(min(left, LOOK_S))
@@ -98,7 +103,7 @@ class Leadership:
             left -= LOOK_S
 
     def __enter__(self) -> Self:
-        """Raises: SourceError, StopRequested."""
+        """Wait for the lease. Raises: SourceError, StopRequested."""
         if self._open is None:
             return self
         self._lease = self._taken(self._open)
@@ -124,8 +129,10 @@ class Leadership:
             self._lease = None
 
     def _taken(self, open_lease: Callable[[], LeaderLease]) -> LeaderLease:
-        """Return the lease once it is ours. A source that was there comes back; one that never was is an
-        error of set-up."""
+        """Return the lease when this process has it.
+
+        After a first connection a lost source is tried again; before, its error is one of setup.
+        """
         waits = self._backoff()
         while True:
             try:
@@ -150,7 +157,7 @@ class Leadership:
         return lease
 
     def _pause(self, seconds: float) -> None:
-        """Raises: StopRequested."""
+        """Wait. Raises: StopRequested."""
         if not self._wait(seconds):
             raise StopRequested
 

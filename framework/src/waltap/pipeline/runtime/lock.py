@@ -1,4 +1,7 @@
-"""One process per pipeline: two would share offset, slot and output, and undo each other's work."""
+"""Allow one process per pipeline.
+
+Two would share offset, slot and output, and undo each other's work.
+"""
 
 import socket
 from contextlib import suppress
@@ -20,7 +23,7 @@ __all__ = [
 ]
 
 LEASED = "leased"
-"""Begins the note in the lock file of a process that runs under a lease; machine and seconds follow."""
+"""Start of the note in the lock file of a process with a lease; machine and seconds follow."""
 
 
 class PipelineRunning(OffsetError):
@@ -34,7 +37,7 @@ class PipelineRunning(OffsetError):
 
 
 class StateFolderGone(OffsetError):
-    """The state folder is not what it was when the pipeline started."""
+    """The state folder is no longer the one of the start."""
 
     code = "WT-6008"
     remedy = (
@@ -44,8 +47,10 @@ class StateFolderGone(OffsetError):
 
 
 def machine() -> str:
-    """Return what tells this machine, as long as it runs, from others: locks of its processes are seen by
-    all processes here, those in other containers too."""
+    """Return an identity of this machine until it restarts.
+
+    The processes of one machine see each other's locks, also between containers.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -53,13 +58,13 @@ def machine() -> str:
 
 
 def running(folder: Path) -> PipelineRunning | None:
-    """Return the error of a pipeline that runs, None when nobody holds the lock of its folder."""
+    """Return the error of a running pipeline, None if its folder is not locked."""
     pid = holder(folder / LOCK)
     return None if pid is None else _running(pid)
 
 
 def _close_parent(folder: Path) -> None:
-    """Close ``waltap.state.dir`` to others, unless it has more than states of pipelines in it."""
+    """Close ``waltap.state.dir`` to others if it has only states of pipelines."""
     with suppress(OSError):
         if all((found / LOCK).exists() for found in folder.iterdir()):
             folder.chmod(folder.stat().st_mode & FOLDER)
@@ -70,12 +75,12 @@ def _running(pid: str) -> PipelineRunning:
 
 
 class PipelineLock:
-    """A lock on the pipeline's state folder, held while the ``with`` block lasts.
+    """Lock the pipeline's state folder while the block lasts.
 
-    Under a lease (``tenure``) it is the proof that the last owner is gone: the kernel lets go of the lock
-    of a process that died. Where it is held all the same, or was held on another machine, whose locks
-    may not be seen here, the last owner may be alive and not know yet that it lost the lease: then its
-    lease is outlasted, and the lock taken over. It writes nothing more, see `Leadership.check`.
+    Under a lease (``tenure``) the lock proves that the last owner is gone: the kernel releases the lock of
+    a dead process. If it is still held, or was held on another machine, whose locks may be invisible here,
+    the last owner may be alive without knowing that it lost the lease. Then its lease is outlasted, and
+    the lock taken over. The old owner writes nothing more, see `Leadership.check`.
     """
 
     def __init__(self, folder: Path, tenure: Leadership | None = None) -> None:
@@ -84,8 +89,10 @@ class PipelineLock:
         self._tenure = tenure if tenure is not None and tenure.leased else None
 
     def check(self) -> None:
-        """Raises: LeaseLost when this process may write no more, StateFolderGone when what it holds is
-        not the pipeline's state any more."""
+        """Raise if this process may no longer write.
+
+        Raises: LeaseLost; StateFolderGone if the locked folder is no longer the pipeline's.
+        """
         if self._tenure is not None:
             self._tenure.check()
         if not self._file.stands():
@@ -115,8 +122,10 @@ class PipelineLock:
         return self
 
     def _take_leased(self, tenure: Leadership) -> None:
-        """Raises: PipelineRunning when a process has the lock that runs without a lease; LeaseLost,
-        StopRequested, OSError."""
+        """Take the lock under a lease.
+
+        Raises: PipelineRunning if a process without a lease has it; LeaseLost, StopRequested, OSError.
+        """
         before = noted(self._file.path)
         note = f"{LEASED} {machine()} {tenure.seconds:g}\n"
         pid = self._file.take(note)
@@ -130,7 +139,7 @@ class PipelineLock:
         self.check()
 
     def leave_nothing(self) -> None:
-        """At the end of the block remove the lock's file, and its folder when nothing else is in it."""
+        """Remove the lock file and an otherwise empty folder at the end of the block."""
         folder = self._file.path.parent
         self._made = [folder, folder.parent]
 

@@ -1,4 +1,4 @@
-"""State of a run: its phase, its limits, and how far it has come over its reconnects."""
+"""Keep the phase, limits and progress of a run over its reconnects."""
 
 import logging
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Phase = Literal[
 
 
 class RunState:
-    """Phase, limits and progress of one run, from its start to its end.
+    """Hold phase, limits and progress of one run.
 
     Only its own methods change it. The engine's thread calls them; any thread may read.
     """
@@ -80,7 +80,10 @@ class RunState:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the connections and the sink: another process may have run the pipeline meanwhile."""
+        """Forget the connections and the sink.
+
+        Another process may have run the pipeline meanwhile.
+        """
         self.reconnects = self.backoff()
         # What the run made on the server.
         self.made = MadeByRun()
@@ -140,7 +143,7 @@ class RunState:
         self._counts_records = records
 
     def capturing(self) -> None:
-        """Note that rows were read, or the stream began: from now on failures are retried."""
+        """Record that rows were read, or the stream began: failures are retried now."""
         self.started = True
 
     def captures(self, tables: tuple[str, ...]) -> None:
@@ -157,7 +160,7 @@ class RunState:
         self.host.notify("on_slot", pipeline=name, event="confirmed", slot=partition.slot, lsn=lsn)
 
     def cut_off(self, *, cut: bool, midway: bool) -> None:
-        """Note whether the limit left changes out, and whether a transaction's end is missing."""
+        """Set whether the limit left changes out, and a transaction's end is missing."""
         self.cut, self.midway = cut, midway
 
     def failed(self, error: Exception, *, retried: bool) -> None:
@@ -189,7 +192,7 @@ class RunState:
         return self.clock.time_ns() // 1_000_000
 
     def stopping(self) -> bool:
-        """Return whether the run must end: a stop was requested, or ``max_seconds`` have passed."""
+        """Return whether the run must end, by a stop or ``max_seconds``."""
         if self._time_is_over():
             self.stop.set()
         return self.stop.is_set()

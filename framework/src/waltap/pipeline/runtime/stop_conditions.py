@@ -1,4 +1,4 @@
-"""When a run ends by itself."""
+"""Decide when a run ends by itself."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,44 +31,42 @@ class StopFlag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Ends of a run, each None when it does not apply.
+    """Limit a run; None is no limit."""
 
-    ``until_idle``: seconds without a change while streaming, once everything that was there at the
-    start is delivered. ``until_lsn``: everything up to this
-    LSN is delivered. ``max_records``: so many records (or changes, for sinks that take changes); with
-    ``whole_transactions`` as many more as it takes to the end of the transaction. ``max_seconds``: since
-    the start.
-    """
-
+    # Seconds without a change while streaming, after everything that was there at the start.
     until_idle: float | None = None
+    # Everything up to this LSN is delivered.
     until_lsn: int | None = None
+    # Delivered records, or changes for sinks that take changes.
     max_records: int | None = None
+    # Seconds since the start.
     max_seconds: float | None = None
+    # ``max_records`` ends with a transaction, after a few more.
     whole_transactions: bool = False
 
 
 class IdleDetector:
-    """Tells when a stream has been silent long enough to count as idle. Sans-IO.
+    """Decide when a stream has been silent long enough to be idle. Sans-IO.
 
-    A server that still works through old WAL is silent too. So, until it has read up to ``target``,
-    its progress breaks the silence, and only a much longer one counts (PATIENCE_S more): it may be
-    in the middle of something that it cannot tell of.
+    A server that still works through old WAL is silent, too. Until it has read up to ``target``, its
+    progress ends the silence, and only a much longer one (PATIENCE_S more) is idle: the server may be in
+    the middle of something that it does not report.
     """
 
     PATIENCE_S = 30.0
 
     def __init__(self, seconds: float, target: int, *, now: float) -> None:
-        """``target`` is where the server's WAL ended at the start, 0 where nobody knows."""
+        """Start at ``now``; ``target`` is the end of the WAL then, 0 if unknown."""
         self._seconds, self._target = seconds, target
         self._since, self._read = now, 0
         self.caught_up = not target
 
     def broken(self, now: float) -> None:
-        """Take note of a change."""
+        """Record a change."""
         self._since = now
 
     def lasted(self, now: float, read: int) -> bool:
-        """Tell whether the silence is long enough. ``read``: up to where the server has read."""
+        """Return whether the silence is long enough; ``read`` is the server's position."""
         if not self.caught_up:
             if read > self._read:
                 self._read, self._since = read, now
@@ -78,7 +76,7 @@ class IdleDetector:
 
 
 def batches(parts: list[TransactionPart], most: int) -> Iterator[list[TransactionPart]]:
-    """Yield ``parts`` in lists of at most ``most`` changes; one that is larger is split."""
+    """Yield ``parts`` in batches of at most ``most`` changes; larger parts are split."""
     batch: list[TransactionPart] = []
     room = most
     for part in parts:
@@ -98,9 +96,9 @@ def batches(parts: list[TransactionPart], most: int) -> Iterator[list[Transactio
 def cut(
     parts: list[TransactionPart], events: int, *, whole: bool = False
 ) -> tuple[list[TransactionPart], bool]:
-    """Return the first ``events`` changes of ``parts``, and whether anything was left out.
+    """Return the first ``events`` changes, and whether any were left out.
 
-    The last part may then be incomplete. ``whole``: the rest of its transaction comes too.
+    The last part may then be incomplete. With ``whole`` the rest of its transaction is included.
     """
     if whole:
         for number, part in enumerate(parts, 1):

@@ -1,4 +1,7 @@
-"""Builds the stages of a pipeline from its profile: capture, types, format, sink, offset store."""
+"""Build the stages of a pipeline from its profile.
+
+They are capture rules, types, format, sinks, offset store and the rest.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -65,11 +68,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# Asks plugins for the password of each connection to the source.
-
-
 def chosen_password(host: Host) -> Password | None:
-    """Return what asks the plugins' ``choose_password``, None where no plugin has it."""
+    """Return the plugins' ``choose_password`` as a function, None without one."""
     if not host.implements("choose_password"):
         return None
 
@@ -89,7 +89,10 @@ def chosen_password(host: Host) -> Password | None:
 
 
 class PipelineStages:
-    """What a run is made of. The connector changes with every reconnect; the rest stays."""
+    """Hold the stages of a run.
+
+    The connector changes with every reconnect; the other stages stay.
+    """
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class PipelineStages:
 
     @property
     def sink(self) -> Sink:
-        """Return the sink, or all of several as one."""
+        """Return the sink, or several as one."""
         return self.branch.sink
 
     @property
@@ -159,7 +162,7 @@ class PipelineStages:
         return self.branch.outlets if isinstance(self.branch, FanOut) else [self.branch]
 
     def renew_sink(self) -> None:
-        """Close the sink, which failed, and make a new one in its place, not opened."""
+        """Close the failed sink, and make a new one, which is not open."""
         try:
             self.sink.close()
         except SinkError as error:  # the new one has another try
@@ -174,7 +177,10 @@ class PipelineStages:
         repairs: bool = False,
         confirmable: Callable[[int], int] = lambda lsn: lsn,
     ) -> Connector:
-        """Make the profile's connector, and describe relations by it from now on. Raises: WaltapError."""
+        """Make the profile's connector, and describe relations by it.
+
+        Raises: WaltapError.
+        """
         profile = self.profile
         component, snapshotter = profile.connector, profile.snapshotter
         context = ConnectorContext(
@@ -213,7 +219,7 @@ class PipelineStages:
 
     @property
     def formats(self) -> list[Format]:
-        """Return what renders records: nothing, where sinks take changes."""
+        """Return the formats of all branches; sinks of changes have none."""
         every = (branch.stages.format for branch in self.branches)
         return [each for each in every if each is not None]
 
@@ -234,8 +240,10 @@ class PipelineStages:
 
     @property
     def destination(self) -> str:
-        """Return the sink as ``--sink`` takes it; paths below the profile's folder start there, so that
-        a folder may be moved with all that is in it."""
+        """Return the sink in the form of ``--sink``.
+
+        Paths below the profile's folder are relative to it, so that the folder may be moved.
+        """
         outlets = self.profile.outlets
         if not outlets:
             return self._place(self.profile.sink)
@@ -254,7 +262,7 @@ class PipelineStages:
         return self.profile.engine.state_dir / self.profile.name
 
     def _branch(self) -> SinkBranch | FanOut:
-        """Make the sinks, which are not opened, and what renders for them."""
+        """Make the sinks, which are not open, with their branches."""
         profile = self.profile
         if not profile.outlets:
             return SinkBranch(self._branches[0], self._clock)
@@ -296,7 +304,7 @@ class PipelineStages:
         )
 
     def _outlet(self, outlet: OutletProfile, run_id: str) -> BranchStages:
-        """Return the stages of one of several sinks: the pipeline's, and its own behind them."""
+        """Return the stages of one of several sinks: the pipeline's and its own."""
         folder = self.state_dir / OUTLETS / outlet.name
         chain = self._chain((*self.profile.transforms, *outlet.transforms))
         order = TransactionOrder()
@@ -380,7 +388,7 @@ class PipelineStages:
         )
 
     def _resumes(self) -> bool:
-        """Tell whether an offset is stored; what cannot be read is told by those who need it."""
+        """Return whether an offset is stored; an unreadable one counts."""
         try:
             return self.store.load() is not None
         except OffsetError:
@@ -439,7 +447,7 @@ class PipelineStages:
         )
 
     def _form_of_letters(self, run_id: str) -> Format | None:
-        """Return what writes the events of dead letters for people: JSON, before all transforms."""
+        """Return the format for reading dead letters: JSON, before all transforms."""
         spec = self.host.formats.get("json")
         if self._letters_form is None and spec is not None and spec.properties is not None:
             plain = {f"{side}.converter.schemas.enable": False for side in ("key", "value")}
@@ -451,7 +459,7 @@ class PipelineStages:
 
 
 class _StoreWithMemory(OffsetStore):
-    """An offset store, and the relations that were described up to the offset."""
+    """Store offsets, and the relations that were described up to them."""
 
     def __init__(self, store: OffsetStore, memory: RelationMemory) -> None:
         self._store, self._memory = store, memory
@@ -502,8 +510,10 @@ def build(
     waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
     repairs: bool = False,
 ) -> PipelineStages:
-    """Return the stages of a pipeline; nothing is connected yet. ``tenure`` is that of a run; with
-    ``repairs`` a destination may have lost what it had. Raises: WaltapError."""
+    """Return the stages of a pipeline, without a connection.
+
+    ``tenure`` is a run's. With ``repairs`` a destination may have lost data. Raises: WaltapError.
+    """
     return PipelineStages(
         profile,
         host,

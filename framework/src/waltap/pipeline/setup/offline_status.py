@@ -1,4 +1,4 @@
-"""What a process that does not hold the pipeline's lock can tell of its offset and slot: both move."""
+"""Ask about offset and slot without the pipeline's lock: both move."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -15,12 +15,12 @@ Answer = TypeVar("Answer")
 def asked_of_the_stored_offset(
     store: OffsetStore, ask: Callable[[Offset | None], Answer], refused: Callable[[Answer], bool]
 ) -> Answer:
-    """Return what ``ask`` says of the stored offset.
+    """Return the answer of ``ask`` about the stored offset.
 
-    ``ask`` reads the slot after the offset was loaded. A pipeline that runs may have stored another offset
-    between the two and confirmed it, so that the slot seems to have lost what lies between. An answer that
-    is ``refused`` counts only where the stored offset still is the one that was asked about, or has moved
-    away ``TURNS`` times. Raises: OffsetError; what ``ask`` raises.
+    ``ask`` reads the slot after the offset was loaded. A running pipeline may store and confirm another
+    offset in between, so that the slot seems to have lost changes. A ``refused`` answer counts only if the
+    stored offset is still the same, or has moved ``TURNS`` times. Raises: OffsetError; the errors of
+    ``ask``.
     """
     offset = store.load()
     for _ in range(TURNS):

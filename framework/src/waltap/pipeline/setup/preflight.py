@@ -1,8 +1,8 @@
-"""The checks before a start: one list, which `waltap doctor` prints and `run` obeys.
+"""Check everything before a start, for `waltap doctor` and `run`.
 
-They change nothing. A start makes its connection, goes through the list, and only then opens the sink
-and makes publication and slot. What may pass by itself (a slot that is still read, no free walsender)
-does not refuse a start, which waits for it in its place.
+The checks change nothing. A start connects, runs the checks, and only then opens the sink and makes
+publication and slot. A problem that may pass by itself (a slot that is still read, no free walsender) does
+not refuse a start, which waits for it later.
 """
 
 import logging
@@ -38,14 +38,17 @@ NAMED = 20
 
 
 class NotReady(SourceError):
-    """A check before the start found what would make it fail."""
+    """A check before the start found a problem that would make it fail."""
 
     code = "WT-2013"
     remedy = "{remedy}. `waltap doctor FILE` shows every check."
 
 
 class MaskUnmatched(SourceError):
-    """A pattern of ``column.mask.*`` matches no column: what it is to hide would be delivered."""
+    """A pattern of ``column.mask.*`` matches no column:
+
+    the values that it should hide would be delivered.
+    """
 
     code = "WT-2047"
     retry = RetryVerdict.NEVER
@@ -57,8 +60,11 @@ class MaskUnmatched(SourceError):
 
 
 class EventTransformUnfit(WaltapError):
-    """A profile has a transform of events, and a sink that takes the changes themselves (the change log,
-    Spark, the terminal), which no event is made for; or a format that makes none."""
+    """A profile transforms events where its sink or format has none.
+
+    The sink takes the changes themselves (the change log, Spark, the terminal), or the format makes no
+    events.
+    """
 
     code = "WT-3203"
     retry = RetryVerdict.NEVER
@@ -69,8 +75,11 @@ class EventTransformUnfit(WaltapError):
 
 
 class RecordTransformUnfit(WaltapError):
-    """A profile has a transform of records, and a sink that takes the changes themselves (the change log,
-    Spark, the terminal), which no record is made for; or a format that makes records in its own way."""
+    """A profile transforms records where its sink or format has none.
+
+    The sink takes the changes themselves (the change log, Spark, the terminal), or the format makes its
+    records in its own way.
+    """
 
     code = "WT-3205"
     retry = RetryVerdict.NEVER
@@ -82,8 +91,11 @@ class RecordTransformUnfit(WaltapError):
 
 
 class ConverterUnfit(WaltapError):
-    """A profile has converters of columns, and a sink that takes the changes themselves (the change log,
-    Spark, SQL, the terminal), which writes columns in its own way."""
+    """A profile has converters of columns for a sink that has no use for them.
+
+    The sink takes the changes themselves (the change log, Spark, SQL, the terminal), and writes columns in
+    its own way.
+    """
 
     code = "WT-3208"
     retry = RetryVerdict.NEVER
@@ -105,9 +117,9 @@ class FormatUnfit(WaltapError):
 
 
 def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> list[PreflightCheck]:
-    """Go through everything. ``locked``: this process holds the pipeline's lock.
+    """Run all checks.
 
-    Raises: ConnectionLost.
+    ``locked``: this process holds the pipeline's lock. Raises: ConnectionLost.
     """
     offset = stages.store.load()
     runs = not locked and running(stages.state_dir) is not None
@@ -134,9 +146,9 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
 
 
 def refuse(found: Iterable[PreflightCheck]) -> None:
-    """Log warnings; raise the first error that does not pass by itself, the others are logged.
+    """Log the found problems, and raise the first error that will not pass.
 
-    Raises: the error of the check, NotReady where it has none.
+    Raises: the error of the check, NotReady without one.
     """
     errors = []
     for check in found:
@@ -160,14 +172,14 @@ def _start_refused(found: list[PreflightCheck]) -> bool:
 
 
 def _expected(check: PreflightCheck) -> PreflightCheck:
-    """Return what is as it has to be while the pipeline runs: its own process reads the slot."""
+    """Return the check of a running pipeline: its own process reads the slot."""
     if not _slot_in_use(check):
         return check
     return PreflightCheck.ok(check.name, f"{check.found}: this pipeline, which runs")
 
 
 def _slot_in_use(check: PreflightCheck) -> bool:
-    """Tell whether a check fails for as long as somebody reads the slot."""
+    """Return whether a check fails only while a process reads the slot."""
     return (
         check.name == "replication slot"
         and check.error is not None
@@ -176,8 +188,10 @@ def _slot_in_use(check: PreflightCheck) -> bool:
 
 
 def _of_a_standby(stages: PipelineStages, found: list[PreflightCheck]) -> list[PreflightCheck]:
-    """Return the checks of a pipeline that takes turns under a lease. Where another process has it, that
-    one reads the slot, and a run here waits."""
+    """Return the checks of a pipeline that runs under a lease.
+
+    If another process has the lease, that process reads the slot, and a run here waits.
+    """
     component, engine = stages.profile.connector, stages.profile.engine
     if not engine.standby:
         return found
@@ -225,8 +239,10 @@ def _state(stages: PipelineStages, *, locked: bool) -> PreflightCheck:
 
 
 def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
-    """Return where a version that resolved paths elsewhere would have kept this pipeline's state, when
-    there is a state and no later version has used it."""
+    """Return the state folder of a version that resolved paths elsewhere.
+
+    None if it has no state, or a later version has used it.
+    """
     if not folder.is_relative_to(profile.folder):
         return None
     found = Path.cwd() / folder.relative_to(profile.folder)
@@ -238,7 +254,7 @@ def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
 def _interrupted(
     stages: PipelineStages, connector: Connector, offset: Offset
 ) -> list[PreflightCheck]:
-    """Return what was captured, and what the server streams no more or not all of as things stand."""
+    """Warn of captured tables that the server does not stream wholly."""
     names = stages.new_tables.interrupted(connector, offset)
     if not names:
         return []
@@ -254,7 +270,7 @@ def _interrupted(
 
 
 def _orphans(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
-    """Return that slots of the database keep WAL for nobody, as far as the folder of states tells."""
+    """Warn of slots without a reader and without a pipeline in the state folder."""
     found = orphan_slots(stages.profile, connector, stages.store)
     if not found:
         return []
@@ -271,8 +287,10 @@ def _orphans(stages: PipelineStages, connector: Connector) -> list[PreflightChec
 
 
 def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> list[PreflightCheck]:
-    """Return that something was lost and not made good yet. What refuses a start, by ``others``, says how
-    that is done."""
+    """Warn of open gaps.
+
+    A check in ``others`` that refuses the start has the remedy.
+    """
     try:
         found = GapCertificates(stages.state_dir).open()
     except OffsetError as error:
@@ -293,7 +311,7 @@ def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> list[Pref
 
 
 def _of_patterns(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
-    """Return what patterns of tables and columns match nothing."""
+    """Return the patterns of tables and columns that match nothing."""
     idle = _unmatched(stages, connector)
     masks = [each for each in idle if each.masks]
     found = []
@@ -341,7 +359,7 @@ def _listed(patterns: list[UnmatchedPattern]) -> str:
 
 
 def _of_guardrail(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
-    """Return that more tables are captured than the profile wants."""
+    """Check the number of captured tables against the profile's limit."""
     capture = stages.profile.capture
     most = capture.guardrail_max
     if not most:
@@ -370,7 +388,7 @@ def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
 
 
 def _truncates(stages: PipelineStages, branch: SinkBranch) -> list[PreflightCheck]:
-    """Return that truncates would reach a sink that does not apply them."""
+    """Warn of truncates that the sink does not apply."""
     if branch.sink.capabilities.truncate or "t" in stages.capture.skipped:
         return []
     return [
@@ -383,7 +401,7 @@ def _truncates(stages: PipelineStages, branch: SinkBranch) -> list[PreflightChec
 
 
 def _of_format(branch: SinkBranch) -> list[PreflightCheck]:
-    """Look whether the sink can hold what the format writes."""
+    """Check that the sink can hold the format's output."""
     form = branch.stages.format
     if form is None or form.text or not branch.sink.capabilities.json_only:
         return []
@@ -393,7 +411,7 @@ def _of_format(branch: SinkBranch) -> list[PreflightCheck]:
 
 
 def _of_transforms(stages: PipelineStages, branch: SinkBranch) -> list[PreflightCheck]:
-    """Return the transforms and converters that sink and format have no use for."""
+    """Return the transforms and converters that sink and format do not use."""
     parts, form = branch.stages, branch.stages.format_component.spec
     takes_changes = f"the sink {parts.component.spec.name} takes the changes themselves"
     found = []
@@ -418,7 +436,7 @@ def _of_transforms(stages: PipelineStages, branch: SinkBranch) -> list[Preflight
 
 
 def _of_notifications(stages: PipelineStages) -> list[PreflightCheck]:
-    """Look whether the sink takes records, where notifications are to be among them."""
+    """Check that the sink takes records, if notifications should be among them."""
     profile = stages.profile
     if stages.formats or not profile.capture.notification_topic:
         return []
@@ -437,12 +455,12 @@ def _of_notifications(stages: PipelineStages) -> list[PreflightCheck]:
 
 
 def _elsewhere(stages: PipelineStages, offset: Offset | None) -> list[PreflightCheck]:
-    """Return that what was captured up to the offset went to another sink."""
+    """Warn that changes up to the offset went to another sink."""
     if offset is None or offset.snapshot is not None:
         return []
     if offset.sink in {"", stages.destination}:
         return []
-    with suppress(SinkError):  # it is told elsewhere
+    with suppress(SinkError):  # another check reports it
         if offset.sink_identity and offset.sink_identity == stages.sink.identity():
             return []  # it was moved
     return [

@@ -1,4 +1,4 @@
-"""The guardian of a run, as its profile orders it."""
+"""Make the slot monitor of a run from its profile."""
 
 from functools import partial
 from typing import Protocol
@@ -30,7 +30,7 @@ LOOK_S = 10.0
 
 
 class MonitoredRun(Protocol):
-    """What the guardian needs of its run."""
+    """The attributes of a run that its slot monitor needs."""
 
     state: RunState
     channels: PipelineChannels
@@ -39,11 +39,11 @@ class MonitoredRun(Protocol):
     delivery: SinkWriter | None
 
     def look_on(self) -> None:
-        """Say what the sink does not come to an end with."""
+        """Log a call of the sink that does not return."""
 
 
 def orders_of(profile: Profile) -> WalBudgetPolicy:
-    """Return what ``profile`` says of the slot."""
+    """Return the WAL budget of ``profile``."""
     engine = profile.engine
     return WalBudgetPolicy(
         budget=engine.wal_budget,
@@ -55,7 +55,7 @@ def orders_of(profile: Profile) -> WalBudgetPolicy:
 
 
 def guardian_of(run: MonitoredRun) -> SlotMonitor:
-    """Return the guardian of a run; it does nothing before it is started, or told of a look."""
+    """Return the slot monitor of a run, which is not started."""
     engine, orders = run.state.profile.engine, orders_of(run.state.profile)
     connects = run.state.profile.connector.spec.slot_watch is not None
     return SlotMonitor(
@@ -89,7 +89,7 @@ def _pause(run: MonitoredRun, wanted: bool) -> None:
 
 
 def _gave_up(run: MonitoredRun, health: SlotHealth, end_lsn: int) -> WaltapError:
-    """Keep the gap behind a slot that was dropped; return what the run ends with."""
+    """Store the gap behind a dropped slot; return the error that ends the run."""
     now_ms = run.state.now_ms()
     offset = None if run.delivery is None else run.delivery.offset
     begin = "the position at which the slot was made" if offset is None else str(offset.positions)

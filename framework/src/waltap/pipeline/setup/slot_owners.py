@@ -1,4 +1,4 @@
-"""Whose the slots of a database are, as far as a folder of states tells."""
+"""Find the owners of slots in a folder of states."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,11 +18,11 @@ __all__ = ["orphan_slots", "slot_owners"]
 
 
 def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") -> dict[str, str]:
-    """Return slot → pipeline, by the offsets in the folder that the profile keeps its state in, and by
-    what a pipeline that runs and has no offset yet is making: that is stored when the slot is there.
-    What cannot be read tells nothing.
+    """Return slot → pipeline, from the offsets in the profile's state folder.
 
-    Ask after the slots were listed: a pipeline that starts in between has a slot that is not in the list.
+    A running pipeline without an offset owns the slot that it is making. Unreadable files are ignored.
+    Call this after the slots were listed: a pipeline that starts in between has a slot that is not in the
+    list.
     """
     folder, system = profile.engine.state_dir, connector.server.system_id
     owners: dict[str, str] = {}
@@ -47,8 +47,10 @@ def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") 
 def orphan_slots(
     profile: "Profile", connector: "Connector", own: "OffsetStore"
 ) -> "list[SlotStatus]":
-    """Return the slots of the database that nobody reads and no stored offset belongs to. One of the
-    profile's own name is told of by the checks of a start. Raises: SourceError."""
+    """Return slots without a reader and without a stored offset.
+
+    The checks of a start report one of the profile's own name. Raises: SourceError.
+    """
     slots, mine = connector.slots(), connector.slot()
     owners = slot_owners(profile, connector, own)
     return [

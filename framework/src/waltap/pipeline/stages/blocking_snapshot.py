@@ -1,7 +1,7 @@
-"""Blocking snapshots: the stream pauses, tables are read whole as they are now, the stream goes on.
+"""Take blocking snapshots: tables are read as a whole while the stream pauses.
 
-Changes that were committed between the pause and the reading come behind the rows, as Debezium gives them:
-nothing of the stream is left out, since a SELECT of the signal may have chosen only some rows.
+Changes that committed between the pause and the reading come after the rows, as in Debezium. The stream
+leaves nothing out, since a SELECT of the signal may have chosen only some rows.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class BlockingSnapshot:
-    """Delivers the rows of tables that a signal asks for, between two parts of the stream."""
+    """Deliver requested tables between two parts of the stream."""
 
     def __init__(
         self,
@@ -37,11 +37,10 @@ class BlockingSnapshot:
         self._report = SnapshotReport("blocking", state, channels)
 
     def take(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
-        """Deliver the tables of ``requests``; ``point`` is where the signal stands in the stream, None
-        when it came by another channel.
+        """Deliver the tables of ``requests``.
 
-        False when the run is to end before that; the snapshot is then to be taken again. Raises:
-        SinkError, ConnectionLost.
+        ``point`` is the signal's place in the stream, None for a signal of another channel. Return False
+        if the run ends before: the snapshot must then be taken again. Raises: SinkError, ConnectionLost.
         """
         report = self._report
         log.info("blocking snapshot: %s will be read, the stream waits", some(requests))

@@ -1,6 +1,6 @@
-"""The converters of columns of a pipeline: which column has which conversion, and what applies it.
+"""Choose and apply the converters of columns.
 
-The stage comes after every transform of batches, so that these see what the server sent, and before the
+The stage comes after every transform of batches, which see the values of the server, and before the
 format. The contract is that of `waltap.changes.mapping.conversion`.
 """
 
@@ -34,8 +34,10 @@ log = logging.getLogger(__name__)
 
 
 class ConverterFailed(RecordError):
-    """A converter of columns raised, or gave what is no value of its schema; the batch was not delivered
-    and the position not moved."""
+    """A converter of columns raised, or returned a value that does not fit its schema.
+
+    The batch was not delivered and the position not moved.
+    """
 
     code = "WT-3207"
     retry = RetryVerdict.NEVER
@@ -49,7 +51,7 @@ class ConverterFailed(RecordError):
 
 @dataclass(frozen=True, slots=True)
 class _ChosenConversion:
-    """A conversion of a column, with what calls it ``label``."""
+    """Hold the conversion of a column, and the label of its converter."""
 
     label: str
     conversion: ColumnConversion
@@ -57,7 +59,7 @@ class _ChosenConversion:
 
 @dataclass(frozen=True, slots=True)
 class _ConvertedColumn:
-    """A column with a conversion, and its place in tuples."""
+    """Hold a converted column, and its place in tuples."""
 
     index: int
     column: Column
@@ -65,8 +67,9 @@ class _ConvertedColumn:
 
 
 class ColumnConversions:
-    """Asks the converters, in their order, once per column of a relation version: the first that answers
-    has it.
+    """Ask the converters once per column of a relation version.
+
+    The first converter that answers has the column.
     """
 
     def __init__(
@@ -83,9 +86,9 @@ class ColumnConversions:
         self._told: set[tuple[str, str]] = set()
 
     def of(self, relation: Relation, column: Column) -> ColumnConversion | None:
-        """Return the conversion of a column of a described relation, None where nothing converts it.
+        """Return the conversion of a column, None without one.
 
-        Raises: ConverterFailed.
+        The relation is a described one. Raises: ConverterFailed.
         """
         if not self.converters:
             return None
@@ -122,7 +125,7 @@ class ColumnConversions:
     # --- values -----------------------------------------------------------------------------------
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return ``batch`` with what its columns become. Raises: ConverterFailed."""
+        """Return ``batch`` with converted columns. Raises: ConverterFailed."""
         parts = [
             self._rows(part)
             if isinstance(part, SnapshotRows)
@@ -134,7 +137,7 @@ class ColumnConversions:
         return msgspec.structs.replace(batch, parts=parts)
 
     def forget(self, oid: int) -> None:
-        """Drop what is kept of a relation that is gone."""
+        """Drop the state of a dropped relation."""
         self._answers.forget(oid)
         self._places.forget(oid)
 
@@ -223,7 +226,10 @@ class ColumnConversions:
         lsns: Sequence[int],
         places: Sequence[_ConvertedColumn],
     ) -> list[Tuple]:
-        """Return ``images`` converted. In ``keys``, which have no other columns, NULL is no value."""
+        """Return ``images`` converted.
+
+        Images marked in ``keys`` have no other columns: their NULLs are missing values.
+        """
         rows = [list(image) for image in images]
         for place in places:
             at = place.index
@@ -247,7 +253,7 @@ class ColumnConversions:
         values: Sequence[Value],
         lsns: Sequence[int],
     ) -> list[str | None]:
-        """Return what tuples carry for ``values``, of one column. Raises: ConverterFailed."""
+        """Return the converted ``values`` of one column. Raises: ConverterFailed."""
         if not values:
             return []
         try:
@@ -269,7 +275,7 @@ class ColumnConversions:
         return found
 
     def _tell(self, relation: Relation, place: _ConvertedColumn, what: str) -> None:
-        """Warn once for each column of a table, unless values are to be left out silently."""
+        """Warn once for each column, unless values are left out silently."""
         key = (relation.name, place.column.name)
         if self._mode == "skip" or key in self._told:
             return
@@ -289,7 +295,7 @@ def _carried(conversion: ColumnConversion, values: Sequence[Value]) -> list[str 
 
 
 def _reason(cause: Exception) -> str:
-    """Return what went wrong; the text of an exception may hold the value, and is not shown."""
+    """Return the reason without the value, which an exception's text may hold."""
     said = str(cause) if type(cause) is TypeError and str(cause).startswith("it gave") else ""
     return f"raised {type(cause).__name__}" if not said else f"failed: {said}"
 

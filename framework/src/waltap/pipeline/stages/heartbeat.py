@@ -1,4 +1,4 @@
-"""Heartbeats: records, and statements on the server, at a period of the profile's."""
+"""Send heartbeats: records, and statements on the server."""
 
 from waltap.changes.transactions.transaction import Heartbeat
 from waltap.pipeline.delivery.sink_writer import SinkWriter
@@ -9,21 +9,21 @@ __all__ = ["HeartbeatTimer"]
 
 
 class HeartbeatTimer:
-    """Beats every ``heartbeat.interval.ms``; never where that is 0."""
+    """Beat every ``heartbeat.interval.ms``; never if that is 0."""
 
     def __init__(self, state: RunState, connector: Connector, delivery: SinkWriter) -> None:
         self._state, self._connector, self._delivery = state, connector, delivery
         self._last = state.clock.monotonic()
 
     def beat_if_due(self, now: float) -> None:
-        """Beat when the period is over."""
+        """Beat if the period is over."""
         period_s = self._period_s
         if period_s and now - self._last >= period_s:
             self._last = now
             self._beat()
 
     def beat(self) -> None:
-        """Beat at once, however long the period."""
+        """Beat now, if there is a period at all."""
         if self._period_s:
             self._beat()
 

@@ -1,21 +1,21 @@
-"""Tables that a pipeline captures from now on, and whether anything of them is missing.
+"""Find tables that are captured from now on, and the rows that are missing.
 
-What was captured at the last start is kept beside the offset; at one that reads every table, from before
-it reads, since it may be killed before it streams. A table that joins at a start without a
-snapshot has rows that neither a snapshot nor the stream has brought, unless the stream brings every table
-from its creation on and it was made since. OIDs tell tables apart: one that was dropped and made again
-under its name is another. A table that the server was made to stream no more, or not all of, and that
-the start puts right, joins like one that was never captured; so does one of which that was changed since
-the last start, and changed back.
+A file beside the offset has the captured tables of the last start. A start that reads every table writes
+it before it reads, since it may be killed before it streams. A table that joins at a start without a
+snapshot lacks its older rows at the destination. The exception is a stream that has every table from its
+creation on, and a table that is newer than the last start. OIDs distinguish tables: a recreated table is
+another one. A table that the server stopped streaming, wholly or in part, joins again when a start repairs
+that, also if it was changed back since.
 
-What the server did not stream of a table that was captured is a gap, whoever changed the publication, and
-also where it was changed back between two looks: a certificate is kept of it.
+Changes that the server did not stream of a captured table are a gap, even if an operator changed the
+publication: a certificate records it.
 
-A table is read once those transactions have ended that had written to it before it was published: the
-stream does not bring what they wrote.
+A table is read after the transactions have ended that wrote to it before it was published: the stream
+lacks their changes.
 
-A table that was captured once and left out for a while has rows at the destination that the source may
-have no more, which no incremental snapshot tells: that is said, and the sink is told (`Sink.missed`).
+A table that was captured earlier and left out for a while has rows at the destination that the source may
+have deleted. No incremental snapshot reports them, so a warning does, and the sink gets the table's name
+(`Sink.missed`).
 """
 
 import logging
@@ -61,14 +61,17 @@ MESSAGES: Final = {
     "written since may be missing",
 }
 LOOKS_PER_ANSWER: Final = 6
-"""What is still streamed is asked every so many looks: the answer takes several queries."""
+"""Looks between two questions about streamed tables, which take several queries."""
 
 QUIET: Final = frozenset({"created", "joined"})
-"""Nothing is missing."""
+"""Events after which nothing is missing."""
 
 
 class TablesNotStreamed(SourceError):
-    """The server did not stream everything of captured tables: their publication was changed."""
+    """The server did not stream everything of captured tables:
+
+    their publication was changed.
+    """
 
     code = "WT-2048"
     loses = True
@@ -79,8 +82,7 @@ class TablesNotStreamed(SourceError):
 
 
 class _Joining(msgspec.Struct):
-    """A table that is published, and is not read yet since ``writers`` wrote to it before. ``again``: it
-    was captured before."""
+    """Hold a published table that is not read yet."""
 
     name: str
     writers: frozenset[str]
@@ -88,13 +90,11 @@ class _Joining(msgspec.Struct):
 
 
 Lost = Callable[[WaltapError, Sequence[str]], None]
-"""Is given what tells of a gap, and the names of its tables."""
+"""Gets the error of a gap, and the names of its tables."""
 
 
 class _KnownTables(msgspec.Struct):
-    """What there was at the last start: identifiers of captured tables and of the others.
-    ``left``: those of the others that were captured before. ``streamed_as`` is what
-    `Connector.streamed_as` gave then."""
+    """Keep the tables of the last start, by identifier."""
 
     database: str
     captured: list[str]
@@ -103,15 +103,18 @@ class _KnownTables(msgspec.Struct):
     left: list[str] = []
 
     def interrupted(self, connector: Connector) -> set[str]:
-        """Return captured tables that the server does not stream wholly now, or may not have since."""
+        """Return captured tables that the server does not stream wholly, now or since."""
         changed = connector.streamed_otherwise(self.streamed_as, connector.streamed_as())
         return set((changed | connector.unsent()).intersection(self.captured))
 
 
 class NewTables:
-    """Notices new tables of one pipeline. ``policy``: warn, snapshot or ignore; ``tell`` is given the
-    table and the event (`on_new_table`). ``captured`` has the names of what is captured, from `begin` on.
-    Disk errors are not raised: then less is noticed."""
+    """Notice the new tables of one pipeline.
+
+    ``policy`` is warn, snapshot or ignore; ``tell`` gets the table and the event (`on_new_table`).
+    ``captured`` has the names of captured tables after `begin`. Disk errors are not raised: then fewer
+    changes are noticed.
+    """
 
     def __init__(
         self,
@@ -136,8 +139,11 @@ class NewTables:
         self._unsaved = False
 
     def prepare(self, connector: Connector, lost: Lost) -> None:
-        """Look before the connector prepares a start, which puts right what the server streams: what it
-        did not stream until then counts as captured no more, also when this start is killed."""
+        """Look for gaps before the connector prepares a start.
+
+        The connector then repairs the publication. A table that was not streamed is no longer known as
+        captured, even if this start is killed.
+        """
         self._lost = lost
         before = self._document.load()
         gaps = before.interrupted(connector) if before is not None else set()
@@ -149,7 +155,7 @@ class NewTables:
             self._document.save(before)
 
     def start_anew(self, connector: Connector, offset: Offset) -> None:
-        """A start that made the slot, or is about to read every table: what it captures is known."""
+        """Record the captured tables of a start that reads every table or makes a slot."""
         self._names, captured = connector.existing_tables(), connector.captured_tables()
         self._captured = set(captured)
         before = self._load(_database(offset))
@@ -166,10 +172,12 @@ class NewTables:
         kept: Callable[[], bool] = lambda: True,
         missed: Callable[[str], None] = lambda _name: None,
     ) -> None:
-        """Look at a start, when streaming has begun. ``whole``: a snapshot has read every table.
-        ``ask`` asks for the rows of one, and tells whether that went well; ``kept`` whether what was
-        asked for is stored by now. ``missed`` tells the sink of a table that was left out for a while.
-        Raises: SinkError."""
+        """Look for new tables when streaming has begun.
+
+        ``whole``: a snapshot has read every table. ``ask`` requests the rows of a table and returns
+        whether that succeeded; ``kept`` returns whether the request is stored. ``missed`` gets a table
+        that was left out for a while. Raises: SinkError.
+        """
         self._ask, self._kept, self._missed = ask, kept, missed
         database = _database(offset)
         captured, before = connector.captured_tables(), self._load(database)
@@ -192,12 +200,15 @@ class NewTables:
         self.settle()
 
     def settle(self) -> None:
-        """Keep what counts as known by now: tables whose rows were asked for, where that is stored."""
+        """Store the known tables, if requests for their rows are stored."""
         if self._unsaved and self._kept():
             self._save()
 
     def look(self, connector: Connector) -> None:
-        """Look again while streaming. A database that does not answer is for others to notice."""
+        """Look for new tables while streaming.
+
+        A database error is ignored here: the stream notices it.
+        """
         if self._known is None:
             return
         self.settle()
@@ -222,7 +233,7 @@ class NewTables:
                 if connector.streams_new(schema, table):
                     self._say("incomplete" if identifier in self._names else "created", name)
                     self._capture(identifier, name)
-                elif identifier in connector.captured_tables():  # somebody else has it published
+                elif identifier in connector.captured_tables():  # another session published it
                     self._join(connector, identifier, name)
                 else:
                     event = self._added(connector, (schema, table))
@@ -238,7 +249,7 @@ class NewTables:
         self.captured = tuple(sorted({*self.captured, name}))
 
     def _join(self, connector: Connector, identifier: str, name: str) -> None:
-        """Take in a table that is published by now, and of which rows are missing. Raises: SinkError."""
+        """Add a published table whose older rows are missing. Raises: SinkError."""
         assert self._known is not None
         if again := identifier in self._known.left:
             self._missed(name)
@@ -251,7 +262,7 @@ class NewTables:
             self._read(identifier, name, again=again)
 
     def _read_joining(self, connector: Connector, present: Container[str]) -> None:
-        """Ask for the rows of tables whose writers of before have ended."""
+        """Request the rows of tables whose earlier writers have ended."""
         for identifier, joining in list(self._joining.items()):
             joining.writers &= connector.writers(identifier)
             if not joining.writers:
@@ -265,7 +276,7 @@ class NewTables:
         self._say("snapshot" if self._asked(name) else "incomplete", name, again=again)
 
     def _added(self, connector: Connector, place: tuple[str, str]) -> str:
-        """Have the server stream a table that it would stream from the next start on; return the event."""
+        """Publish a table that the next start would publish; return the event."""
         if self._policy != "snapshot" or not connector.adds_tables():
             return "uncaptured"
         try:
@@ -278,14 +289,16 @@ class NewTables:
         return "snapshot" if self._asked(".".join(place)) else "incomplete"
 
     def _asked(self, name: str) -> bool:
-        """Ask for the rows of a table; it counts as known once that is stored."""
+        """Request the rows of a table; it is known once the request is stored."""
         asked = self._policy == "snapshot" and self._ask is not None and self._ask(name)
         self._unsaved = self._unsaved or asked
         return asked
 
     def _look_for_gaps(self, connector: Connector, present: dict[str, tuple[str, str]]) -> None:
-        """Tell of tables whose changes come no more. From PostgreSQL 18 on the server only logs that a
-        publication is not there, and leaves the changes out."""
+        """Report tables whose changes are no longer streamed.
+
+        A server from PostgreSQL 18 on only logs a missing publication, and leaves its changes out.
+        """
         assert self._known is not None
         gaps = self._captured & connector.unsent() & present.keys()
         for identifier in sorted(gaps - self._interrupted):
@@ -311,7 +324,7 @@ class NewTables:
             self._lost(TablesNotStreamed(text), names)
 
     def unknown(self, connector: Connector, offset: Offset) -> list[str]:
-        """Return the tables that the next start will find to be new."""
+        """Return the tables that are new to the next start."""
         before = self._load(_database(offset))
         if before is None or self._policy == "ignore":
             return []
@@ -319,7 +332,7 @@ class NewTables:
         return sorted(n for i, n in connector.captured_tables().items() if i not in known)
 
     def interrupted(self, connector: Connector, offset: Offset) -> list[str]:
-        """Return those of them that were captured, and are not streamed as things stand, or not all."""
+        """Return captured tables that the server does not stream wholly now."""
         before = self._load(_database(offset))
         if before is None or self._policy == "ignore":
             return []
@@ -350,7 +363,7 @@ class NewTables:
 
 
 def _had(before: _KnownTables | None) -> list[str]:
-    """Return what was captured once."""
+    """Return the tables that were captured once."""
     return [] if before is None else [*before.captured, *before.left]
 
 

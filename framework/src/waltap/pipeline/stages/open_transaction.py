@@ -1,4 +1,4 @@
-"""Finds the change of a transaction that another engine delivered last."""
+"""Find the last change that another engine delivered of a transaction."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,12 +35,12 @@ def position_behind(
     memory_bytes: int,
     clock: Clock,
 ) -> Position:
-    """Return the position behind the change at ``event_lsn`` in the transaction that commits first after
-    ``end_lsn``; before that transaction where it has no such change.
+    """Return the position behind the change at ``event_lsn``.
 
-    ``stream`` begins at ``end_lsn``. Several changes, of one COPY, may share the LSN: ``events`` is how
-    many of them count, 0 where nobody knows; then none does. ``wal_end`` is where the server stands: a
-    stream that is past it has nothing more. Raises: WaltapError.
+    The change is in the transaction that commits first after ``end_lsn``, where ``stream`` begins; if it
+    has no such change, the position is before that transaction. Several changes of one COPY may share the
+    LSN: ``events`` is the number of delivered ones, 0 if unknown; then none counts. ``wal_end`` is the
+    server's position: a stream beyond it has nothing else. Raises: WaltapError.
     """
     start = Position(end_lsn)
     with TemporaryDirectory(prefix="waltap-") as folder:
@@ -82,7 +82,7 @@ def _found(
 def _parts(
     stream: ChangeStream, assembler: TransactionAssembler, wal_end: int, clock: Clock
 ) -> Iterator[TransactionPart]:
-    """Yield what comes, until the server has sent all there was. Raises: StreamSilent."""
+    """Yield the parts that the server sends up to ``wal_end``. Raises: StreamSilent."""
     heard = clock.monotonic()
     stream.ask()
     while True:

@@ -1,5 +1,8 @@
-"""Gathers changes for ``waltap.linger.ms``, so that a sink with costly writes gets fewer; and transactions
-until they are whole, for a sink that wants that. Sans-IO."""
+"""Gather parts of transactions for batches, and merge partitions. Sans-IO.
+
+A sink with costly writes gets fewer, larger ones (``waltap.linger.ms``), and a sink that wants it gets
+whole transactions.
+"""
 
 from collections import deque
 
@@ -11,18 +14,15 @@ __all__ = [
 ]
 
 
-# Partitions whose transactions are to be delivered in the order of their commits. Sans-IO.
-#
-# Their positions must be comparable: times of one clock. A partition that has sent nothing for a
-# while is taken to have nothing: its server says no more than what it sends.
+# To merge partitions, their positions must be comparable: times of one clock. A partition that has
+# sent nothing for a while counts as empty, since its server does not report how far it has come.
 
 
 class PartitionMerge:
-    """Holds parts back until no earlier commit can come of another partition.
+    """Hold parts until no other partition can send an earlier commit.
 
-    ``quiet_s``: so long a partition may be silent before the others go on without it; a transaction of it
-    that comes later still is delivered late, and never lost. ``most``: with so many changes held of a
-    partition nothing more of it should be received.
+    A partition that is silent for ``quiet_s`` is not waited for; a later transaction of it is delivered
+    late, never lost. A partition with ``most`` held changes should receive no others.
     """
 
     def __init__(self, partitions: list[str], quiet_s: float, most: int, now: float) -> None:
@@ -35,18 +35,20 @@ class PartitionMerge:
         return any(self._held.values())
 
     def full(self, partition: str) -> bool:
-        """Tell whether enough of this partition is held."""
+        """Return whether enough of this partition is held."""
         return sum(len(part.changes) for part in self._held[partition]) >= self._most
 
     def add(self, partition: str, parts: list[TransactionPart], now: float) -> None:
-        """Take what has come of a partition, which may be nothing."""
+        """Take the received parts of a partition, perhaps none."""
         if parts:
             self._held[partition] += parts
             self._heard[partition] = now
 
     def take(self, now: float) -> list[tuple[str, list[TransactionPart]]]:
-        """Return what may be delivered, in order: runs of parts, each of one partition. What stays behind
-        at an end was not delivered, and comes again."""
+        """Return the deliverable parts in order, in runs of one partition.
+
+        Parts that remain at an end were not delivered, and come again.
+        """
         out: list[tuple[str, list[TransactionPart]]] = []
         while (name := self._next(now)) is not None:
             part = self._held[name].popleft()
@@ -71,19 +73,19 @@ class PartitionMerge:
 
 
 class PartBatcher:
-    """Parts that wait to be written. Without linger every `add` is due at once.
+    """Hold parts until they are written.
 
-    ``whole``: what was received of a transaction whose end has not come waits for it, up to ``most``
-    changes; so what is taken ends where a transaction does, unless that is larger.
+    Without linger every `add` is due immediately. With ``whole``, parts of an unfinished transaction wait
+    for its end, up to ``most`` changes: then the result ends with a transaction, unless that is larger.
     """
 
     def __init__(self, seconds: float, most: int, *, whole: bool = False) -> None:
-        """``seconds`` after the first part, or with ``most`` changes, it is due."""
+        """Make parts due after ``seconds``, or with ``most`` changes."""
         self._seconds, self._most, self._whole = seconds, most, whole
         self._parts: list[TransactionPart] = []
         self._changes, self._due_at = 0, 0.0
         self._ready = 0
-        """How many parts may be taken."""
+        """The number of parts that may be taken."""
 
     @property
     def changes(self) -> int:
@@ -113,7 +115,7 @@ class PartBatcher:
             self._ready = len(self._parts)
 
     def take_due(self, now: float) -> list[TransactionPart]:
-        """Return the parts to write now, mostly none or all, and begin again with the rest."""
+        """Return the parts to write now, mostly none or all; keep the rest."""
         if not self._ready or (now < self._due_at and self._changes < self._most):
             return []
         taken, self._parts = self._parts[: self._ready], self._parts[self._ready :]

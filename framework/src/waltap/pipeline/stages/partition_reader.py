@@ -1,4 +1,4 @@
-"""One partition's way from its stream to the sink, beside those of others."""
+"""Read the stream of one partition, beside those of others."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class PartitionReader:
-    """The stream of ``partition``, and what makes transactions of its messages."""
+    """Hold a partition's stream, and the assembler of its transactions."""
 
     partition: str
     stream: ChangeStream
@@ -38,7 +38,7 @@ def lane(
     partition: str,
     stream: ChangeStream,
 ) -> PartitionReader:
-    """Return the lane that goes on with what was delivered of ``partition``."""
+    """Return the reader that continues behind the delivered changes."""
     engine, folder = state.profile.engine, state.state_dir / SPILL
     assembler = TransactionAssembler(
         resume=delivery.written[partition],

@@ -1,4 +1,4 @@
-"""What a run knows of relations: each version described once, its identity, and what was told of it."""
+"""Describe each relation version once, with its identity and warnings."""
 
 import logging
 import re
@@ -23,16 +23,21 @@ __all__ = ["DescribedRelations", "MaskLost", "MaskUnfit"]
 log = logging.getLogger(__name__)
 
 DESCRIPTIONS_KEPT = 8
-"""Versions of one relation whose description is kept: more than encoders keep plans of
-(`waltap.changes.events.plan`), so that compiling a version again asks nobody about it again."""
+"""Versions of one relation whose description is kept.
+
+Encoders keep plans of fewer (`waltap.changes.events.plan`), so compiling a version again needs no query.
+"""
 
 LAST_SEEN_KEPT = 10_000
-"""Names whose last shape is kept: a table of more of them counts as new when its shape changes."""
+"""Names whose last shape is kept; a table beyond them is new when its shape changes."""
 
 
 class MaskLost(SourceError):
-    """A column that was masked or cut has another name by now, or its table has, so that no
-    ``column.mask.*`` or ``column.truncate.*`` property fits it any more. Nothing of it was sent."""
+    """No mask fits a column that was masked or cut before.
+
+    The column or its table has another name now, so that no ``column.mask.*`` or ``column.truncate.*``
+    property fits it. Nothing of it was sent.
+    """
 
     code = "WT-2049"
     retry = RetryVerdict.NEVER
@@ -44,8 +49,10 @@ class MaskLost(SourceError):
 
 
 class MaskUnfit(SourceError):
-    """A ``column.mask.*`` or ``column.truncate.*`` property fits a column of a type that it cannot change:
-    it makes other texts of texts. Nothing of the column was sent."""
+    """A mask fits a column of a type that it cannot change.
+
+    ``column.mask.*`` and ``column.truncate.*`` change texts. Nothing of the column was sent.
+    """
 
     code = "WT-2050"
     retry = RetryVerdict.NEVER
@@ -57,16 +64,19 @@ class MaskUnfit(SourceError):
 
 @dataclass(slots=True)
 class _KnownRelation:
-    """What was made of one relation version."""
+    """Cache the results for one relation version."""
 
     described: Relation | None = None
     identity: ReplicaIdentity | None = None
 
 
 class DescribedRelations:
-    """The relations of a run. ``connector`` describes them, and changes with every reconnect;
-    ``forget_elsewhere`` gets the OID of a relation that is gone, once all its rows were written. A version
-    that has lost a mask, by what ``memory`` has of the table, is refused before it is described."""
+    """Know the relations of a run.
+
+    ``connector`` describes them, and changes with every reconnect. ``forget_elsewhere`` gets the OID of a
+    dropped relation after all its rows were written. ``memory`` has the tables' earlier columns: a version
+    that lost a mask is refused before it is described.
+    """
 
     def __init__(
         self,
@@ -97,7 +107,7 @@ class DescribedRelations:
         )
 
     def ask(self, connector: Connector) -> None:
-        """Have ``connector``, that of a new connection, describe relations from now on."""
+        """Describe relations by ``connector``, that of a new connection."""
         self.connector = connector
 
     def describe(self, relation: Relation) -> Relation:
@@ -124,13 +134,17 @@ class DescribedRelations:
         return known
 
     def forget(self, oid: int, lsn: int) -> None:
-        """Note that a relation is gone, and no row of it commits behind ``lsn``. Rows that came before may
-        wait to be written: who writes them keeps what it has of the relation until `written`."""
+        """Record that a relation was dropped, and its last commit is before ``lsn``.
+
+        Earlier rows may wait to be written, so state is kept until `written`.
+        """
         self._gone[oid] = lsn
 
     def written(self, lsn: int) -> Collection[int]:
-        """Drop what is kept of relations that are gone, where everything up to ``lsn`` was written; return
-        their OIDs."""
+        """Drop the state of relations whose rows were all written up to ``lsn``.
+
+        Return their OIDs.
+        """
         if not self._gone:
             return ()
         gone = [oid for oid, last in self._gone.items() if last <= lsn]
@@ -148,7 +162,7 @@ class DescribedRelations:
         self._forget_elsewhere(oid)
 
     def renew(self, relation: Relation) -> Relation:
-        """Return a described relation with its data types as they are now."""
+        """Return a described relation with its present data types."""
         assert self.connector is not None
         renewed = self.connector.renew(relation)
         if renewed is not relation:
@@ -156,8 +170,10 @@ class DescribedRelations:
         return renewed
 
     def source_context(self, label: str) -> SourceTransformContext:
-        """Return what the transform ``label`` may know of the source, whose connector may be another one
-        after a reconnect."""
+        """Return the source's access for the transform ``label``.
+
+        It uses the present connector, also after a reconnect.
+        """
 
         def rows_now(
             relation: Relation,
@@ -177,13 +193,13 @@ class DescribedRelations:
         )
 
     def complete(self, relation: Relation) -> Relation:
-        """Complete a relation of rows that are handed out now, if it is captured."""
+        """Complete a captured relation of rows that are delivered now."""
         if not self.capture.captures(relation.schema, relation.table):
             return relation
         return self.describe(relation)
 
     def announced(self, relation: Relation) -> None:
-        """Tell observers of a described relation that is new, or has another shape. Raises: MaskUnfit."""
+        """Notify observers of a new relation or shape. Raises: MaskUnfit."""
         before = self._last_seen.get(relation.name)
         if before is None or not before.same_shape(relation):
             self._refuse_unmasked(relation)
@@ -194,8 +210,10 @@ class DescribedRelations:
             self._warn(relation)
 
     def _warn(self, relation: Relation) -> None:
-        """Log what is to be known of a captured relation, and was not told yet: of its replica identity,
-        and of columns that nothing delivers."""
+        """Log new warnings about a captured relation.
+
+        They are of its replica identity, and of columns that nothing delivers.
+        """
         if not self.capture.captures(relation.schema, relation.table):
             return
         before = self._left_out.get(relation.oid, ())
@@ -221,10 +239,10 @@ class DescribedRelations:
                 )  # fmt: skip
 
     def _keep_masks(self, before: Relation, now: Relation) -> None:
-        """Check that what was masked or cut of a table still is, whatever its columns are called by now.
+        """Check that masked columns of a table are masked under any later name.
 
-        Nothing tells a new column that got the values of one that was dropped from any other new one, so
-        each counts. Raises: MaskLost, MaskUnfit.
+        A new column that got the values of a dropped one looks like any other new column, so each one
+        counts. Raises: MaskLost, MaskUnfit.
         """
         captured = self.capture.captures
         if not captured(before.schema, before.table) or not captured(now.schema, now.table):
@@ -280,8 +298,7 @@ class DescribedRelations:
         return found
 
     def mask_check(self, relation: Relation) -> PreflightCheck | None:
-        """Return what a described relation has of columns that a mask or a truncation is for, and cannot
-        change."""
+        """Return the check of columns that a mask fits and cannot change."""
         bare = self._unmasked(relation)
         if bare is None:
             return None
@@ -311,8 +328,10 @@ class DescribedRelations:
         )
 
     def left_out(self, relation: Relation) -> tuple[str, ...]:
-        """Return the columns of a described relation, with their types, that are captured and have none
-        that is mapped; they count as told."""
+        """Return captured columns without a mapped type, with their types.
+
+        They need no further warning.
+        """
         names = tuple(
             f"{column.name} ({_type_name(column)})"
             for column in (relation.columns[index] for index in self.capture.columns(relation))
@@ -325,7 +344,10 @@ class DescribedRelations:
         return names
 
     def identity_warnings(self, relation: Relation) -> list[IdentityWarning]:
-        """Return what is to be known of a described relation's replica identity; it counts as told."""
+        """Return the warnings about a described relation's replica identity.
+
+        They need no further warning.
+        """
         found = self.identities.of(relation).warnings(relation)
         if missing := self.capture.keys_never_sent(relation):
             table = ".".join(
@@ -338,7 +360,7 @@ class DescribedRelations:
         return found
 
     def identity(self, relation: Relation) -> ReplicaIdentity:
-        """Return the replica identity to read a relation with, once per version."""
+        """Return the replica identity of a relation, once per version."""
         known = self._version(relation)
         if known.identity is None:
             known.identity = self.identities.of(self.describe(relation))

@@ -1,4 +1,4 @@
-"""The signals of a run: what they ask for is put into the stream."""
+"""Process signals: their rows are put into the stream."""
 
 import json
 import logging
@@ -34,22 +34,19 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# Reads signals, whichever way they came: each ends in an action or in the reason why it is left
-# out.
-
 NOT_HERE = {
     "schema-changes": "it repairs a schema history, and waltap keeps none: tables are described from the "
     "catalogue, as of each change",
     "set-offset": "`waltap offsets set FILE LSN` does that, while the pipeline does not run",
 }
-"""Types of Debezium's that mean nothing here, and why."""
+"""Types of Debezium's signals without a meaning here, and the reason."""
 
 
 class SignalReader:
-    """Says what a signal asks to be done.
+    """Return the action of a signal.
 
-    Signals are data from outside: whatever is in one, it stops no pipeline. One that is left out is told
-    in the log and by a notification.
+    A signal is data from outside, so it never stops a pipeline. An ignored one is logged, with a
+    notification.
     """
 
     def __init__(
@@ -61,9 +58,11 @@ class SignalReader:
     def read(
         self, signal: Signal, snapshots: Callable[[Signal, dict[str, object]], Action] | None
     ) -> Action | str:
-        """Return what to do, or why nothing is done. ``snapshots`` reads signals of the types in
-        `SNAPSHOTS`; None where nothing can be read. Raises: WaltapError when the database did not answer;
-        the signal is to be read again."""
+        """Return the action of a signal, or the reason for ignoring it.
+
+        ``snapshots`` reads signals of the types in `SNAPSHOTS`; None if no table can be read. Raises:
+        WaltapError if the database did not answer; the signal must be read again.
+        """
         try:
             arguments = signal.arguments(self._max_bytes)
             self._note_unknown(signal, arguments)
@@ -214,18 +213,21 @@ class SignalStage:
 
     @property
     def ask(self) -> Callable[[str], bool] | None:
-        """Return what asks for the rows of a table (schema.table), None where tables cannot be read."""
+        """Return the function that requests the rows of a table (schema.table).
+
+        None: tables cannot be read.
+        """
         if self._watcher is None:
             return None
         return self._watcher.ask_for if self._obeyed and self._writes else self._ask
 
     def _ask(self, table: str) -> bool:
-        """Ask for the rows of a table where no row of a signal table would be obeyed."""
+        """Request the rows of a table without the signal table."""
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         return not self.take(Signal(new_identifier(self._state.chance), "execute-snapshot", data))
 
     def kept(self) -> bool:
-        """Return whether the offset has what was asked for."""
+        """Return whether the offset has the requests."""
         return self._delivery.signals == self._delivery.offset.signals
 
     @property
@@ -235,21 +237,21 @@ class SignalStage:
 
     @property
     def watching(self) -> bool:
-        """Return whether a chunk waits for the stream to reach a position, or must still be stored."""
+        """Return whether a chunk waits for a position, or must still be stored."""
         return self._watcher is not None and (self._watcher.until is not None or self._unkept)
 
     @property
     def blocking(self) -> bool:
-        """Return whether a blocking snapshot is to be taken."""
+        """Return whether a blocking snapshot must be taken."""
         return self._watcher is not None and bool(self._watcher.state.blocking)
 
     def process(
         self, parts: list[TransactionPart]
     ) -> tuple[Sequence[Part], list[TransactionPart], Mapping[str, object] | None]:
-        """Return ``parts`` with the rows of chunks between them, up to a signal for a blocking snapshot.
+        """Return ``parts`` with the rows of chunks between them.
 
-        The second list has the parts behind it: call `read_at_once` before them. The third value is the
-        state of signals that belongs to the first list.
+        The first list ends at a signal for a blocking snapshot; the second has the parts behind it: call
+        `read_at_once` before them. The third value is the state of signals that belongs to the first list.
         """
         if self._watcher is None:
             return parts, [], None
@@ -258,8 +260,10 @@ class SignalStage:
         return with_chunks, rest, self._watcher.stored
 
     def reached(self, lsn: int) -> None:
-        """Everything that had committed before ``lsn`` has been written: deliver a chunk that waits for
-        that. Raises: SinkError."""
+        """Deliver a chunk that waits for ``lsn``.
+
+        Everything that committed before has been written. Raises: SinkError.
+        """
         watcher, delivery = self._watcher, self._delivery
         if watcher is None:
             return
@@ -280,7 +284,7 @@ class SignalStage:
             delivery.note_signals(watcher.stored)
 
     def _hasten(self, watcher: IncrementalSnapshots, until: int) -> None:
-        """Nothing streams, and the chunk waits: after a while see to it, once for each."""
+        """Make an idle stream reach a waiting chunk soon, once for each chunk."""
         now = self._state.clock.monotonic()
         if self._awaited != until:
             self._awaited, self._hasten_at = until, now + HASTEN_S
@@ -289,14 +293,14 @@ class SignalStage:
             watcher.hasten()
 
     def resume(self) -> None:
-        """Try again to read the chunk that could not be read yet."""
+        """Try again to read a chunk that could not be read."""
         if self._watcher is not None and self._watcher.waiting:
             self._watcher.resume(self._now_us())
 
     def take(self, signal: Signal) -> str:
-        """Act on a signal that came by another channel; what it asks for is stored with the offset.
+        """Process a signal of another channel, and store its requests.
 
-        Returns why it was left out, "" where it was not.
+        Return the reason for ignoring it, or "".
         """
         if self._watcher is None:
             found = self._read(signal, None)
@@ -306,7 +310,7 @@ class SignalStage:
         return why
 
     def read_at_once(self) -> None:
-        """Deliver the tables of blocking snapshots that were asked for."""
+        """Deliver the tables of requested blocking snapshots."""
         watcher = self._watcher
         if watcher is None or not watcher.state.blocking or self._state.stop.is_set():
             return  # at a stop the next run takes it

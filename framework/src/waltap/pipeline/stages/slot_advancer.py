@@ -1,5 +1,7 @@
-"""What the server is told: only what the sink's flush returned and the offset store kept, and of that
-as much as the run's owner lets go of (`RunState.confirmable`)."""
+"""Confirm positions to the server, after flush and store.
+
+The owner of the run may hold a position back (`RunState.confirmable`).
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +16,7 @@ __all__ = ["SlotAdvancer"]
 
 
 class SlotAdvancer:
-    """Flushes, stores and confirms, for the streams of one connection."""
+    """Flush, store and confirm for the streams of one connection."""
 
     def __init__(
         self,
@@ -25,13 +27,15 @@ class SlotAdvancer:
         self._state, self._lanes, self._delivery = state, lanes, delivery
         partitions = {} if state.confirmable is None else delivery.offset.partitions
         self._owed = {name: each.position.end_lsn for name, each in partitions.items()}
-        """What the owner may have held back, of that which streams start at, too, by partition: the server
-        hears it as soon as that lets go."""
+        """LSNs that the owner may have held back, by partition, also of a start:
+
+        the server gets them when the owner releases them.
+        """
         self._told: dict[str, int] = {}
         self._next_look = 0.0
 
     def flush_if_due(self) -> None:
-        """Flush what has waited for ``offset.flush.interval.ms``, and confirm it."""
+        """Flush batches that have waited long enough, and confirm them."""
         if self._delivery.due(self._state.flush_s):
             self._confirm(self._flushed())
         elif self._owed and (now := self._state.clock.monotonic()) >= self._next_look:
@@ -39,15 +43,15 @@ class SlotAdvancer:
             self._pay()
 
     def flush_now(self) -> None:
-        """Flush what was written, whenever that was, and confirm it."""
+        """Flush the written batches, and confirm them."""
         if self._delivery.unflushed_since is not None:
             self._confirm(self._flushed())
 
     def last(self) -> None:
-        """Make durable what was written, also when the link is gone: then nothing is confirmed.
+        """Flush the written batches at the end, also after a lost link.
 
-        Nothing at all after a failure of the sink, which would promise what it has lost, and where another
-        process may run the pipeline by now.
+        Without a link nothing is confirmed. Nothing is flushed after a failure of the sink, which would
+        confirm lost data, or if another process may run the pipeline.
         """
         if self._delivery.failed or not self._state.tenure.held:
             return
@@ -57,14 +61,16 @@ class SlotAdvancer:
             self._pay()
 
     def idle(self) -> bool:
-        """When nothing captured is pending, what the server has read counts as delivered: a quiet
-        table beside busy ones never holds WAL. False while something is.
+        """Store and confirm the server's position if no change is pending.
 
-        Never after a failure or a cut: what was received may then not have been written.
+        So a quiet table beside busy ones never retains WAL. Return False while a change is pending. Not
+        for use after a failure or a cut, when received changes may not have been written.
         """
         if self._delivery.unflushed_since is not None:
             return False
-        idle = [self._idle(lane) for lane in self._lanes]  # each is told, whatever the others are
+        idle = [
+            self._idle(lane) for lane in self._lanes
+        ]  # each one advances, whatever the others do
         return all(idle)
 
     def _idle(self, lane: PartitionReader) -> bool:

@@ -38,7 +38,10 @@ class ProgressReport:
         self.table = ""
 
     def observe(self, event: str, table: str, rows: int, total: int | None = None) -> None:
-        """Notify observers of an event; ``rows`` of about ``total`` of the table were delivered."""
+        """Notify observers of an event of a table.
+
+        ``rows`` of about ``total`` were delivered.
+        """
         self._host.notify(
             "on_snapshot",
             pipeline=self._pipeline,
@@ -142,7 +145,7 @@ class IncrementalReport(ProgressReport):
     def __call__(
         self, kind: str, identifier: str, *, rows: int = 0, observed: bool = True, **data: str
     ) -> None:
-        """Report one step; ``identifier`` is the signal's, ``rows`` were read of the table.
+        """Report one step of the signal ``identifier``; ``rows`` were read.
 
         A step that is not ``observed`` is for notifications alone.
         """
@@ -262,7 +265,10 @@ class SnapshotPhase:
             return None
 
     def _handed_over(self, chunks: Sequence[SnapshotChunk]) -> bool:
-        """Have the sink's own readers read the tables; the connector keeps the snapshot meanwhile."""
+        """Have the sink's own readers read the tables.
+
+        The connector keeps the snapshot open meanwhile.
+        """
         state, delivery, report = self._state, self._delivery, self._report
         name = delivery.hand_over(chunks)
         self.handed = True
@@ -310,6 +316,6 @@ def _tell_mode(connector: Connector, *, completed: bool) -> None:
 
 
 def cut(piece: SnapshotRows, left: int | None) -> None:
-    """Leave only as many rows in a piece as may still be delivered."""
+    """Cut a piece to the number of rows that may still be delivered."""
     if left is not None and left < len(piece.rows):
         piece.rows, piece.complete, piece.ends_chunk = piece.rows[:left], False, False
