@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, SchemaMemory
 from waltap.ports.specs import RecordTransformSpec
@@ -94,7 +95,7 @@ class YbExtractNewRecordState:
     def __init__(self, properties: ExtractNewRecordStateProperties) -> None:
         self._unwrap = ExtractNewRecordState(properties)
         self._flat = PgCompatible()
-        self._left: dict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]] = {}
+        self._left = BoundedDict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]](SHAPES_KEPT)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
         """Return the transformed ``records``.
@@ -124,8 +125,6 @@ class YbExtractNewRecordState:
         # The same schema and fields must give one object.
         entry = self._left.get(place)
         if entry is None:
-            if len(self._left) >= SHAPES_KEPT:
-                self._left.clear()
             fields = tuple(field for field in schema.fields if field.name not in missing)
             entry = self._left[place] = schema, msgspec.structs.replace(schema, fields=fields)
         return entry[1]

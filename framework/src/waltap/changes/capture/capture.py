@@ -6,6 +6,7 @@ Stages ask them per table and per relation version, never per row.
 import re
 from collections.abc import Callable, Sequence
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.capture.column_transform import ColumnTransform, ColumnTransforms
 from waltap.changes.capture.java_regex import NameMatcher, java_pattern
 from waltap.changes.capture.name_adjustment import field_namer, sanitised_topic, schema_namer
@@ -67,7 +68,7 @@ class CaptureRules:
         self._transforms = ColumnTransforms.of(properties)
         self._keys = _key_patterns(properties.message_key_columns or "")
         self.signal_table = properties.signal_table
-        self._known: dict[tuple[str, str], bool] = {}
+        self._known = BoundedDict[tuple[str, str], bool](ANSWERS_KEPT)
 
     # --- what is captured -------------------------------------------------------------------------
 
@@ -77,8 +78,6 @@ class CaptureRules:
         known = self._known.get(key)
         if known is None:
             # A decision costs a few regular expressions; forgetting all is rare.
-            if len(self._known) >= ANSWERS_KEPT:
-                self._known.clear()
             known = self._known[key] = self._decide(schema, table)
         return known
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.decode.message import Change, Delete, LogicalMessage, Truncate, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
@@ -71,7 +72,7 @@ class ConvertedFormat(Format):
         self._form = context.envelope
         self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
         self._order = context.order if shape.provide_transaction_metadata else None
-        self._prefixes: dict[str, bool] = {}
+        self._prefixes = BoundedDict[str, bool](KEPT)
         self._tables = ConnectTables(context)
         self._events = EventStage(context.transforms, self._tables) if context.transforms else None
         self._stage = RecordStage(context.record_steps) if context.record_steps else None
@@ -454,8 +455,6 @@ class ConvertedFormat(Format):
         known = self._prefixes.get(prefix)
         if known is None:
             # Applications may make up a prefix per message, so the cache has a bound.
-            if len(self._prefixes) >= KEPT:
-                self._prefixes.clear()
             known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
         return known
 
@@ -557,7 +556,7 @@ class _ConverterSide:
         self._side, self.converter = side, converter
         self._known: dict[
             tuple[str, int], tuple[Schema, Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]]
-        ] = {}
+        ] = BoundedDict(KEPT)
 
     def written(
         self, topic: str, schema: Schema | None, value: Any
@@ -571,8 +570,6 @@ class _ConverterSide:
         place = topic, id(schema)
         entry = self._known.get(place)
         if entry is None:
-            if len(self._known) >= KEPT:
-                self._known.clear()
             # The entry keeps the schema alive, so that no other object gets its id.
             entry = self._known[place] = schema, self._made(topic, schema)  # type: ignore[assignment]
         try:

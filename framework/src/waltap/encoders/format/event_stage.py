@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events import ChangeEvent, EventRow, EventTransform, GivenValue
 from waltap.changes.mapping.connect_schema import Field, Schema
@@ -59,7 +60,9 @@ class EventStage:
     ) -> None:
         self._transforms, self._tables = transforms, tables
         # The entry keeps the old schema alive, so that no other object gets its id.
-        self._schemas: dict[tuple[int, str, tuple[Field, ...]], tuple[object, Schema]] = {}
+        self._schemas = BoundedDict[tuple[int, str, tuple[Field, ...]], tuple[object, Schema]](
+            SCHEMAS_KEPT
+        )
 
     def event(
         self, op: str, intent: PlannedRecord, ts: int, xid: int | None, *, lsn: int | None = None
@@ -167,8 +170,6 @@ class EventStage:
         )
         place = id(schema), topic, chosen
         if place not in self._schemas:
-            if len(self._schemas) >= SCHEMAS_KEPT:
-                self._schemas.clear()
             made = msgspec.structs.replace(schema, fields=chosen)
             if topic:
                 made = self._tables.envelope_schema(topic, made)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.mapping.connect_schema import Schema
 
 if TYPE_CHECKING:
@@ -80,11 +81,11 @@ class SchemaMemory(Generic[V]):
     A full cache is cleared.
     """
 
-    __slots__ = ("_known", "_make", "_most")
+    __slots__ = ("_known", "_make")
 
     def __init__(self, make: Callable[..., V], *, most: int = KEPT) -> None:
-        self._make, self._most = make, most
-        self._known: dict[object, tuple[Schema, tuple[Any, ...], V]] = {}
+        self._make = make
+        self._known = BoundedDict[object, tuple[Schema, tuple[Any, ...], V]](most)
 
     def of(self, schema: Schema, *more: Any) -> V:
         """Return the result of ``make`` for ``schema``."""
@@ -93,8 +94,6 @@ class SchemaMemory(Generic[V]):
             place = id(schema), *(id(each) if each.__class__ is Schema else each for each in more)
         entry = self._known.get(place)
         if entry is None:
-            if len(self._known) >= self._most:
-                self._known.clear()
             # The entry keeps the schemas alive, so that no other object gets their ids.
             entry = self._known[place] = schema, more, self._make(schema, *more)
         return entry[2]

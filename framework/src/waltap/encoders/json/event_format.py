@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple, Value
 from waltap.changes.events import (
@@ -70,7 +71,7 @@ class JsonEventFormat(JsonFormat):
     def __init__(self, properties: JsonProperties, context: FormatContext) -> None:
         super().__init__(properties, context)
         self._transforms: Sequence[tuple[str, EventTransform]] = context.transforms
-        self._prefixes_of: dict[tuple[str, Schema], bytes] = {}
+        self._prefixes_of = BoundedDict[tuple[str, Schema], bytes](SCHEMAS_KEPT)
         self._header = header_writer(envelope.HEADER, properties, context)
 
     def render(
@@ -261,8 +262,6 @@ class JsonEventFormat(JsonFormat):
             return codec.prefix
         place = codec.plan.topic, _schema(row.changed, row, codec.row_schema)
         if place not in self._prefixes_of:
-            if len(self._prefixes_of) >= SCHEMAS_KEPT:
-                self._prefixes_of.clear()
             self._prefixes_of[place] = self._tables.value_prefix(*place)
         return self._prefixes_of[place]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.decode.message import Change, Delete, LogicalMessage, Truncate, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
@@ -235,7 +236,7 @@ class JsonFormat(Format):
         self._capture = capture
         self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
         self._order = context.order if shape.provide_transaction_metadata else None
-        self._prefixes: dict[str, bool] = {}
+        self._prefixes = BoundedDict[str, bool](PREFIXES_KEPT)
         self._headers: tuple[Header, ...] = ()
         if context.header is not None:
             self.text = context.header.text
@@ -503,8 +504,6 @@ class JsonFormat(Format):
         known = self._prefixes.get(prefix)
         if known is None:
             # Applications may make up a prefix per message, so the cache has a bound.
-            if len(self._prefixes) >= PREFIXES_KEPT:
-                self._prefixes.clear()
             known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
         return known
 

@@ -7,6 +7,7 @@ present when a record names one.
 
 from collections.abc import Iterable, Iterator
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.events.record import Header, Record
 from waltap.changes.mapping.json_schema import quote
 from waltap.encoders.format.record_block import RecordBlock
@@ -26,7 +27,7 @@ class JsonLines:
     __slots__ = ("_headers", "_prefixes", "_suffix")
 
     def __init__(self) -> None:
-        self._prefixes: dict[str, bytes] = {}
+        self._prefixes = BoundedDict[str, bytes](PREFIXES_KEPT)
         # The last header list and its text: most records share one list.
         self._headers: tuple[Header, ...] = ()
         self._suffix = _BARE
@@ -69,8 +70,6 @@ class JsonLines:
         return b"".join(out)
 
     def _prefix(self, topic: str) -> bytes:
-        if len(self._prefixes) >= PREFIXES_KEPT:
-            self._prefixes.clear()
         prefix = self._prefixes[topic] = f'{{"topic":{quote(topic)},"key":'.encode()
         return prefix
 

@@ -2,6 +2,7 @@
 
 from pydantic import field_validator
 
+from waltap.base.cache import BoundedDict
 from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.encoders.format.record_transform import ConnectRecord, RecordPredicate
@@ -40,13 +41,11 @@ class HasHeaderKey(Properties):
 
 def _topic_name_matches(properties: TopicNameMatches) -> RecordPredicate:
     pattern = java_pattern(properties.pattern, ignore_case=False)
-    known: dict[str, bool] = {}
+    known = BoundedDict[str, bool](TOPICS_KEPT)
 
     def matches(record: ConnectRecord) -> bool:
         found = known.get(record.topic)
         if found is None:
-            if len(known) >= TOPICS_KEPT:
-                known.clear()
             found = known[record.topic] = pattern.fullmatch(record.topic) is not None
         return found
 

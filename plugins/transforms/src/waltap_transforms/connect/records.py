@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
+from waltap.base.cache import BoundedDict
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap.changes.mapping.connect_schema import Schema
@@ -60,14 +61,12 @@ def regex_router(
     """Return the transform that renames topics by an expression."""
     pattern = java_pattern(properties.regex, ignore_case=False)
     template = java_replacement(properties.replacement, pattern)
-    known: dict[str, str] = {}
+    known = BoundedDict[str, str](KEPT)
 
     def routed(record: ConnectRecord) -> ConnectRecord:
         topic = known.get(record.topic)
         if topic is None:
             # Names may be endless, such as one for each day, so the cache must not grow with them.
-            if len(known) >= KEPT:
-                known.clear()
             matches = pattern.fullmatch(record.topic) is not None
             # Java tests the whole name but then replaces the first match, which may be shorter.
             topic = pattern.sub(template, record.topic, count=1) if matches else record.topic

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from pydantic import field_validator, model_validator
 
+from waltap.base.cache import BoundedDict
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap.changes.capture.name_adjustment import field_namer
@@ -204,7 +205,9 @@ class EventRouter:
         self._template = java_replacement(properties.replacement, self._pattern)
         # Encoders find a schema by its object, so one source schema must always give the same object.
         self._outboxes = SchemaMemory(self._outbox)
-        self._wrappers: dict[tuple[int, int, int | None], tuple[_OutboxTable, Schema, Schema]] = {}
+        self._wrappers = BoundedDict[
+            tuple[int, int, int | None], tuple[_OutboxTable, Schema, Schema]
+        ](SCHEMAS_KEPT)
         self._payloads = None
         if properties.expand:
             self._payloads = JsonPayload(
@@ -325,8 +328,6 @@ class EventRouter:
         place = id(payload), id(outbox), version
         entry = self._wrappers.get(place)
         if entry is None:
-            if len(self._wrappers) >= SCHEMAS_KEPT:
-                self._wrappers.clear()
             beside = (Field(name, column.schema) for name, column in outbox.envelope)
             # Debezium names the schema after the first topic, and uses it for later topics, too.
             made = Schema(

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, Self
 import msgspec
 from pydantic import model_validator
 
+from waltap.base.cache import BoundedDict
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord, RecordUnfit
@@ -59,7 +60,9 @@ class HeaderToValue:
         for header, field in zip(properties.headers, properties.fields, strict=True):
             # The first of several fields for one header wins.
             self._fields.setdefault(header, tuple(field.split(".")))
-        self._known: dict[int, tuple[Schema, list[tuple[dict[Any, Schema | None], Schema]]]] = {}
+        self._known = BoundedDict[
+            int, tuple[Schema, list[tuple[dict[Any, Schema | None], Schema]]]
+        ](SCHEMAS_KEPT)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         """Return ``record`` with the new fields.
@@ -91,8 +94,6 @@ class HeaderToValue:
         asked = {entry.path: entry.schema for entry in entries}
         entry = self._known.get(id(schema))
         if entry is None:
-            if len(self._known) >= SCHEMAS_KEPT:
-                self._known.clear()
             entry = self._known[id(schema)] = schema, []
         # Debezium keeps the first schema that it builds, so an earlier one with all fields is used again.
         for has, made in entry[1]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from waltap.base.cache import BoundedDict
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
@@ -62,7 +63,7 @@ class JsonPayload:
         self._nulls, self._field_name = nulls, field_name
         # Python also reads NaN and Infinity, which are not JSON.
         self._decoder = json.JSONDecoder(parse_constant=_no_constant)
-        self._schemas: dict[Shape, Schema] = {}
+        self._schemas = BoundedDict[Shape, Schema](SHAPES_KEPT)
 
     def expanded(self, text: str, name: str | None) -> tuple[Schema, dict[str, Any]]:
         """Return schema and value of a JSON object.
@@ -80,8 +81,6 @@ class JsonPayload:
             raise NotExpanded("it is an array, which has no fields")
         shape = self._shape(name, document)
         assert shape is not None
-        if len(self._schemas) >= SHAPES_KEPT:
-            self._schemas.clear()
         schema = self._schema(shape)
         value: dict[str, Any] = _value(document, schema)
         return schema, value

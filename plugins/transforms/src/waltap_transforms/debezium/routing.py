@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import field_validator, model_validator
 
+from waltap.base.cache import BoundedDict
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap.changes.capture.name_adjustment import schema_namer
@@ -177,13 +178,11 @@ class _TopicReplacement:
     def __init__(self, regex: str, replacement: str) -> None:
         self._pattern = java_pattern(regex, ignore_case=False)
         self._template = java_replacement(replacement, self._pattern)
-        self._known: dict[str, str | None] = {}
+        self._known = BoundedDict[str, str | None](TOPICS_KEPT)
 
     def of(self, topic: str) -> str | None:
         """Return the new name, None if ``topic`` does not match."""
         if topic not in self._known:
-            if len(self._known) >= TOPICS_KEPT:
-                self._known.clear()
             matches = self._pattern.fullmatch(topic) is not None
             # Java tests the whole name but then replaces the first match, which may be shorter.
             found = self._pattern.sub(self._template, topic, count=1) if matches else None
