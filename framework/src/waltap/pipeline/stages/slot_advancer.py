@@ -68,9 +68,8 @@ class SlotAdvancer:
         """
         if self._delivery.unflushed_since is not None:
             return False
-        idle = [
-            self._idle(lane) for lane in self._lanes
-        ]  # each one advances, whatever the others do
+        # each one advances, whatever the others do
+        idle = [self._idle(lane) for lane in self._lanes]
         return all(idle)
 
     def _idle(self, lane: PartitionReader) -> bool:
