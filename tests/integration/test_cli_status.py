@@ -83,7 +83,7 @@ def test_status_tells_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> Non
     after = shop.json("status FILE --json")
     assert after["slot"]["lag_bytes"] > 10_000
     assert (after["offset"]["snapshot"], after["new_tables"]) == ("complete", [])
-    assert "nobody reads it" in shop.says("status FILE")
+    assert "no reader" in shop.says("status FILE")
     shop.database.execute("CREATE TABLE later (id int PRIMARY KEY)")
     assert shop.json("status FILE --json")["new_tables"] == ["public.later"]
     told = shop.says("status FILE")

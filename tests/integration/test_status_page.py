@@ -121,7 +121,7 @@ def test_it_follows_what_happens_and_shows_names_as_they_are(
                      " WHERE slot_name = %s", run.pipeline.slot)  # fmt: skip
     visit.until("!document.getElementById('failing').hidden")
     assert "WT-2" in visit.text("#fails")
-    assert "the run went on" in visit.text("#fails")
+    assert ", retried" in visit.text("#fails")
     assert visit.page.query_selector("#fails .remedy") is not None
     visit.until("document.title === 'p: streaming'")
     assert visit.page.query_selector("main img, main i:not(.bar i), main b b") is None

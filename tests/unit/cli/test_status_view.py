@@ -98,11 +98,11 @@ def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
     )  # fmt: skip
     for said in (
         "streaming for 90 s", "1,234 events", "2 h old", "768 bytes, the last change was 65 s old",
-        "server 0/400, received 0/300", "WT-2001 5 s ago, 3 times, the run went on: the link [broke]", "Mend it.",
-        "0/80, 128 bytes behind the sink, its last commit is 30 s old; 1 tables stand still: no [key]",
+        "server 0/400, received 0/300", "WT-2001 5 s ago, 3 times, retried: the link [broke]", "Mend it.",
+        "0/80, 128 bytes behind the sink, its last commit is 30 s old; 1 tables are suspended: no [key]",
         "5 inserts, 6 updates, 7 deletes; 3 s ago at 0/90", "public.b[x] c: added (text), 60 s ago",
         "4 events, 2 of them kept as dead letters", "waltap repair",
-        "500 rows of about 1,000", "1 tables read", "connected anew 2 times", "public.b[x]",
+        "500 rows of about 1,000", "1 tables read", "reconnected 2 times", "public.b[x]",
     ):  # fmt: skip
         assert said in told
 

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FileArgument",
+    "Json",
     "SetOption",
     "SinkOption",
     "SourceArgument",
+    "Yes",
     "any_sink",
     "at_rest",
     "connected",
     "overrides",
     "read",
+    "resolved",
 ]
 
 
@@ -78,6 +81,9 @@ SetOption = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="Set a property; may be given again."),
 ]
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
 
 def read(source: str) -> "RawProfile":
     """Return the profile in a file, or the one a database's URI stands for.
@@ -105,6 +111,21 @@ def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
 
     host, raw = Host(), read(source)
     return resolve(raw, host, overrides=overrides(raw, set_), at_rest=True), host
+
+
+def resolved(
+    source: str, set_: list[str] | None, sink: str | None = None
+) -> "tuple[Profile, Host, RawProfile]":
+    """Return the profile for a command that writes nowhere; it need not have a sink.
+
+    Raises: ConfigurationError.
+    """
+    from waltap.config.resolve import resolve
+    from waltap.plugins.host import Host
+
+    host, raw = Host(), read(source)
+    used = any_sink(raw, sink)
+    return resolve(raw, host, sink=used, overrides=overrides(raw, set_)), host, raw
 
 
 def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:

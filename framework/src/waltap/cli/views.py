@@ -1,36 +1,41 @@
-"""What ``waltap status`` and ``waltap top`` draw, of documents as `/api/status` has them."""
+"""Render tables, facts and the status of pipelines for terminals.
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+Status documents have the form of ``/api/status``.
+"""
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-from waltap.base.text import FORESEEN_S, ago, full_in, printable_lines, size
+from waltap.base.text import FORESEEN_S, ago, full_in, printable, printable_lines, size
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+__all__ = ["Cell", "SafeConsole", "at_rest_view", "facts", "overview", "run_view", "table"]
 
-    from rich.console import RenderableType
-    from rich.table import Table
+Cell = str | Text
+Row = tuple[str, Cell]
 
-__all__ = [
-    "SafeConsole",
-    "overview",
-    "run_view",
-]
-
-
-# A console on which text of others drives nothing.
+COLOURS = {"streaming": "green", "snapshot": "green", "failed": "red", "stopped": "dim"}
+# Longer lists of names, failures and tables do not fit on a screen.
+NAMED = 12
+FAILURES = 3
+BUSY = 5
 
 
 class SafeConsole(Console):
-    """Colours and bars are segments of their own; what is text in a segment is only text."""
+    """A console that escapes unprintable characters of all texts.
+
+    Colours and cursor movements are segments of their own, so they pass.
+    """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render, with what is not printable escaped."""
+        """Render the segments."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -38,37 +43,56 @@ class SafeConsole(Console):
                 yield Segment(printable_lines(segment.text), segment.style)
 
 
-COLOURS = {"streaming": "green", "snapshot": "green", "failed": "red", "stopped": "dim"}
-NAMED = 12
-FAILURES = 3
-BUSY = 5
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    title: str = "",
+    right: Iterable[str] = (),
+    styles: Sequence[str] = (),
+) -> Table:
+    """Return a table; a cell that is a plain string has no markup.
+
+    Columns of ``right`` contain numbers. ``styles`` are those of the rows.
+    """
+    made = Table(
+        title=Text(printable(title), "bold") if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    numbers = set(right)
+    for head in heads:
+        made.add_column(head, justify="right" if head in numbers else "left", overflow="fold")
+    for number, row in enumerate(rows):
+        cells = (Text(cell) if isinstance(cell, str) else cell for cell in row)
+        made.add_row(*cells, style=styles[number] if styles else None)
+    return made
 
 
-def run_view(run: dict[str, Any]) -> "RenderableType":
-    """Return what a running pipeline says of itself, as a table of names and values."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=escape(run["pipeline"]), box=box.SIMPLE, show_header=False)
-    for name, value in _rows(run):
-        table.add_row(name, value)
-    return table
+def facts(rows: Iterable[Row], *, title: str = "") -> Table:
+    """Return names and values below each other."""
+    made = Table(title=Text(printable(title)) if title else None, box=box.SIMPLE, show_header=False)
+    for name, value in rows:
+        made.add_row(name, Text(value) if isinstance(value, str) else value)
+    return made
 
 
-def overview(reports: "Sequence[dict[str, Any]]", order: str = "name") -> "Table":
-    """Return a line for each pipeline, of what `waltap.cli.commands.status.report` gives.
-    ``order``: name, lag, rate or state."""
-    from rich import box
-    from rich.table import Table
+# --- many pipelines ----------------------------------------------------------------------------------
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("pipeline", "state", "events/s", "behind", "late", "WAL kept", "slot", "events"):
-        right = name in {"events/s", "behind", "late", "WAL kept", "events"}
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "state")
-    for each in sorted(reports, key=lambda found: _rank(found, order)):
-        table.add_row(*_line(each))
-    return table
+HEADS = ("pipeline", "state", "events/s", "behind", "late", "WAL kept", "slot", "events")
+
+
+def overview(reports: Sequence[dict[str, Any]], order: str = "name") -> Table:
+    """Return one line for each report of a pipeline.
+
+    ``order``: name, lag, rate or state.
+    """
+    lines = (_line(each) for each in sorted(reports, key=lambda found: _rank(found, order)))
+    made = table(HEADS, lines, right=("events/s", "behind", "late", "WAL kept", "events"))
+    for column in made.columns:
+        # A problem in the place of the state may be long.
+        column.no_wrap = column.header != "state"
+    return made
 
 
 def _rank(report: dict[str, Any], order: str) -> tuple[Any, ...]:
@@ -81,13 +105,12 @@ def _rank(report: dict[str, Any], order: str) -> tuple[Any, ...]:
     return False, -(value or 0), name
 
 
-def _line(report: dict[str, Any]) -> list[str]:
-    from rich.markup import escape
-
-    run, name = report["run"], escape(report["pipeline"])
+def _line(report: dict[str, Any]) -> list[Cell]:
+    run, name = report["run"], report["pipeline"]
     if run is None:
-        why = escape(report["problem"]) or "not running"
-        return [name, f"[{'red' if report['problem'] else 'dim'}]{why}[/]", *[""] * 6]
+        problem = report["problem"]
+        state = Text(problem, "red") if problem else Text("not running", "dim")
+        return [name, state, *[""] * 6]
     slot = run.get("slot") or {}
     late = max((p["lag_ms"] for p in run["partitions"] if p["lag_ms"] is not None), default=None)
     return [
@@ -102,165 +125,163 @@ def _line(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def _rows(run: dict[str, Any]) -> "list[tuple[str, str]]":
+# --- one pipeline ------------------------------------------------------------------------------------
+
+
+def run_view(run: dict[str, Any]) -> Table:
+    """Return the status of a running pipeline."""
+    return facts(_rows(run), title=run["pipeline"])
+
+
+def _rows(run: dict[str, Any]) -> Iterator[Row]:
     now = run["at_ms"]
-    done = (
-        f"{run['events']:,} events, {run['snapshot_rows']:,} of them of snapshots, in "
-        f"{run['transactions']:,} transactions; {ago(now - run['started_ms'])} old"
-    )
-    rates = ", ".join(f"{rate:,.0f}/s over {s} s" for s, rate in run["events_per_second"])
-    return [
-        ("state", f"{_state(run)} for {ago(now - run['state_since_ms'])}{_because(run)}"),
-        ("this run", done),
-        ("rates", rates),
-        *(row for each in run["partitions"] for row in _partition_rows(each)),
-        *(_onward_row(each) for each in run["onward"]),
-        *_slot_rows(run.get("slot")),
-        *_trouble_rows(run),
-        *_table_rows(run),
-    ]
-
-
-def _because(run: dict[str, Any]) -> str:
-    """Return what a pipeline that connects anew failed with last."""
-    from rich.markup import escape
-
+    state = Text.assemble(_state(run), f" for {ago(now - run['state_since_ms'])}")
     failure = run.get("last_failure")
-    if run["state"] != "reconnecting" or failure is None:
-        return ""
-    return f": {failure['code']} {escape(failure['problem'])}"
+    if run["state"] == "reconnecting" and failure is not None:
+        state.append(f": {failure['code']} {failure['problem']}")
+    yield "state", state
+    yield (
+        "this run",
+        (
+            f"{run['events']:,} events, {run['snapshot_rows']:,} of them of snapshots, in "
+            f"{run['transactions']:,} transactions; {ago(now - run['started_ms'])} old"
+        ),
+    )
+    rates = (f"{rate:,.0f}/s over {seconds} s" for seconds, rate in run["events_per_second"])
+    yield "rates", ", ".join(rates)
+    for each in run["partitions"]:
+        yield from _partition_rows(each)
+    for each in run["onward"]:
+        yield _downstream_row(each)
+    if run.get("slot") is not None:
+        yield from _slot_rows(run["slot"])
+    yield from _trouble_rows(run)
+    yield from _table_rows(run)
 
 
-def _partition_rows(partition: dict[str, Any]) -> "list[tuple[str, str]]":
-    from rich.markup import escape
-
-    label = f" of {escape(partition['name'])}" if partition["name"] else ""
+def _partition_rows(partition: dict[str, Any]) -> Iterator[Row]:
+    label = f" of {partition['name']}" if partition["name"] else ""
     lag_ms = partition["lag_ms"]
     late = "" if lag_ms is None else f", the last change was {ago(lag_ms)} old"
-    way = (
-        f"server {partition['server'] or '?'}, received {partition['received']}, at the sink "
-        f"{partition['written']}, durable {partition['durable']}, confirmed {partition['confirmed']}"
+    yield f"lag{label}", f"{size(partition['lag_bytes'])}{late}"
+    yield (
+        f"positions{label}",
+        (
+            f"server {partition['server'] or '?'}, received {partition['received']}, at the sink "
+            f"{partition['written']}, durable {partition['durable']}, confirmed {partition['confirmed']}"
+        ),
     )
-    return [(f"lag{label}", f"{size(partition['lag_bytes'])}{late}"), (f"positions{label}", way)]
 
 
-def _trouble_rows(run: dict[str, Any]) -> "list[tuple[str, str]]":
-    from rich.markup import escape
+def _downstream_row(stage: dict[str, Any]) -> Row:
+    behind = "has everything" if stage["current"] else f"{size(stage['lag_bytes'])} behind the sink"
+    text = f"{stage['lsn'] or 'nothing yet'}, {behind}"
+    if stage["lag_ms"]:
+        text += f", its last commit is {ago(stage['lag_ms'])} old"
+    suspended = [each for each in stage["tables"] if each["failed"]]
+    if suspended:
+        text += f"; {len(suspended):,} tables are suspended: {suspended[0]['failed']}"
+    if stage["problem"]:
+        text += f"; {stage['problem']}"
+    return stage["stage"], Text(text, "yellow" if suspended or stage["problem"] else "")
 
-    found = []
+
+def _slot_rows(slot: dict[str, Any]) -> Iterator[Row]:
+    yield "slot", Text.assemble(f"{slot['name']}: ", _health(slot))
+    limit = ""
+    if slot["limit_bytes"] is not None:
+        named = {"budget": "waltap.wal.budget", "slot": "max_slot_wal_keep_size"}
+        kind = named.get(slot["limit_kind"], slot["limit_kind"])
+        limit = f" of {size(slot['limit_bytes'])}{f' ({kind})' if kind else ''}"
+    yield "WAL kept", f"{size(slot['retained_bytes'])}{limit} {slot['wal_status']}"
+    if slot["stalled_seconds_left"] is not None:
+        yield "if it stalls", full_in(slot["stalled_seconds_left"])
+    if slot["action"]:
+        yield "slot guardian", Text(slot["action"], "yellow")
+    if slot["orphans"]:
+        names = Text(", ".join(slot["orphans"]), "yellow")
+        yield "orphans", Text.assemble(names, ": no process reads them")
+
+
+def _trouble_rows(run: dict[str, Any]) -> Iterator[Row]:
+    now = run["at_ms"]
     if run["queued_events"] or run["held_bytes"] or run["open_transactions"]:
-        held = f"{size(run['held_bytes'])}, {size(run['spilled_bytes'])} of it in files"
-        hand = f"{run['queued_events']:,} gathered, {run['open_transactions']:,} open transactions"
-        found.append(("in hand", f"{hand} with {held}"))
-    if run["reconnects"] or run["batch_retries"]:
-        tries = (
-            f"connected anew {run['reconnects']:,} times, batches again {run['batch_retries']:,}"
+        yield (
+            "buffered",
+            (
+                f"{run['queued_events']:,} events, {run['open_transactions']:,} open transactions with "
+                f"{size(run['held_bytes'])}, {size(run['spilled_bytes'])} of it in files"
+            ),
         )
-        found.append(("tries", tries))
+    if run["reconnects"] or run["batch_retries"]:
+        yield (
+            "retries",
+            f"reconnected {run['reconnects']:,} times, repeated {run['batch_retries']:,} batches",
+        )
     if run["left_out"] or run["dead_letters"]:
         left = f"{run['left_out']:,} events, {run['dead_letters']:,} of them kept as dead letters"
-        found.append(("left out", f"[yellow]{left}[/]"))
+        yield "left out", Text(left, "yellow")
     if run["open_gaps"]:
-        found.append(("open gaps", f"[red]{run['open_gaps']:,}[/]: waltap repair closes them"))
+        gaps = Text(f"{run['open_gaps']:,}", "red")
+        yield "open gaps", Text.assemble(gaps, ": waltap repair closes them")
     for failure in run["failures"][:FAILURES] or filter(None, [run["last_failure"]]):
         often = f", {failure['times']:,} times" if failure["times"] > 1 else ""
-        went_on = ", the run went on" if failure["retried"] else ""
-        when = f"{ago(run['at_ms'] - failure['at_ms'])} ago{often}{went_on}"
-        what = f"{failure['code']} {when}: {failure['problem']}"
-        found.append(("failure", f"[yellow]{escape(what)}[/]"))
+        retried = ", retried" if failure["retried"] else ""
+        when = f"{ago(now - failure['at_ms'])} ago{often}{retried}"
+        yield "failure", Text(f"{failure['code']} {when}: {failure['problem']}", "yellow")
         if failure["remedy"]:
-            found.append(("", f"[dim]{escape(failure['remedy'])}[/]"))
+            yield "", Text(failure["remedy"], "dim")
     for change in run["schema_changes"][:FAILURES]:
-        when = ago(run["at_ms"] - change["at_ms"])
-        found.append(("schema change", escape(f"{change['table']} {change['what']}, {when} ago")))
-    return found
+        when = ago(now - change["at_ms"])
+        yield "schema change", f"{change['table']} {change['what']}, {when} ago"
 
 
-def _onward_row(stage: dict[str, Any]) -> tuple[str, str]:
-    from rich.markup import escape
-
-    behind = "has everything" if stage["current"] else f"{size(stage['lag_bytes'])} behind the sink"
-    late = f", its last commit is {ago(stage['lag_ms'])} old" if stage["lag_ms"] else ""
-    stopped = [each for each in stage["tables"] if each["failed"]]
-    stands = f"; {len(stopped):,} tables stand still: {stopped[0]['failed']}" if stopped else ""
-    problem = f"; {stage['problem']}" if stage["problem"] else ""
-    text = f"{stage['lsn'] or 'nothing yet'}, {behind}{late}"
-    colour = "yellow" if stopped or problem else ""
-    told = escape(f"{text}{stands}{problem}")
-    return escape(stage["stage"]), f"[{colour}]{told}[/]" if colour else told
-
-
-def _table_rows(run: dict[str, Any]) -> "list[tuple[str, str]]":
-    from rich.markup import escape
-
-    found = []
-    for table in run["snapshot"]:
-        if not table["complete"]:
-            whole = "" if table["estimate"] is None else f" of about {table['estimate']:,}"
-            found.append((f"reads {escape(table['table'])}", f"{table['rows']:,} rows{whole}"))
-    run_of = run["snapshot_run"]
-    if run_of and run_of["state"] in {"running", "paused"}:
+def _table_rows(run: dict[str, Any]) -> Iterator[Row]:
+    for each in run["snapshot"]:
+        if not each["complete"]:
+            whole = "" if each["estimate"] is None else f" of about {each['estimate']:,}"
+            yield f"reads {each['table']}", f"{each['rows']:,} rows{whole}"
+    snapshot = run["snapshot_run"]
+    if snapshot and snapshot["state"] in {"running", "paused"}:
         waits = run["incremental"]["queued"] if run["incremental"] else 0
         more = f", {waits:,} tables wait" if waits else ""
-        seconds = ago(run_of["seconds"] * 1000)
-        found.append((f"{run_of['kind']} snapshot", f"{run_of['state']} for {seconds}{more}"))
-    read = sum(table["complete"] for table in run["snapshot"])
+        spent = ago(snapshot["seconds"] * 1000)
+        yield f"{snapshot['kind']} snapshot", f"{snapshot['state']} for {spent}{more}"
+    read = sum(each["complete"] for each in run["snapshot"])
     if read:
-        found.append(("snapshot", f"{read:,} tables read"))
+        yield "snapshot", f"{read:,} tables read"
     busiest = sorted(run["tables"], key=lambda each: each["committed_ms"], reverse=True)
     for each in busiest[:BUSY]:
         if each["committed_ms"]:
-            counts = (
-                f"{each['creates']:,} inserts, {each['updates']:,} updates, "
-                f"{each['deletes']:,} deletes; {ago(run['at_ms'] - each['committed_ms'])} ago at "
-                f"{each['commit_lsn']}"
+            yield (
+                each["table"],
+                (
+                    f"{each['creates']:,} inserts, {each['updates']:,} updates, "
+                    f"{each['deletes']:,} deletes; {ago(run['at_ms'] - each['committed_ms'])} ago at "
+                    f"{each['commit_lsn']}"
+                ),
             )
-            found.append((escape(each["table"]), counts))
-    return [*found, ("tables", _names(run["captured_tables"]))]
+    names = run["captured_tables"]
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    yield "tables", f"{len(names):,}: {', '.join(names[:NAMED])}{more}" if names else "0"
 
 
-def _slot_rows(slot: dict[str, Any] | None) -> "list[tuple[str, str]]":
-    from rich.markup import escape
-
-    if slot is None:
-        return []
-    limit = "" if slot["limit_bytes"] is None else f" of {size(slot['limit_bytes'])}"
-    of = {"": "", "budget": " (waltap.wal.budget)", "slot": " (max_slot_wal_keep_size)"}
-    kind = of.get(slot["limit_kind"], f" ({slot['limit_kind']})") if limit else ""
-    stalled = slot["stalled_seconds_left"]
-    rows = [
-        ("slot", f"{escape(slot['name'])}: {_health(slot)}"),
-        ("WAL kept", f"{size(slot['retained_bytes'])}{limit}{kind} {slot['wal_status']}"),
-    ]
-    if stalled is not None:
-        rows.append(("if it stalls", full_in(stalled)))
-    if slot["action"]:
-        rows.append(("guardian", f"[yellow]{escape(slot['action'])}[/]"))
-    if slot["orphans"]:
-        rows.append(
-            ("orphans", f"[yellow]{escape(', '.join(slot['orphans']))}[/]: nobody reads them")
-        )
-    return rows
-
-
-def _health(slot: dict[str, Any]) -> str:
+def _health(slot: dict[str, Any]) -> Text:
     """Return the forecast in words."""
-    from rich.markup import escape
-
     if slot["invalidation"]:
-        return f"[red]lost: {escape(slot['invalidation'])}[/]"
+        return Text(f"lost: {slot['invalidation']}", "red")
     left = slot["seconds_left"]
     if left is not None:
-        colour = "red" if left < 3600 else "yellow"
-        return full_in(left) if left > FORESEEN_S else f"[{colour}]{full_in(left)}[/]"
+        colour = "" if left > FORESEEN_S else "red" if left < 3600 else "yellow"
+        return Text(full_in(left), colour)
     if slot["limit_bytes"] is None:
-        return "no limit known"
+        return Text("no limit known")
     share = slot["retained_bytes"] / slot["limit_bytes"] if slot["limit_bytes"] > 0 else 1.0
-    return f"{share:.0%} used"
+    return Text(f"{share:.0%} used")
 
 
-def _state(run: dict[str, Any]) -> str:
-    return f"[{COLOURS.get(run['state'], 'yellow')}]{run['state']}[/]"
+def _state(run: dict[str, Any]) -> Text:
+    return Text(run["state"], COLOURS.get(run["state"], "yellow"))
 
 
 def _rate(run: dict[str, Any]) -> float:
@@ -273,9 +294,32 @@ def _behind(run: dict[str, Any]) -> int | None:
     )
 
 
-def _names(tables: list[str]) -> str:
-    from rich.markup import escape
+# --- a pipeline that does not run --------------------------------------------------------------------
 
-    more = len(tables) - NAMED
-    shown = ", ".join(tables[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
-    return f"{len(tables):,}: {escape(shown)}" if tables else "0"
+
+def at_rest_view(document: dict[str, Any]) -> Table:
+    """Return the stored offset and the slot of a pipeline."""
+    return facts(_rows_at_rest(document), title=document["pipeline"])
+
+
+def _rows_at_rest(document: dict[str, Any]) -> Iterator[Row]:
+    offset, slot = document["offset"], document["slot"]
+    if offset is None:
+        begins = ": the next run begins as snapshot.mode says" if document["resumable"] else ""
+        yield "offset", f"none stored{begins}"
+    else:
+        yield "offset", f"{offset['position']}, snapshot {offset['snapshot']}"
+    if slot is None:
+        yield "slot", "none"
+    else:
+        reader = f"read by process {slot['reader_pid']}" if slot["reader_pid"] else "no reader"
+        yield "slot", f"{slot['name']} ({slot['decoder']}), {reader}"
+        yield "confirmed", f"{slot['confirmed']} of {slot['server']}"
+        yield "lag", size(slot["lag_bytes"])
+        yield "WAL kept", f"{size(slot['retained_bytes'])} {slot['wal_status']}"
+    if document["new_tables"]:
+        yield "new tables", ", ".join(document["new_tables"])
+    if document["orphans"]:
+        names = Text(", ".join(document["orphans"]), "yellow")
+        more = ": slots without a reader; waltap slot list FILE --orphans"
+        yield "orphans", Text.assemble(names, more)

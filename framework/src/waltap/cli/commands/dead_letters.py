@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltap.base.text import printable
-from waltap.cli.profile_source import FileArgument, SetOption, at_rest, overrides, read
+from waltap.cli.profile_source import FileArgument, Json, SetOption, Yes, at_rest, overrides, read
 from waltap.cli.terminal import confirm, echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
@@ -27,8 +27,6 @@ LONGEST_S = 3600.0
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]…", help="Letters; without any, all.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 dead_letters = typer.Typer(
     add_completion=False,

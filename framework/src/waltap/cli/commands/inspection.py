@@ -1,24 +1,27 @@
-"""``waltap plan``: what a start would make, read and deliver. Nothing is changed."""
+"""Look at a profile and its database without a change (``doctor``, ``explain``, ``plan``)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.base.text import printable
+from waltap.base.text import ago, duration, printable, size
 from waltap.cli.profile_source import (
+    Json,
     SetOption,
     SinkOption,
     SourceArgument,
     any_sink,
+    connected,
     overrides,
     read,
+    resolved,
 )
-from waltap.cli.terminal import echo
-from waltap.errors import WaltapError
+from waltap.cli.terminal import answers, echo
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem, WaltapError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,15 +34,7 @@ if TYPE_CHECKING:
     from waltap.ports.offsets.offset import Offset
     from waltap.ports.source.connector import Connector, PlannedTable, PreflightCheck, SetupPlan
 
-__all__ = [
-    "doctor",
-    "explain",
-    "plan",
-]
-
-
-# ``waltap explain``: every property of a profile with its value, where it comes from, its
-# meaning.
+__all__ = ["doctor", "explain", "plan"]
 
 
 def explain(
@@ -49,7 +44,7 @@ def explain(
     given: Annotated[
         bool, typer.Option("--given", help="Leave out properties that have their default.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     code: Annotated[
         str | None,
         typer.Option(
@@ -70,10 +65,8 @@ def explain(
     raw = read(source)
     used = any_sink(raw, sink)
     if code is not None:
-        settings = {
-            "publication.keyless.tables": "publish"
-        }  # no table is refused: none is published
-        settings |= overrides(raw, set_)
+        # A table is published only by a run, so none is refused for its missing key.
+        settings = {"publication.keyless.tables": "publish", **overrides(raw, set_)}
         _print_code(resolve(raw, Host(), sink=used, overrides=settings), code)
         return
     found = survey(raw, Host(), sink=used, overrides=overrides(raw, set_))
@@ -102,79 +95,74 @@ def explain(
 
 
 def _print_explained(found: "ProfileValidation", rows: "list[ExplainedProperty]") -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from waltap.cli.terminal import answers
+    from waltap.cli.views import table
 
     console = answers()
     way = [found.chosen.get(kind, "?") for kind in ("connector", "decoder", "format", "sink")]
-    console.print(f"[bold]{escape(found.name)}[/]: {escape(' → '.join(way))}")
+    console.print(found.name, style="bold", end="", markup=False)
+    console.print(f": {' → '.join(way)}", markup=False)
+    heads = ("property", "value", "from", "meaning")
     for component, entries in groupby(rows, key=lambda entry: entry.component):
-        table = Table(
-            title=component, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
-        )
-        for heading in ("property", "value", "from", "meaning"):
-            table.add_column(heading, overflow="fold")
-        for entry in entries:
-            unit = f" {entry.declaration.unit}" if entry.declaration.unit and entry.value else ""
-            cells = (entry.name, entry.value + unit, entry.origin, entry.declaration.summary)
-            style = "dim" if entry.origin == "default" else None
-            table.add_row(*map(escape, cells), style=style)
-        console.print(table)
+        listed = list(entries)
+        cells = [(e.name, _value(e), e.origin, e.declaration.summary) for e in listed]
+        styles = ["dim" if e.origin == "default" else "" for e in listed]
+        console.print(table(heads, cells, title=component, styles=styles))
     if found.ignored:
         console.print("Accepted, and without effect in waltap:")
         for name in found.ignored:
             console.print(f"  {name}: {found.reasons[name]}", markup=False)
     for warning in found.warnings:
-        console.print(f"[yellow]warning:[/] {escape(warning)}")
+        console.print("[yellow]warning:[/]", end=" ")
+        console.print(warning, markup=False)
 
 
-def _print_code(profile: "Profile", table: str) -> None:
-    """Print what decoder and format generate for a table, as Python that can be read by itself."""
+def _value(entry: "ExplainedProperty") -> str:
+    """Return a value with its unit; large sizes and times also in larger units."""
+    unit = entry.declaration.unit
+    if not unit or not entry.value:
+        return entry.value
+    text = f"{entry.value} {unit}"
+    if unit in LARGER and entry.value.isdigit() and int(entry.value) >= 10_000:
+        text += f" ({LARGER[unit](int(entry.value))})"
+    return text
+
+
+LARGER = {"bytes": size, "ms": ago, "s": duration}
+
+
+def _print_code(profile: "Profile", name: str) -> None:
+    """Print the code that decoder and format generate for a table."""
     from waltap.base.generated import sources
     from waltap.changes.decode.relation import name_parts
-    from waltap.cli.profile_source import connected
-    from waltap.errors import ConfigurationError, PropertyProblem
     from waltap.plugins.host import Host
 
-    parts = name_parts(table) or []
+    parts = name_parts(name) or []
     with connected(profile, Host()) as (connector, stages):
         relation = connector.catalogue.relation(*parts) if len(parts) == 2 else None
         if relation is None:
-            raise ConfigurationError(
-                [
-                    PropertyProblem(
-                        "--code",
-                        f"finds no table {table!r}",
-                        allowed="schema.table, e.g. public.orders",
-                    )
-                ],
-                origin="the command line",
-            )
+            allowed = "schema.table, e.g. public.orders"
+            problem = PropertyProblem("--code", f"finds no table {name!r}", allowed=allowed)
+            raise ConfigurationError([problem], origin=COMMAND_LINE)
         decoder = connector.decoder()
         if decoder is not None:
             decoder.prepare(relation)
         for each in stages.formats:
             each.prepare(relation)
         found = list(sources())
-    for name, text in found:
-        echo(f"# {name}\n{text}")
+    for title, text in found:
+        echo(f"# {title}\n{text}")
     if not found:
         echo("Nothing is generated for this table by this decoder and sink.", err=True)
 
 
-# ``waltap doctor``: looks at the database before a start and says what fixes what it finds.
-
-MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
+COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 def doctor(
     source: SourceArgument,
     sink: SinkOption = None,
     set_: SetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Go through the checks that `waltap run` goes through before it makes anything, and change nothing.
 
@@ -182,7 +170,11 @@ def doctor(
     """
     found = _checks(source, sink, set_)
     if as_json:
-        echo(json.dumps([_check_document(check) for check in found], indent=2))
+        document = [
+            _check_document(check) | ({} if check.error is None else {"code": check.error.code})
+            for check in found
+        ]
+        echo(json.dumps(document, indent=2))
     else:
         _print_checks(found)
     if any(check.verdict == "error" for check in found):
@@ -190,15 +182,10 @@ def doctor(
 
 
 def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[PreflightCheck]":
-    from waltap.cli.profile_source import connected
-    from waltap.config.resolve import resolve
-    from waltap.errors import ConfigurationError
     from waltap.pipeline.setup.preflight import checks
-    from waltap.plugins.host import Host
     from waltap.ports.source.connector import PreflightCheck
 
-    host, raw = Host(), read(source)
-    profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=overrides(raw, set_))
+    profile, host, raw = resolved(source, set_, sink)
     with connected(profile, host) as (connector, stages):
         found = checks(stages, connector, locked=False)
     try:
@@ -216,31 +203,27 @@ def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[Pref
 
 
 def _check_document(check: "PreflightCheck") -> dict[str, str]:
-    document = {
+    return {
         "name": check.name,
         "verdict": check.verdict,
         "found": check.found,
         "remedy": check.remedy,
     }
-    return document if check.error is None else {**document, "code": check.error.code}
 
 
 def _print_checks(checks: "list[PreflightCheck]") -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    from waltap.cli.terminal import answers
+    from waltap.cli.views import table
 
-    table = Table("", "check", "found", box=box.SIMPLE_HEAD)
-    table.columns[2].overflow = "fold"
+    rows = []
     for check in checks:
-        found = escape(check.found)
+        found = Text(check.found)
         if check.remedy and check.verdict != "ok":
-            found += f"\n[cyan]→ {escape(check.remedy)}[/]"
-        table.add_row(MARKS.get(check.verdict, check.verdict), escape(check.name), found)
+            found.append(f"\n→ {check.remedy}", "cyan")
+        rows.append((Text(check.verdict, COLOURS.get(check.verdict, "")), check.name, found))
     console = answers()
-    console.print(table)
+    console.print(table(("", "check", "found"), rows))
     errors = sum(check.verdict == "error" for check in checks)
     warnings = sum(check.verdict == "warning" for check in checks)
     warned = f"{warnings} warning{'' if warnings == 1 else 's'}"
@@ -249,9 +232,6 @@ def _print_checks(checks: "list[PreflightCheck]") -> None:
         console.print(f"[red]{wrong} to fix before waltap can run[/], {warned}")
     else:
         console.print(f"[green]ready to run[/], {warned}")
-
-
-UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 def plan(
@@ -276,14 +256,10 @@ def plan(
 
     It connects and looks; it changes nothing. Exit code 1 when a start would be refused as things are.
     """
-    from waltap.cli.profile_source import connected
-    from waltap.config.resolve import resolve
     from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
     from waltap.pipeline.setup.preflight import checks
-    from waltap.plugins.host import Host
 
-    host, raw = Host(), read(source)
-    profile = resolve(raw, host, sink=any_sink(raw, sink), overrides=overrides(raw, set_))
+    profile, host, _ = resolved(source, set_, sink)
     with connected(profile, host) as (connector, stages):
         found = [each for each in checks(stages, connector, locked=False) if each.verdict != "ok"]
         plan = asked_of_the_stored_offset(
@@ -302,7 +278,7 @@ def plan(
 
 
 def _planned(connector: "Connector", offset: "Offset | None") -> "SetupPlan | WaltapError":
-    """Return what a start would make, or why there would be none."""
+    """Return the plan of a start, or the error that would end it."""
     try:
         return connector.plan(offset)
     except WaltapError as error:
@@ -322,8 +298,11 @@ def _sql(plan: "SetupPlan") -> Iterator[str]:
 
 
 def _columns(table: "PlannedTable", types: "TypeRegistry") -> Iterator[tuple[str, str, str, str]]:
-    """Yield name, type, Connect schema (of JSON and Avro) and Arrow type (of the change log and of Spark
-    tables) of each column; an empty schema is of one that is left out."""
+    """Yield the name, type, Connect schema and Arrow type of each column.
+
+    JSON and Avro have the Connect schema, "" for an omitted column; the change log and Spark tables have
+    the Arrow type.
+    """
     from waltap.changes.arrow.column import strings
     from waltap.changes.mapping.type_reference import schema_text
 
@@ -338,13 +317,13 @@ def _columns(table: "PlannedTable", types: "TypeRegistry") -> Iterator[tuple[str
 
 
 def _before(table: "PlannedTable", stages: "PipelineStages") -> str:
-    """Say what events of updates and deletes tell of the row as it was."""
+    """Return the replica identity and the old values in updates and deletes."""
     identity = stages.relations.identity(table.relation)
     return f"{identity.name.upper()}: {identity.before}"
 
 
 def _kept(table: "PlannedTable", stages: "PipelineStages") -> str:
-    """Say what the sinks make of a table, "" where they make the same of all."""
+    """Return the form in which sinks keep a table, "" for one form of all tables."""
     profile = stages.profile
     sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
     told = (
@@ -361,10 +340,7 @@ def _plan_document(
         "statements": plan.statements,
         "by_others": plan.by_others,
         "slot": plan.slot,
-        "problems": [
-            {"name": each.name, "verdict": each.verdict, "found": each.found, "remedy": each.remedy}
-            for each in found
-        ],
+        "problems": [_check_document(check) for check in found],
         "snapshot": {"rows": rows, "seconds": round(rows / rate, 1)},
         "tables": [
             {
@@ -393,77 +369,53 @@ def _print_plan(
     *,
     types_too: bool,
 ) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from waltap.cli.terminal import answers
+    from waltap.cli.views import table
 
     console = answers()
     for check in found:
-        _say(console, f"{check.verdict}: {check.name}: {check.found}", check.remedy)
-    made = [*plan.statements, *((plan.slot,) if plan.slot else ())]
-    _listed(console, "To be run by others before", plan.by_others)
-    _listed(console, "The start makes", made or ("nothing",))
+        remedy = [f"  → {check.remedy}"] if check.remedy else []
+        _print_lines(console, [f"{check.verdict}: {check.name}: {check.found}", *remedy])
+    made = [*plan.statements, *((plan.slot,) if plan.slot else ())] or ["nothing"]
+    for title, statements in (
+        ("To be run by others before", plan.by_others),
+        ("The start makes", made),
+    ):
+        if statements:
+            console.print(f"{title}:", style="bold")
+            _print_lines(console, (f"  {each}" for each in statements))
     kept = [_kept(each, stages) for each in plan.tables]
     more = ["kept as"] if any(kept) else []
-    shown = Table("table", "key", "rows", "size", "read", "before", *more, box=box.SIMPLE_HEAD)
-    for each, told in zip(plan.tables, kept, strict=True):
-        shown.add_row(
+    rows = [
+        (
             each.relation.name,
             ", ".join(each.relation.primary_key or ()),
             "" if each.rows is None else f"{each.rows:,}",
-            "" if each.bytes is None else _size(each.bytes),
+            "" if each.bytes is None else size(each.bytes),
             "yes" if each.read else "",
             _before(each, stages),
-            *([told] if more else []),
+            *([form] if more else []),
         )
-    console.print(shown)
+        for each, form in zip(plan.tables, kept, strict=True)
+    ]
+    console.print(table(("table", "key", "rows", "size", "read", "before", *more), rows))
     read_ = [each for each in plan.tables if each.read]
-    rows = sum(each.rows or 0 for each in read_)
     if read_:
-        size = _size(sum(each.bytes or 0 for each in read_))
+        count = sum(each.rows or 0 for each in read_)
         console.print(
-            f"Snapshot: {len(read_)} table{'s' if len(read_) > 1 else ''}, about {rows:,} rows, {size}; "
-            f"about {_duration(rows / rate)} at {rate:,} rows a second"
+            f"Snapshot: {len(read_)} table{'s' if len(read_) > 1 else ''}, about {count:,} rows, "
+            f"{size(sum(each.bytes or 0 for each in read_))}; about {duration(max(1, count / rate))} at "
+            f"{rate:,} rows a second"
         )
     for each in plan.tables if types_too else ():
-        columns = Table(
-            "column",
-            "type",
-            "JSON and Avro",
-            "Arrow",
-            title=each.relation.name,
-            box=box.SIMPLE_HEAD,
-        )
-        for name, of_type, schema, arrow in _columns(each, stages.types):
-            columns.add_row(name, of_type, schema or "left out", arrow)
-        console.print(columns)
+        columns = [
+            (name, of_type, schema or "left out", arrow)
+            for name, of_type, schema, arrow in _columns(each, stages.types)
+        ]
+        heads = ("column", "type", "JSON and Avro", "Arrow")
+        console.print(table(heads, columns, title=each.relation.name))
 
 
-def _listed(console: "Console", title: str, statements: "tuple[str, ...] | list[str]") -> None:
-    if statements:
-        console.print(f"{title}:", style="bold")
-        for each in statements:
-            console.print(
-                f"  {printable(str(each))}", markup=False, highlight=False, soft_wrap=True
-            )
-
-
-def _say(console: "Console", line: str, remedy: str) -> None:
-    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
-    if remedy:
-        console.print(f"  → {printable(remedy)}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _size(size: float) -> str:
-    unit = 0
-    while size >= 1024 and unit < len(UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:,.0f} {UNITS[unit]}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    minutes = seconds / 60
-    return f"{minutes:,.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"
+def _print_lines(console: "Console", lines: Iterable[str]) -> None:
+    # Statements are copied from a terminal, so no line is broken.
+    for line in lines:
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

@@ -8,14 +8,7 @@ import msgspec
 import typer
 
 from waltap.base.text import size
-from waltap.cli.profile_source import (
-    FileArgument,
-    SetOption,
-    any_sink,
-    at_rest,
-    overrides,
-    read,
-)
+from waltap.cli.profile_source import FileArgument, SetOption, Yes, at_rest, connected, resolved
 from waltap.cli.terminal import confirm, echo
 from waltap.errors import (
     COMMAND_LINE,
@@ -49,7 +42,6 @@ PLACE = (
     "The file of a FileOffsetBackingStore, a Connect worker's topic, or kafka://HOST:PORT/TOPIC."
 )
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 ConnectorName = Annotated[
     str | None,
     typer.Option(
@@ -72,7 +64,6 @@ def import_from(
     The connector must be stopped. System identifier and timeline are asked from the server. Nothing is
     lost; a transaction that Debezium had delivered in part goes on behind that part.
     """
-    from waltap.cli.profile_source import connected
     from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.services.debezium_offsets import OffsetMap, chosen, place_of
 
@@ -110,7 +101,6 @@ def export_to(
 
     The pipeline must be stopped. A transaction that was delivered in part comes again from its begin.
     """
-    from waltap.cli.profile_source import connected
     from waltap.clock import SystemClock
     from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.ports.offsets.offset import NothingStored
@@ -137,13 +127,10 @@ def export_to(
 def _stages(
     file: str, set_: list[str] | None
 ) -> "tuple[Profile, Host, PipelineStages, str | None]":
-    """Return the profile with its sink, which has a say, and the connector's name in its file."""
-    from waltap.config.resolve import resolve
+    """Return the profile with its sink, and the connector's name in its file."""
     from waltap.pipeline.setup.build import build
-    from waltap.plugins.host import Host
 
-    host, raw = Host(), read(file)
-    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
+    profile, host, raw = resolved(file, set_)
     named = raw.settings.get("name") if raw.debezium else None
     if named is None and raw.written:  # Debezium Server names its connector after its sink
         named = raw.types.get("sink")
@@ -380,7 +367,6 @@ def _what_it_comes_to(
     profile: "Profile", stages: "PipelineStages", moved: "Offset", *, back: bool
 ) -> Iterator[str]:
     """Yield what would keep the next start from going on at ``moved``, as far as can be known."""
-    from waltap.cli.profile_source import connected
     from waltap.plugins.host import Host
 
     if back and stages.sink.capabilities.exactly_once:
@@ -422,11 +408,8 @@ def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStage
 
 
 def _with_sink(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
-    """Return the stages with the sink, which has a say in the position."""
-    from waltap.config.resolve import resolve
+    """Return the profile and its stages with the sink, which may keep the position."""
     from waltap.pipeline.setup.build import build
-    from waltap.plugins.host import Host
 
-    host, raw = Host(), read(file)
-    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
+    profile, host, _ = resolved(file, set_)
     return profile, build(profile, host, run_id="")

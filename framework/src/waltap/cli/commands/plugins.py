@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waltap import __version__
-from waltap.cli.terminal import echo
+from waltap.cli.profile_source import Json
+from waltap.cli.terminal import answers, echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ plugins.command("new")(new)
 @plugins.callback(invoke_without_command=True)
 def list_plugins(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List every plugin with its distribution, version, what it provides, and its health.
 
@@ -251,33 +252,22 @@ def _document(plugin: "PluginInfo") -> dict[str, Any]:
 
 
 def _print(plugins: "list[PluginInfo]") -> None:
-    from rich import box
-    from rich.table import Table
+    from rich.text import Text
 
-    from waltap.cli.terminal import answers
+    from waltap.cli.views import table
     from waltap.plugins.host import PluginHealth
 
-    table = Table("plugin", "distribution", "version", "health", "provides", box=box.SIMPLE_HEAD)
     colours = {PluginHealth.OK: "green", PluginHealth.NOT_LOADED: "dim"}
+    rows = []
     for plugin in plugins:
-        provides = [
-            f"{kind.replace('_', ' ')}: {', '.join(names)}"
-            for kind, names in plugin.provides.items()
-            if names
-        ]
-        observed = [hook for hook in plugin.hooks if hook.startswith(("on_", "choose_"))]
-        if observed:
-            provides.append(f"hooks: {', '.join(observed)}")
-        colour = colours.get(plugin.health, "red")
-        table.add_row(
-            plugin.name,
-            plugin.distribution,
-            plugin.version,
-            f"[{colour}]{plugin.health.value}[/]",
-            "\n".join(provides) or "-",
-        )
+        provides = {kind.replace("_", " "): names for kind, names in plugin.provides.items()}
+        provides["hooks"] = tuple(h for h in plugin.hooks if h.startswith(("on_", "choose_")))
+        listed = [f"{kind}: {', '.join(names)}" for kind, names in provides.items() if names]
+        health = Text(plugin.health.value, colours.get(plugin.health, "red"))
+        provided = "\n".join(listed) or "-"
+        rows.append((plugin.name, plugin.distribution, plugin.version, health, provided))
     console = answers()
-    console.print(table)
+    console.print(table(("plugin", "distribution", "version", "health", "provides"), rows))
     for plugin in plugins:
         if plugin.error is not None:
             console.print(f"{plugin.name}: {plugin.error}", style="red", markup=False)

@@ -1,58 +1,66 @@
-"""``waltap signal``: gives a signal to a running pipeline, through its control socket."""
+"""Give signals to a running pipeline by its control socket (``signal``, ``snapshot``)."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.base.text import printable
-from waltap.cli.profile_source import FileArgument, SetOption, any_sink, at_rest, overrides, read
+from waltap.cli.profile_source import FileArgument, Json, SetOption, at_rest, resolved
 from waltap.cli.terminal import echo
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
-    from waltap.services.control.protocol import ControlAnswer
 
-__all__ = [
-    "ask_for",
-    "signal",
-    "snapshot",
-]
+__all__ = ["ask_for", "signal", "snapshot"]
 
 WAIT_S = 10.0
-
-
-# Signals that commands give to a running pipeline, and what they say of the answer.
+Identifier = Annotated[
+    str, typer.Option("--id", metavar="ID", help="The signal's id; by default one is made.")
+]
+Wait = Annotated[
+    float,
+    typer.Option(min=0, max=3600, metavar="SECONDS", help="How long to wait until it is acted on."),
+]
 
 
 def ask_for(
     profile: "Profile",
     kind: str,
-    data: Mapping[str, object],
+    data: Mapping[str, object] | str,
     *,
     identifier: str = "",
-    wait_s: float = 10.0,
+    wait_s: float = WAIT_S,
+    as_json: bool = False,
 ) -> None:
-    """Give a signal and say what became of it. Raises: PipelineNotRunning, ControlSocketUnusable;
-    typer.Exit with 1 where it was left out."""
+    """Give a signal and print its fate.
+
+    Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 for a signal that was left out.
+    """
     from waltap.services.control.client import ask
     from waltap.services.control.protocol import SignalRequest
 
     request = SignalRequest(
-        kind=kind, identifier=identifier, data=dict(data), wait_ms=round(wait_s * 1000)
+        kind=kind,
+        identifier=identifier,
+        data=data if isinstance(data, str) else dict(data),
+        wait_ms=round(wait_s * 1000),
     )
     answer = ask(profile.engine.state_dir / profile.name, request)
-    signal = f"{profile.name}: signal {answer.identifier} ({kind})"
-    if answer.taken is False or not answer.ok:
-        echo(f"{signal} was left out: {printable(answer.reason)}", err=True)
-        raise typer.Exit(1)
-    if answer.taken is None:
-        echo(f"{signal} waits: the pipeline is in state {answer.state}")
+    left_out = answer.taken is False or not answer.ok
+    if as_json:
+        import msgspec
+
+        echo(msgspec.json.encode(answer).decode())
     else:
-        echo(f"{signal} is acted on")
-
-
-# ``waltap snapshot``: has a running pipeline read tables, as the signal execute-snapshot does.
+        if left_out:
+            fate = f"was left out: {answer.reason}"
+        elif answer.taken is None:
+            fate = f"waits: the pipeline is in state {answer.state}"
+        else:
+            fate = "is acted on"
+        echo(f"{profile.name}: signal {answer.identifier} ({kind}) {fate}", err=left_out)
+    if left_out:
+        raise typer.Exit(1)
 
 
 def snapshot(
@@ -75,15 +83,8 @@ def snapshot(
     key: Annotated[
         str, typer.Option("--key", metavar="COLUMN", help="Read in the order of this column.")
     ] = "",
-    identifier: Annotated[
-        str, typer.Option("--id", metavar="ID", help="The signal's id; by default one is made.")
-    ] = "",
-    wait: Annotated[
-        float,
-        typer.Option(
-            min=0, max=3600, metavar="SECONDS", help="How long to wait until it is acted on."
-        ),
-    ] = WAIT_S,
+    identifier: Identifier = "",
+    wait: Wait = WAIT_S,
     set_: SetOption = None,
 ) -> None:
     """Read tables again while the pipeline runs, on this machine and as the user that runs it.
@@ -112,47 +113,16 @@ def signal(
     data: Annotated[
         str, typer.Argument(metavar="[DATA]", help="A JSON object; - reads it from standard input.")
     ] = "",
-    identifier: Annotated[
-        str, typer.Option("--id", metavar="ID", help="The signal's id; by default one is made.")
-    ] = "",
-    wait: Annotated[
-        float,
-        typer.Option(
-            min=0, max=3600, metavar="SECONDS", help="How long to wait until it is acted on."
-        ),
-    ] = WAIT_S,
+    identifier: Identifier = "",
+    wait: Wait = WAIT_S,
     set_: SetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Give a signal to the pipeline while it runs, on this machine and as the user that runs it.
 
     Exit code 1 when the signal was left out; the reason is printed. One that was given and not acted on in
     time (the initial snapshot is being read, say) is not lost as long as the run lasts.
     """
-    from waltap.config.resolve import resolve
-    from waltap.plugins.host import Host
-    from waltap.services.control.client import ask
-    from waltap.services.control.protocol import SignalRequest
-
-    host, raw = Host(), read(file)
-    profile = resolve(raw, host, sink=any_sink(raw), overrides=overrides(raw, set_))
+    profile, _, _ = resolved(file, set_)
     text = typer.get_text_stream("stdin").read() if data == "-" else data
-    request = SignalRequest(kind=kind, identifier=identifier, data=text, wait_ms=round(wait * 1000))
-    answer = ask(profile.engine.state_dir / profile.name, request)
-    if as_json:
-        import msgspec
-
-        echo(msgspec.json.encode(answer).decode())
-    else:
-        echo(_line(profile.name, kind, answer), err=answer.taken is False or not answer.ok)
-    if answer.taken is False or not answer.ok:
-        raise typer.Exit(1)
-
-
-def _line(name: str, kind: str, answer: "ControlAnswer") -> str:
-    signal = f"{name}: signal {answer.identifier} ({kind})"
-    if answer.taken:
-        return f"{signal} is acted on"
-    if answer.taken is None and answer.ok:
-        return f"{signal} waits: the pipeline is in state {answer.state}"
-    return f"{signal} was left out: {answer.reason}"
+    ask_for(profile, kind, text, identifier=identifier, wait_s=wait, as_json=as_json)

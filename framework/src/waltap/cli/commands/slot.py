@@ -1,39 +1,29 @@
-"""``waltap slot``: show or drop a pipeline's replication slot."""
+"""Show and drop slots, and remove pipelines (``waltap slot``, ``waltap drop``)."""
 
+import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waltap.base.text import size
-from waltap.cli.profile_source import FileArgument, SetOption, at_rest, connected
-from waltap.cli.terminal import confirm, echo
+from waltap.cli.profile_source import FileArgument, Json, SetOption, Yes, at_rest, connected
+from waltap.cli.terminal import answers, confirm, echo
 
 if TYPE_CHECKING:
     from waltap.ports.offsets.owned_objects import OwnedObject
 
-__all__ = [
-    "drop",
-    "slot",
-]
+__all__ = ["drop", "slot"]
 
 
-# ``waltap drop``: removes what a pipeline made, after showing it; what it delivered stays.
-
-
-def drop(
-    file: FileArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    set_: SetOption = None,
-) -> None:
+def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Remove a pipeline: the slot and publications that it made, and its stored state.
 
     Shows them first. The sink's output stays, and so does a slot that was taken over: `waltap slot
     drop` removes that. What the pipeline made in another database, where the profile led before, stays
     too, and is remembered. Refused while the pipeline runs.
     """
-    from waltap.cli.profile_source import connected
     from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.ports.offsets.state_folder import BELONGINGS, own_files
 
@@ -50,7 +40,8 @@ def drop(
             lock.leave_nothing()
             return
         confirm("Remove all of this? Changes that were not delivered yet are lost.", yes=yes)
-        for entry in reversed(known):  # slots before publications: what the server refuses ends it
+        # Slots come before publications: the first refusal of the server ends the command.
+        for entry in reversed(known):
             if entry.made:
                 connector.drop(entry)
         stages.store.clear()
@@ -95,37 +86,36 @@ Orphans = Annotated[
 
 
 @slot.command()
-def show(file: FileArgument, set_: SetOption = None) -> None:
+def show(file: FileArgument, as_json: Json = False, set_: SetOption = None) -> None:
     """Print where the slot stands. Exit code 1 when there is none."""
-    from rich import box
-    from rich.table import Table
-
     from waltap.changes.transactions.position import lsn_text
-    from waltap.cli.terminal import answers
+    from waltap.cli.commands.status import slot_document
+    from waltap.cli.views import facts
 
     with connected(*at_rest(file, set_)) as (connector, _):
-        slot = connector.slot()
-    if slot is None:
+        found = connector.slot()
+    if found is None:
         echo("there is no slot", err=True)
         raise typer.Exit(1)
-    table = Table(box=box.SIMPLE, show_header=False)
-    table.add_row("slot", slot.name)
-    table.add_row("output plugin", slot.decoder)
-    table.add_row("read by process", str(slot.reader or "none"))
-    table.add_row("confirmed", lsn_text(slot.confirmed_lsn))
-    table.add_row("restart", lsn_text(slot.restart_lsn))
-    table.add_row("server", lsn_text(slot.server_lsn))
-    table.add_row("lag", size(slot.lag_bytes))
-    table.add_row("WAL kept", f"{size(slot.retained_bytes)} {slot.wal_status}")
-    answers().print(table)
+    if as_json:
+        echo(json.dumps(slot_document(found) | {"restart": lsn_text(found.restart_lsn)}, indent=2))
+        return
+    rows = [
+        ("slot", found.name),
+        ("output plugin", found.decoder),
+        ("read by process", str(found.reader or "none")),
+        ("confirmed", lsn_text(found.confirmed_lsn)),
+        ("restart", lsn_text(found.restart_lsn)),
+        ("server", lsn_text(found.server_lsn)),
+        ("lag", size(found.lag_bytes)),
+        ("WAL kept", f"{size(found.retained_bytes)} {found.wal_status}"),
+    ]
+    answers().print(facts(rows))
 
 
 @slot.command("list")
-def list_(
-    file: FileArgument,
-    orphans: Orphans = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    set_: SetOption = None,
+def list_slots(
+    file: FileArgument, orphans: Orphans = False, as_json: Json = False, set_: SetOption = None
 ) -> None:
     """List the slots of the profile's database, and whose they are.
 
@@ -133,70 +123,56 @@ def list_(
     reads and that belongs to none keeps WAL for nobody: an orphan, as far as this folder tells. With
     --orphans the exit code is 1 when there are any.
     """
-    import json
-
+    from waltap.cli.views import table
     from waltap.pipeline.setup.slot_owners import slot_owners
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
         slots = connector.slots()
         owners = slot_owners(profile, connector, stages.store)
-        found = [
-            {
-                "slot": slot.name,
-                "decoder": slot.decoder,
-                "pipeline": owners.get(slot.name),
-                "reader_pid": slot.reader,
-                "lag_bytes": slot.lag_bytes,
-                "retained_bytes": slot.retained_bytes,
-                "wal_status": slot.wal_status,
-            }
-            for slot in slots
-        ]
     if orphans:
-        found = [each for each in found if not (each["pipeline"] or each["reader_pid"])]
+        slots = [each for each in slots if not (owners.get(each.name) or each.reader)]
     if as_json:
-        echo(json.dumps(found, indent=2))
+        document = [
+            {
+                "slot": each.name,
+                "decoder": each.decoder,
+                "pipeline": owners.get(each.name),
+                "reader_pid": each.reader,
+                "lag_bytes": each.lag_bytes,
+                "retained_bytes": each.retained_bytes,
+                "wal_status": each.wal_status,
+            }
+            for each in slots
+        ]
+        echo(json.dumps(document, indent=2))
+    elif not slots:
+        echo("there is no orphan" if orphans else "there is no slot")
     else:
-        _print_slots(found, orphans=orphans)
-    if orphans and found:
+        rows = [
+            (
+                each.name,
+                each.decoder,
+                owners.get(each.name) or "none known here",
+                str(each.reader or "no process"),
+                f"{size(each.retained_bytes)} {each.wal_status}",
+            )
+            for each in slots
+        ]
+        console = answers()
+        console.print(table(("slot", "output plugin", "pipeline", "read by", "WAL kept"), rows))
+        if orphans:
+            console.print(
+                "Where nothing elsewhere needs them, this lets the server remove what they keep:"
+            )
+            for each in slots:
+                console.print(f"SELECT pg_drop_replication_slot('{each.name}');", markup=False)
+    if orphans and slots:
         raise typer.Exit(1)
 
 
-def _print_slots(found: list[dict[str, Any]], *, orphans: bool) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from waltap.cli.terminal import answers
-
-    if not found:
-        echo("there is no orphan" if orphans else "there is no slot")
-        return
-    table = Table("slot", "output plugin", "pipeline", "read by", "WAL kept", box=box.SIMPLE)
-    for each in found:
-        table.add_row(
-            each["slot"],
-            each["decoder"],
-            each["pipeline"] or "none known here",
-            str(each["reader_pid"] or "nobody"),
-            f"{size(each['retained_bytes'])} {each['wal_status']}",
-        )
-    console = answers()
-    console.print(table)
-    if orphans:
-        console.print(
-            "Where nothing elsewhere needs them, this lets the server remove what they keep:"
-        )
-        for each in found:
-            console.print(f"SELECT pg_drop_replication_slot('{each['slot']}');", markup=False)
-
-
 @slot.command("drop")
-def drop_slot(
-    file: FileArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    set_: SetOption = None,
-) -> None:
+def drop_slot(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Drop the slot: changes not yet delivered are lost to this pipeline for good.
 
     Refused while the pipeline runs.
@@ -206,11 +182,11 @@ def drop_slot(
     profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name
     with PipelineLock(folder), connected(profile, host) as (connector, _):
-        slot = connector.slot()
-        if slot is None:
+        found = connector.slot()
+        if found is None:
             echo("there is no slot", err=True)
             raise typer.Exit(1)
-        question = f"Drop slot {slot.name} with {size(slot.lag_bytes)} of WAL not delivered?"
+        question = f"Drop slot {found.name} with {size(found.lag_bytes)} of WAL not delivered?"
         confirm(question, yes=yes)
         connector.drop_slot()
-    echo(f"dropped {slot.name}")
+    echo(f"dropped {found.name}")

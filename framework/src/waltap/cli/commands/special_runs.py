@@ -21,6 +21,7 @@ from waltap.cli.profile_source import (
     SetOption,
     SinkOption,
     SourceArgument,
+    connected,
     overrides,
     read,
 )
@@ -242,7 +243,6 @@ def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) 
 
 def _lost(profile: "Profile", host: "Host") -> bool:
     """Tell whether a gap is open, or the stored position cannot be had. Raises: WaltapError."""
-    from waltap.cli.profile_source import connected
     from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
     from waltap.ports.offsets.gaps import GapCertificates
 
