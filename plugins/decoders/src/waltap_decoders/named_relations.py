@@ -5,13 +5,14 @@ and no replica identity, and it may leave out values. `row_facts` infers the res
 replaced only when its shape changed, so a stable table keeps one `Relation` object.
 """
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 
 from waltap.changes.decode.decoder import DecoderContext
-from waltap.changes.decode.message import Begin, Message, OldTuple
+from waltap.changes.decode.message import Begin, Message, OldTuple, RelationSeen
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap_decoders.retirement import RelationRetirement
@@ -24,7 +25,14 @@ from waltap_decoders.row_facts import (
     numbers_then,
 )
 
-__all__ = ["UNKNOWN_KEPT", "NamedRelations", "RowLayout"]
+__all__ = [
+    "UNKNOWN_KEPT",
+    "NamedRelations",
+    "RowLayout",
+    "RowMakeUp",
+    "RowPlan",
+    "RowPlans",
+]
 
 # Limit of tables without an OID. They were already dropped when the catalogue was asked, so the
 # catalogue cannot report later that they are gone.
@@ -387,6 +395,96 @@ class NamedRelations:
             for column in shown.columns
         )
         return msgspec.structs.replace(shown, columns=columns, xid=self._xid)
+
+
+# The make-up of a row: its kind, schema, table, and the columns that it names.
+RowMakeUp = tuple[str, str, str, *tuple[object, ...]]
+
+Convert = TypeVar("Convert")
+
+
+@dataclass(slots=True)
+class RowPlan(Generic[Convert]):
+    """Hold the compiled reading of rows of one make-up."""
+
+    # The last epoch and turn of `NamedRelations` in which the plan was found to hold.
+    epoch: int
+    turn: int
+    # Order of the table's columns in the row.
+    layout: RowLayout
+    # Conversions of the new row's values, in the row's order.
+    new: tuple[Convert, ...]
+    # Conversions of the old row's values, in the row's order.
+    old: tuple[Convert, ...]
+    # Indexes of values that a new row always has.
+    key: tuple[int, ...] = ()
+
+
+class RowPlans(Generic[Convert]):
+    """Keep the plans of one session's rows, and the announced relations."""
+
+    def __init__(self, relations: NamedRelations) -> None:
+        self._relations = relations
+        self._plans: dict[RowMakeUp, RowPlan[Convert]] = {}
+        self._announced: set[Relation] = set()
+
+    def began(self, xid: int, lsn: int) -> None:
+        """Begin a transaction, and drop the state of relations that are gone."""
+        gone = {relation.place for relation in self._relations.began(xid, lsn)}
+        if gone:
+            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] not in gone}
+            self._announced &= {plan.layout.relation for plan in self._plans.values()}
+
+    def get(self, row: RowMakeUp) -> RowPlan[Convert] | None:
+        """Return the plan of a make-up, None if it must be compiled."""
+        plan = self._plans.get(row)
+        # DDL may have changed the table since the plan was last compared with the catalogue.
+        if plan is not None and plan.turn != self._relations.turn:
+            return self._renewed(row, plan)
+        return plan
+
+    def _renewed(self, row: RowMakeUp, plan: RowPlan[Convert]) -> RowPlan[Convert] | None:
+        """Return a plan of an earlier turn if it still holds."""
+        relations = self._relations
+        schema, table = row[1:3]
+        if not relations.holds(plan.layout.relation):
+            self._plans = {k: p for k, p in self._plans.items() if k[1:3] != (schema, table)}
+            return None
+        if plan.epoch != relations.epoch:
+            # A row that leaves out columns cannot show that they still exist.
+            if not plan.layout.complete:
+                return None
+            relations.confirm(schema, table)
+            plan.epoch = relations.epoch
+        plan.turn = relations.turn
+        return plan
+
+    def add(
+        self,
+        row: RowMakeUp,
+        layout: RowLayout,
+        new: Iterable[Convert],
+        old: Iterable[Convert],
+        key: Iterable[int] = (),
+    ) -> RowPlan[Convert]:
+        """Store the plan of a make-up."""
+        # Plans and announcements of the table's earlier relation are void.
+        if layout.replaces:
+            name = row[1:3]
+            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != name}
+            self._announced = {
+                each for each in self._announced if each is layout.relation or each.place != name
+            }
+        relations = self._relations
+        plan = RowPlan(relations.epoch, relations.turn, layout, tuple(new), tuple(old), tuple(key))
+        self._plans[row] = plan
+        return plan
+
+    def show(self, relation: Relation, messages: list[Message]) -> None:
+        """Announce a relation before its first row."""
+        if relation not in self._announced:
+            self._announced.add(relation)
+            messages.append(RelationSeen(relation))
 
 
 def _column(fact: ColumnFact, known: Column | None, number: int | None) -> Column:

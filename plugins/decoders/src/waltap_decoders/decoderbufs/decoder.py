@@ -4,8 +4,7 @@ Source: decoderbufs.c and its README; recorded output of version 2.1.2.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, Never
 
 from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame
@@ -16,7 +15,6 @@ from waltap.changes.decode.message import (
     Insert,
     Message,
     OldTuple,
-    RelationSeen,
     Update,
     skip,
 )
@@ -34,7 +32,7 @@ from waltap_decoders.decoderbufs.row_message_pb2 import (
     RowMessage,
 )
 from waltap_decoders.decoderbufs.row_messages import examine, fail, is_text, read
-from waltap_decoders.named_relations import NamedRelations, RowLayout
+from waltap_decoders.named_relations import NamedRelations, RowMakeUp, RowPlan, RowPlans
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
 
 __all__ = [
@@ -79,25 +77,6 @@ def unquoted_pair(identifier: str) -> tuple[str, str]:
 _KINDS = {INSERT: "I", UPDATE: "U"}
 
 
-# The make-up of a row: its operation, schema, table, and the columns that it names.
-_Rows = tuple[int, str, str, *tuple[object, ...]]
-
-
-@dataclass(slots=True)
-class _RowPlan:
-    """Hold the compiled reading of rows of one make-up."""
-
-    # The last turn of `NamedRelations` in which this plan was found to hold.
-    turn: int
-
-    # Order of the table's columns in the row.
-    layout: RowLayout
-    # Conversions of the new row's values, in the row's order.
-    new: tuple[DatumKind, ...]
-    # Conversions of the old row's values, in the row's order.
-    old: tuple[DatumKind, ...]
-
-
 class _CurrentFrame:
     """Hold the frame being decoded, for error messages."""
 
@@ -127,9 +106,8 @@ class DecoderBufs(Decoder):
     def __init__(self, context: DecoderContext) -> None:
         self._codec = codec_of(context.server.encoding)
         self._relations = NamedRelations(context)
-        self._plans: dict[_Rows, _RowPlan] = {}
+        self._plans = RowPlans[DatumKind](self._relations)
         self._tables: dict[str, tuple[str, str]] = {}
-        self._announced: set[Relation] = set()
         self._begin: Begin | None = None
 
     def start_options(self) -> dict[str, str]:
@@ -158,7 +136,7 @@ class DecoderBufs(Decoder):
             frame.fail(f"transaction_id {begin.xid} as in BEGIN", str(xid))
         if op == BEGIN:
             self._begin = Begin(frame.lsn, xid, 0, message.commit_time)
-            self._let_go(self._relations.began(xid, frame.lsn))
+            self._plans.began(xid, frame.lsn)
             messages.append(self._begin)
         elif op == COMMIT:
             if begin is not None:
@@ -190,7 +168,7 @@ class DecoderBufs(Decoder):
             self._unknown_row(frame, schema, table, op, messages)
             return
         key = (
-            op,
+            _KINDS.get(op, "D"),
             schema,
             table,
             tuple([(datum.column_name, datum.column_type) for datum in new]),
@@ -198,9 +176,6 @@ class DecoderBufs(Decoder):
             tuple([(datum.column_name, datum.column_type) for datum in old]),
         )
         plan = self._plans.get(key)
-        # DDL may have changed the table since the plan was last compared with the catalogue.
-        if plan is not None and plan.turn != self._relations.turn:
-            plan = self._renewed(key, plan)
         shown = _values(frame, old, plan.old) if old and plan else []
         # Old rows look alike under a key and under FULL. A value that contradicts the plan shows
         # that the replica identity changed.
@@ -220,7 +195,7 @@ class DecoderBufs(Decoder):
                 plan = self._new_plan(frame, key, message) or plan
                 after = plan.layout.new_tuple(_values(frame, new, plan.new))
         relation = plan.layout.relation
-        self._show(relation, messages)
+        self._plans.show(relation, messages)
         lsn = frame.lsn
         if op == INSERT:
             # Check only rows that lack a value, so that complete rows pay nothing.
@@ -250,7 +225,7 @@ class DecoderBufs(Decoder):
             return
         if relation.columns or not relation.oid:
             frame.fail("new_tuple alone in INSERT", "none")
-        self._show(relation, messages)
+        self._plans.show(relation, messages)
         messages.append(Insert(relation, frame.lsn, ()))
 
     def _unknown_row(
@@ -268,25 +243,17 @@ class DecoderBufs(Decoder):
         if relation is None:
             skip(messages)
             return
-        self._show(relation, messages)
+        self._plans.show(relation, messages)
         messages.append(Delete(relation, frame.lsn, (), OldTuple.NONE))
 
-    def _renewed(self, key: _Rows, plan: _RowPlan) -> _RowPlan | None:
-        """Return a plan of an earlier turn if it still holds."""
-        schema, table = key[1:3]
-        if not self._relations.holds(plan.layout.relation):
-            self._plans = {k: p for k, p in self._plans.items() if k[1:3] != (schema, table)}
-            return None
-        self._relations.confirm(schema, table)
-        plan.turn = self._relations.turn
-        return plan
-
-    def _new_plan(self, frame: _CurrentFrame, key: _Rows, message: RowMessage) -> _RowPlan | None:
+    def _new_plan(
+        self, frame: _CurrentFrame, key: RowMakeUp, message: RowMessage
+    ) -> RowPlan[DatumKind] | None:
         """Compile and store the plan of rows like this one.
 
         Return None if the rows belong to a materialized view.
         """
-        op, schema, table, *_ = key
+        kind, schema, table, *_ = key
         info = [(frame.text(kind.modifier), kind.value_optional) for kind in message.new_typeinfo]
         new = self._facts(frame, message.new_tuple, info)
         old = self._facts(frame, message.old_tuple, None)
@@ -299,7 +266,7 @@ class DecoderBufs(Decoder):
             if d.WhichOneof("datum") == "datum_missing"
         }
         row = RowFacts(
-            _KINDS.get(op, "D"),
+            kind,
             new,
             old,
             OldRowColumns.ALL,
@@ -312,21 +279,12 @@ class DecoderBufs(Decoder):
         layout = self._relations.layout(schema, table, row)
         if layout is None:
             return None
-        # Plans and announcements of the table's earlier relation are void.
-        if layout.replaces:
-            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != (schema, table)}
-            self._announced = {
-                each
-                for each in self._announced
-                if each is layout.relation or (each.schema, each.table) != (schema, table)
-            }
-        plan = self._plans[key] = _RowPlan(
-            self._relations.turn,
+        return self._plans.add(
+            key,
             layout,
-            tuple(datum_kind(fact.type_oid) for fact in new),
-            tuple(datum_kind(fact.type_oid) for fact in old),
+            (datum_kind(fact.type_oid) for fact in new),
+            (datum_kind(fact.type_oid) for fact in old),
         )
-        return plan
 
     def _facts(
         self,
@@ -359,20 +317,6 @@ class DecoderBufs(Decoder):
             except ValueError as error:
                 frame.fail(str(error), repr(text), text.encode())
         return known
-
-    def _let_go(self, relations: Collection[Relation]) -> None:
-        """Drop the plans and announcements of relations that are gone."""
-        if relations:
-            names = {relation.place for relation in relations}
-            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] not in names}
-            shown = {plan.layout.relation for plan in self._plans.values()}
-            self._announced &= shown
-
-    def _show(self, relation: Relation, messages: list[Message]) -> None:
-        """Announce a relation before its first row."""
-        if relation not in self._announced:
-            self._announced.add(relation)
-            messages.append(RelationSeen(relation))
 
 
 def _identified(

@@ -4,12 +4,12 @@ Source: wal2json's README and wal2json.c; recorded output of version 2.5.
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Never
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from waltap.changes.decode.builtin_types import builtin_type
 from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame
@@ -22,21 +22,20 @@ from waltap.changes.decode.message import (
     Message,
     OldTuple,
     Origin,
-    RelationSeen,
     Truncate,
     Update,
     skip,
 )
-from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.text_encoding import codec_of
 from waltap.changes.decode.tuple_image import Value
 from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import DecodeError
 from waltap_decoders.capabilities import WAL2JSON
-from waltap_decoders.named_relations import NamedRelations, RowLayout
+from waltap_decoders.named_relations import NamedRelations, RowMakeUp, RowPlan, RowPlans
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
 from waltap_decoders.wal2json.documents import (
     Action,
+    Format2Column,
     JsonNumber,
     Transaction,
     TransactionChange,
@@ -179,24 +178,25 @@ class _ImageColumns(NamedTuple):
 _NO_COLUMNS = _ImageColumns((), (), [])
 
 
-# The make-up of a row: its kind, schema, table, and the columns that it names.
-_Rows = tuple[str, str, str, *tuple[object, ...]]
+def _image(columns: list[Format2Column] | UnsetType) -> _ImageColumns:
+    """Return the columns of a row image in format 2."""
+    if columns is UNSET:
+        return _NO_COLUMNS
+    return _ImageColumns(
+        tuple([column.name for column in columns]),
+        tuple([column.typeoid for column in columns]),
+        [column.value for column in columns],
+    )
 
 
-@dataclass(slots=True)
-class _DocumentPlan:
-    """Hold the compiled reading of rows of one make-up."""
-
-    # The last epoch and turn of `NamedRelations` in which the plan was found to hold.
-    epoch: int
-    turn: int
-    layout: RowLayout
-    # Conversions of the new row's values, in the row's order.
-    new: tuple[ToText, ...]
-    # Conversions of the old row's values, in the row's order.
-    old: tuple[ToText, ...]
-    # Indexes of values that a new row always has.
-    key: tuple[int, ...]
+def _parallel(
+    names: list[str] | UnsetType, oids: list[int] | UnsetType, values: list[Any] | UnsetType
+) -> _ImageColumns:
+    """Return the columns of a row image in format 1."""
+    if names is UNSET or values is UNSET:
+        return _NO_COLUMNS
+    # Without their OIDs the types are unknown.
+    return _ImageColumns(tuple(names), (0,) * len(names) if oids is UNSET else tuple(oids), values)
 
 
 class Wal2Json(Decoder):
@@ -222,8 +222,7 @@ class Wal2Json(Decoder):
         )
         self._codec = codec_of(context.server.encoding)
         self._relations = NamedRelations(context)
-        self._plans: dict[_Rows, _DocumentPlan] = {}
-        self._announced: set[Relation] = set()
+        self._plans = RowPlans[ToText](self._relations)
         self._begin: Begin | None = None
         # Changes of the open transaction so far: all but the first begin with a comma.
         self._chunks = 0
@@ -282,9 +281,7 @@ class Wal2Json(Decoder):
                 fail(lsn, data, f"lsn {begin.commit_lsn:#x} as in B", str(action.lsn), '"lsn"')
             # The frame's own LSN replaces a nextlsn that is missing.
             end_lsn = _lsn(lsn, data, action.nextlsn, "nextlsn") or lsn
-            self._relations.commit(begin, messages)
-            messages.append(Commit(lsn, commit_lsn, end_lsn, begin.commit_ts, begin.xid))
-            self._begin = None
+            self._commit(lsn, begin, end_lsn, messages, commit_lsn)
         elif kind == "T":
             self._truncate(lsn, data, action, messages)
         elif kind == "M":
@@ -298,19 +295,7 @@ class Wal2Json(Decoder):
         if not self._relations.captured(schema, table):
             skip(messages)
             return
-        new = old = _NO_COLUMNS
-        if columns is not UNSET:
-            new = _ImageColumns(
-                tuple([column.name for column in columns]),
-                tuple([column.typeoid for column in columns]),
-                [column.value for column in columns],
-            )
-        if identity is not UNSET:
-            old = _ImageColumns(
-                tuple([column.name for column in identity]),
-                tuple([column.typeoid for column in identity]),
-                [column.value for column in identity],
-            )
+        new, old = _image(columns), _image(identity)
         if (columns is UNSET) != (kind == "D"):
             wanted = "no columns" if kind == "D" else "columns"
             fail(lsn, data, f"{wanted} in {kind}", "the opposite", '"columns"')
@@ -329,7 +314,7 @@ class Wal2Json(Decoder):
         if relation is None:
             skip(messages)
             return
-        self._show(relation, messages)
+        self._plans.show(relation, messages)
         messages.append(Truncate((relation,), lsn))
 
     # --- format 1 --------------------------------------------------------------------------------
@@ -339,10 +324,11 @@ class Wal2Json(Decoder):
         if self._is_message(transaction):
             self._message(lsn, data, transaction.change[0], messages)
             return
-        self._start(lsn, data, messages, transaction, 0)
+        begin = self._start(lsn, data, messages, transaction, 0)
         for change in transaction.change:
             self._change(lsn, data, change, messages)
-        self._finish(lsn, data, transaction.nextlsn, messages)
+        end_lsn = _lsn(lsn, data, transaction.nextlsn, "nextlsn") or lsn
+        self._commit(lsn, begin, end_lsn, messages)
 
     def _chunk(self, lsn: int, data: bytes, messages: list[Message]) -> None:
         body = data.strip(b"\r\n\t ")
@@ -362,11 +348,7 @@ class Wal2Json(Decoder):
                 fail(lsn, data, "an opener, or a message between transactions", "neither")
             self._message(lsn, data, transaction.change[0], messages)
         elif body == b"]}":
-            begin = self._begin
-            end_lsn = self._end_lsn or lsn
-            self._relations.commit(begin, messages)
-            messages.append(Commit(lsn, 0, end_lsn, begin.commit_ts, begin.xid))
-            self._begin = None
+            self._commit(lsn, self._begin, self._end_lsn or lsn, messages)
         else:
             # A comma precedes each change after the first.
             comma = body.startswith(b",")
@@ -392,18 +374,11 @@ class Wal2Json(Decoder):
         if not self._relations.captured(schema, table):
             skip(messages)
             return
-        new = old = _NO_COLUMNS
-        if change.columnnames is not UNSET and change.columnvalues is not UNSET:
-            oids = change.columntypeoids
-            names = tuple(change.columnnames)
-            new = _ImageColumns(
-                names, (0,) * len(names) if oids is UNSET else tuple(oids), change.columnvalues
-            )
-        if change.oldkeys is not UNSET:
-            names, oids = tuple(change.oldkeys.keynames), change.oldkeys.keytypeoids
-            old = _ImageColumns(
-                names, (0,) * len(names) if oids is UNSET else tuple(oids), change.oldkeys.keyvalues
-            )
+        new = _parallel(change.columnnames, change.columntypeoids, change.columnvalues)
+        keys = change.oldkeys
+        old = _NO_COLUMNS
+        if keys is not UNSET:
+            old = _parallel(keys.keynames, keys.keytypeoids, keys.keyvalues)
         for columns, what in ((new, "column"), (old, "key")):
             sizes = {len(columns.names), len(columns.oids), len(columns.values)}
             if len(sizes) > 1:
@@ -425,14 +400,6 @@ class Wal2Json(Decoder):
             return False
         return changes[0].kind == "message" and changes[0].transactional is False
 
-    def _finish(self, lsn: int, data: bytes, nextlsn: str | None, messages: list[Message]) -> None:
-        begin = self._begin
-        assert begin is not None
-        end_lsn = _lsn(lsn, data, nextlsn, "nextlsn") or lsn
-        self._relations.commit(begin, messages)
-        messages.append(Commit(lsn, 0, end_lsn, begin.commit_ts, begin.xid))
-        self._begin = None
-
     # --- both ------------------------------------------------------------------------------------
 
     def _start(
@@ -442,15 +409,23 @@ class Wal2Json(Decoder):
         messages: list[Message],
         head: Action | Transaction,
         commit_lsn: int,
-    ) -> None:
+    ) -> Begin:
         xid = head.xid or 0
         if not 0 <= xid < 1 << 32:
             fail(lsn, data, "xid from 0 to 4294967295", str(xid), '"xid"')
-        self._begin = Begin(lsn, xid, commit_lsn, _time(lsn, data, head.timestamp))
-        self._let_go(self._relations.began(xid, lsn))
-        messages.append(self._begin)
+        begin = self._begin = Begin(lsn, xid, commit_lsn, _time(lsn, data, head.timestamp))
+        self._plans.began(xid, lsn)
+        messages.append(begin)
         if head.origin:
             messages.append(Origin(lsn, str(head.origin), 0))
+        return begin
+
+    def _commit(
+        self, lsn: int, begin: Begin, end_lsn: int, messages: list[Message], commit_lsn: int = 0
+    ) -> None:
+        self._relations.commit(begin, messages)
+        messages.append(Commit(lsn, commit_lsn, end_lsn, begin.commit_ts, begin.xid))
+        self._begin = None
 
     def _message(
         self, lsn: int, data: bytes, source: Action | TransactionChange, messages: list[Message]
@@ -478,19 +453,13 @@ class Wal2Json(Decoder):
     ) -> None:
         none = old is _NO_COLUMNS
         key = (kind, schema, table, new.names, new.oids, old.names, old.oids, none, pk)
-        plan = self._plans.get(key)
-        if plan is None or plan.turn != self._relations.turn:
-            # DDL may have changed the table since the plan was last compared with the catalogue.
-            plan = self._renewed(key, plan)
-            if plan is None:
-                plan = self._plan(lsn, data, kind, schema, table, new, old, pk)
-                if plan is None:
-                    skip(messages)
-                    return
-                self._plans[key] = plan
+        plan = self._plans.get(key) or self._plan(lsn, data, key, new, old, pk)
+        if plan is None:
+            skip(messages)
+            return
         layout = plan.layout
         relation = layout.relation
-        self._show(relation, messages)
+        self._plans.show(relation, messages)
         if kind == "D":
             before = layout.old_tuple(_texts(lsn, data, old, plan.old))
             messages.append(Delete(relation, lsn, before, layout.old_kind))
@@ -511,39 +480,20 @@ class Wal2Json(Decoder):
                 return
         messages.append(Update(relation, lsn, after))
 
-    def _renewed(self, key: _Rows, plan: _DocumentPlan | None) -> _DocumentPlan | None:
-        """Return a plan of an earlier turn if it still holds."""
-        relations = self._relations
-        if plan is None:
-            return None
-        schema, table = key[1:3]
-        if not relations.holds(plan.layout.relation):
-            self._plans = {k: p for k, p in self._plans.items() if k[1:3] != (schema, table)}
-            return None
-        if plan.epoch != relations.epoch:
-            # A row that leaves out columns cannot show that they still exist.
-            if not plan.layout.complete:
-                return None
-            relations.confirm(schema, table)
-            plan.epoch = relations.epoch
-        plan.turn = relations.turn
-        return plan
-
     def _plan(
         self,
         lsn: int,
         data: bytes,
-        kind: str,
-        schema: str,
-        table: str,
+        key: RowMakeUp,
         new: _ImageColumns,
         old: _ImageColumns,
         pk: tuple[str, ...] | None,
-    ) -> _DocumentPlan | None:
-        """Compile the plan of rows like this one.
+    ) -> RowPlan[ToText] | None:
+        """Compile and store the plan of rows like this one.
 
         None means that the rows are a materialized view's.
         """
+        kind, schema, table, *_ = key
         for columns in (new, old):
             if len(set(columns.names)) != len(columns.names):
                 name = next(name for name in columns.names if columns.names.count(name) > 1)
@@ -564,14 +514,6 @@ class Wal2Json(Decoder):
         layout = self._relations.layout(schema, table, row)
         if layout is None:
             return None
-        # Plans and announcements of the table's earlier relation are void.
-        if layout.replaces:
-            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != (schema, table)}
-            self._announced = {
-                each
-                for each in self._announced
-                if each is layout.relation or (each.schema, each.table) != (schema, table)
-            }
         types = {column.name: column.type_oid for column in layout.relation.columns}
         new_texts, old_texts = (
             tuple(
@@ -579,28 +521,8 @@ class Wal2Json(Decoder):
             )
             for columns in (new, old)
         )
-        return _DocumentPlan(
-            self._relations.epoch,
-            self._relations.turn,
-            layout,
-            new_texts,
-            old_texts,
-            tuple(map(new.names.index, required)),
-        )
-
-    def _let_go(self, relations: Collection[Relation]) -> None:
-        """Drop the plans and announcements of relations that are gone."""
-        if relations:
-            names = {relation.place for relation in relations}
-            self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] not in names}
-            shown = {plan.layout.relation for plan in self._plans.values()}
-            self._announced &= shown
-
-    def _show(self, relation: Relation, messages: list[Message]) -> None:
-        """Announce a relation before its first row."""
-        if relation not in self._announced:
-            self._announced.add(relation)
-            messages.append(RelationSeen(relation))
+        places = map(new.names.index, required)
+        return self._plans.add(key, layout, new_texts, old_texts, places)
 
 
 def _keyless(lsn: int, data: bytes, name: str, found: str) -> Never:
