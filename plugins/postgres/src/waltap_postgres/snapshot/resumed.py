@@ -28,7 +28,7 @@ from waltap_postgres.snapshot.plan import LOCK_WAIT_MS, KeyRange, ReadTask, Tabl
 from waltap_postgres.snapshot.transaction import ReadingTransaction, SnapshotTable
 from waltap_postgres.visibility import SnapshotVisibility, changed_since
 
-__all__ = ["left_to_read", "long_values", "to_restart"]
+__all__ = ["long_values", "resume"]
 
 # The index of a part that is no chunk of the plan.
 NO_CHUNK = -1
@@ -59,7 +59,7 @@ def long_values(now: PostgresCatalogue, tables: Mapping[str, TableChunks]) -> se
         return set(oids)
 
 
-def to_restart(
+def resume(
     transaction: ReadingTransaction,
     now: PostgresCatalogue,
     targets: Sequence[SnapshotTable],
@@ -67,66 +67,47 @@ def to_restart(
     *,
     seen: str,
     chosen: Collection[str],
-) -> list[SnapshotTable]:
-    """Return the begun tables whose chunks cannot be continued exactly.
+    restarts: bool,
+) -> tuple[list[ReadTask], list[SnapshotTable]]:
+    """Return the tasks that are left of begun tables, and the tables to restart.
 
-    The sink must discard the delivered rows of such a table. The arguments are as in
-    `left_to_read`.
+    ``seen`` is the visibility of ``transaction``; ``chosen`` are the tables with their own SELECT.
+    With ``restarts``, a table whose chunks cannot be continued exactly starts again, and the sink
+    must discard its delivered rows.
     """
-    then, long = SnapshotVisibility.parse(seen), long_values(now, tables)
-    assert then is not None, "only a server that tells what is visible lets a snapshot go on"
-    found = []
+    visible = SnapshotVisibility.parse(seen)
+    assert visible is not None, "only a server that tells what is visible lets a snapshot go on"
+    long = long_values(now, tables) if restarts else set()
+    works: list[ReadTask] = []
+    again: list[SnapshotTable] = []
     for target in targets:
         known = tables.get(str(target.oid))
         if known is None or known.complete:
             continue
         plan = msgspec.json.decode(known.plan, type=TableSplits)
         basis = SnapshotVisibility.parse(plan.basis)
-        # In this order: nothing is durable; out-of-line values; a SELECT; other files; rows of
-        # unknown age.
-        if (
-            not known.done
+        # The chunks of the plan fit neither other files nor a SELECT.
+        unfit = _lies_elsewhere(transaction, target, plan) or target.table.relation.name in chosen
+        # In this order: nothing is durable; out-of-line values; rows of unknown age.
+        if restarts and (
+            unfit
+            or not known.done
             or target.oid in long
-            or target.table.relation.name in chosen
-            or _lies_elsewhere(transaction, target, plan)
             or basis is None
-            or not changed_since(basis, then)[1]
+            or not changed_since(basis, visible)[1]
             or (basis.in_progress and not target.table.relation.primary_key)
         ):
-            found.append(target)
-    return found
-
-
-def left_to_read(
-    transaction: ReadingTransaction,
-    targets: Sequence[SnapshotTable],
-    tables: Mapping[str, TableChunks],
-    *,
-    seen: str,
-    chosen: Collection[str],
-) -> list[ReadTask]:
-    """Return the tasks that are left of begun tables.
-
-    ``seen`` is the visibility of ``transaction``; ``chosen`` are the tables with their own SELECT.
-    """
-    now = SnapshotVisibility.parse(seen)
-    assert now is not None, "only a server that tells what is visible lets a snapshot go on"
-    works = []
-    for target in targets:
-        known = tables.get(str(target.oid))
-        if known is None or known.complete:
-            continue
-        plan = msgspec.json.decode(known.plan, type=TableSplits)
-        if _lies_elsewhere(transaction, target, plan) or target.table.relation.name in chosen:
-            # The chunks of the plan no longer fit, so the table is read whole.
+            again.append(target)
+        elif unfit:
+            # The table is read whole.
             files = transaction.files(target.oid)
             anew = TableSplits(basis=plan.basis, files=files, all_rows=True)
             begins = {str(target.oid): anew.chunks()}
             works.append(_goes_on(target, plan, begins=begins))
-            continue
-        missing = _missing(known, plan, now)
-        works.append(_goes_on(target, plan, missing, goes_on=bool(known.done)))
-    return works
+        else:
+            missing = _missing(known, plan, visible)
+            works.append(_goes_on(target, plan, missing, goes_on=bool(known.done)))
+    return works, again
 
 
 def _goes_on(

@@ -26,7 +26,7 @@ from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.parallel import ParallelReading
 from waltap_postgres.snapshot.plan import ReadTask, SnapshotPlanner, TableSplit
-from waltap_postgres.snapshot.resumed import left_to_read, to_restart
+from waltap_postgres.snapshot.resumed import resume
 from waltap_postgres.snapshot.tables_reader import (
     SnapshotPoint,
     TablesReader,
@@ -419,27 +419,17 @@ class SnapshotReader:
                 chosen=self._statements,
                 shared=shared,
             )
-        begun = [t for t in targets if str(t.oid) in snapshot.tables]
-        anew: list[SnapshotTable] = []
-        if self._context.restarts_tables:
-            anew = to_restart(
-                transaction,
-                self._now,
-                begun,
-                snapshot.tables,
-                seen=self._seen,
-                chosen=self._statements,
-            )
-            begun = [target for target in begun if target not in anew]
-        works = left_to_read(
+        works, again = resume(
             transaction,
-            begun,
+            self._now,
+            targets,
             snapshot.tables,
             seen=self._seen,
             chosen=self._statements,
+            restarts=self._context.restarts_tables,
         )
         fresh = [t for t in targets if str(t.oid) not in snapshot.tables]
-        for some, restarts in ((anew, True), (fresh, False)):
+        for some, restarts in ((again, True), (fresh, False)):
             works += planner.plan(
                 transaction,
                 some,
