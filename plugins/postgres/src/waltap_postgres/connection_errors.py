@@ -16,7 +16,7 @@ __all__ = [
 
 
 class PoolerInTheWay(SourceError):
-    """What answers at the address is a connection pooler, which passes no replication on."""
+    """A connection pooler answers, which does not pass replication on."""
 
     code = "WT-2027"
     remedy = (
@@ -27,7 +27,7 @@ class PoolerInTheWay(SourceError):
 
 
 class PasswordOutdated(ConnectionLost):
-    """The server does not take the password that a command, a file or a plugin gave just now."""
+    """The server refuses the present password of a command, file or plugin."""
 
     code = "WT-2032"
     remedy = (
@@ -39,7 +39,7 @@ class PasswordOutdated(ConnectionLost):
 
 
 class CertificateRefused(SourceError):
-    """TLS could not be agreed on: a certificate is not what the profile asks for."""
+    """TLS failed, because a certificate does not fit the profile."""
 
     code = "WT-2028"
     remedy = "{way}. `waltap doctor FILE` tells whether it fits."

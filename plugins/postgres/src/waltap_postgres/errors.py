@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses, by SQLSTATE, as errors with a remedy.
+"""Errors of PostgreSQL by SQLSTATE, with remedies.
 
 Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `walsender.c`,
 `pgoutput.c` for the texts that share a code.
@@ -68,34 +68,34 @@ __all__ = [
 ]
 
 
-# The SQL that gives a role what the server said it lacks.
+# SQL that grants a missing right.
 
 DENIED = re.compile(
     r"permission denied for (database|schema|table|relation|view|foreign table|sequence|function) "
     r'"?([^"]+)"?$'
 )
+# Right that reading needs of a kind of object; SELECT of others.
 GRANTS = {
     "database": "CONNECT ON DATABASE {name}",
     "schema": "USAGE ON SCHEMA {name}",
     "sequence": "USAGE ON SEQUENCE {name}",
     "function": "EXECUTE ON FUNCTION {name}",
 }
-"""What reading needs of each kind of object; of all others, `SELECT`."""
 OWNED = re.compile(r'must be (?:the )?owner of (\w+(?: table)?) "?([^"]+)"?$')
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it: in quotes where it needs them."""
+    """Return a name in SQL, quoted if necessary."""
     return (
         name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"{}"'.format(name.replace('"', '""'))
     )
 
 
 def grant_for(message: str, user: str, *, rights: str = "SELECT") -> str:
-    """Return the SQL after which ``user`` may do what the server's ``message`` refused.
+    """Return the SQL that grants the right in the server's ``message``.
 
-    The server names an object without its schema. ``rights`` are those that a table is to be used with.
-    What names no object is about replication.
+    The server names an object without its schema. ``rights`` are the needed ones of a table. A
+    message without an object is about replication.
     """
     role = quoted(user)
     denied = DENIED.search(message)
@@ -124,14 +124,14 @@ class SnapshotReadFailed(SnapshotError):
 
 
 class SnapshotInterrupted(SnapshotError):
-    """The last run ended in its snapshot, and this mode takes no other."""
+    """The last run ended in its snapshot, and this mode takes no new one."""
 
     code = "WT-4002"
     remedy = "Run with snapshot.mode=initial to take it anew, or `waltap offsets clear FILE`."
 
 
 class TableOvertaken(SnapshotError):
-    """DDL came between the snapshot's point and the reading of a table."""
+    """DDL changed a table between the snapshot's point and its reading."""
 
     code = "WT-4003"
     retry = RetryVerdict.RECONNECT
@@ -142,7 +142,7 @@ class TableOvertaken(SnapshotError):
 
 
 class SnapshotNotShared(SnapshotError):
-    """A connection for a part of a snapshot does not see the same rows."""
+    """A connection does not see the rows of the shared snapshot."""
 
     code = "WT-4004"
     retry = RetryVerdict.RECONNECT
@@ -153,7 +153,7 @@ class SnapshotNotShared(SnapshotError):
 
 
 class SnapshotModeUnclear(SnapshotError):
-    """A plugin that decides how tables are read gave an answer that is none."""
+    """A plugin that decides how tables are read gave an invalid answer."""
 
     code = "WT-4005"
     remedy = (
@@ -201,6 +201,7 @@ class SnapshotSelectNarrow(SnapshotError):
     )
 
 
+# Reason why the server invalidated a slot → its prevention.
 PREVENTION = {
     "wal_removed": "raise max_slot_wal_keep_size above what is written in the longest time that waltap is "
     "down, and set waltap.wal.budget below it, so that waltap warns before.",
@@ -212,7 +213,6 @@ PREVENTION = {
     "conflicting": "on a standby, hot_standby_feedback = on and wal_level = logical on the primary.",
     "": "the server's log says why it invalidated the slot.",
 }
-"""What keeps a slot from being given up again, by the server's word for why it was."""
 
 INSERTS_SUFFIX = "_inserts"
 INSERTS_OPERATIONS = "insert, truncate"
@@ -254,7 +254,7 @@ class DatabaseMissing(SourceError):
 
 
 class PrivilegeMissing(SourceError):
-    """The role may not do what capture needs."""
+    """The role lacks a privilege that capture needs."""
 
     code = "WT-2005"
     remedy = "As a superuser or the owner: {sql}; `waltap doctor FILE` tells what else is missing."
@@ -322,21 +322,21 @@ class NothingCaptured(SourceError):
 
 
 class RowsHidden(SourceError):
-    """Row-level security would keep rows from the snapshot, which fails rather than miss them."""
+    """Row-level security hides rows from the snapshot."""
 
     code = "WT-2114"
     remedy = "As a superuser: ALTER ROLE {user} BYPASSRLS; or leave the tables out of the snapshot."
 
 
 class SignalTableMissing(SourceError):
-    """The signal table does not exist, or cannot be written: no signal would be seen."""
+    """The signal table does not exist, or waltap cannot write it."""
 
     code = "WT-2115"
     remedy = "As a superuser: {sql}; or take signal.data.collection out of the profile."
 
 
 class SlotActive(SourceError):
-    """Another consumer reads the slot, or the server has not yet noticed that ours is gone."""
+    """Another consumer reads the slot, or our last connection has not ended."""
 
     code = "WT-2101"
     retry = RetryVerdict.RECONNECT
@@ -347,7 +347,7 @@ class SlotActive(SourceError):
 
 
 class SlotExists(SourceError):
-    """A slot of this name was made by somebody else in the meantime."""
+    """Another process has just created a slot of this name."""
 
     code = "WT-2102"
     remedy = (
@@ -356,7 +356,7 @@ class SlotExists(SourceError):
 
 
 class SlotMissing(OffsetError):
-    """An offset is stored but its replication slot is gone: changes since then cannot be had."""
+    """An offset is stored, but its replication slot no longer exists."""
 
     code = "WT-2103"
     loses = True
@@ -368,8 +368,7 @@ class SlotMissing(OffsetError):
 
 
 class SlotInvalidated(SourceError):
-    """The server gave the slot up: what it still needed is gone, and streaming cannot resume without a
-    gap.
+    """The server invalidated the slot, and streaming cannot resume without a gap.
 
     The reason is the server's word (``invalidation_reason`` of PostgreSQL 17 and later): ``wal_removed``,
     ``rows_removed``, ``wal_level_insufficient``, ``idle_timeout``.
@@ -388,7 +387,7 @@ class SlotInvalidated(SourceError):
 
 
 class SlotUnfit(SourceError):
-    """A slot of this name exists but serves another database or output plugin."""
+    """The slot serves another database or output plugin."""
 
     code = "WT-2105"
     remedy = (
@@ -400,11 +399,11 @@ class SlotUnfit(SourceError):
 
 
 class PublicationGone(SourceError):
-    """The slot has changes to decode from while there was no such publication: it was dropped, or the
-    profile names another one than before.
+    """The slot has changes from a time without the publication.
 
-    The server decodes with the catalogue as it was at each change: a publication that is made again does
-    not exist for changes from before that, so this slot cannot be read on (PostgreSQL up to 17).
+    The publication was dropped, or the profile names another one than before. The server decodes with
+    the catalogue of each change. So a publication that is created again does not exist for older
+    changes, and this slot cannot be read further (PostgreSQL up to 17).
     """
 
     code = "WT-2113"
@@ -421,8 +420,10 @@ class PublicationGone(SourceError):
 
 
 class PublicationDropped(PublicationGone):
-    """The pipeline's own publication was dropped, and changes were made before it was there again: the
-    slot cannot be read past them."""
+    """The pipeline's publication was dropped, and changes followed.
+
+    The slot cannot be read past these changes.
+    """
 
     code = "WT-2125"
     loses = True
@@ -437,9 +438,10 @@ class PublicationDropped(PublicationGone):
 
 
 class InsertsPublicationGone(PublicationGone):
-    """The publication of tables without a key is missing for changes that the slot has to decode.
+    """The slot has changes from a time without the publication of inserts.
 
-    It was dropped, or made after the slot (``publication.keyless.tables=inserts``).
+    That publication has the tables without a key (``publication.keyless.tables=inserts``). It was
+    dropped, or created after the slot.
     """
 
     code = "WT-2120"
@@ -453,7 +455,10 @@ class InsertsPublicationGone(PublicationGone):
 
 
 class SlotUnreadable(SourceError):
-    """The slot cannot be read on, and the snapshot mode fixes that: the next connection gives it up."""
+    """The slot cannot be read further, and the next connection replaces it.
+
+    The snapshot mode takes a new snapshot then.
+    """
 
     code = "WT-2117"
     retry = RetryVerdict.RECONNECT
@@ -464,7 +469,7 @@ class SlotUnreadable(SourceError):
 
 
 class EncodingNotConverted(SourceError):
-    """The output plugin sends text in the encoding of the database, which waltap does not convert."""
+    """The output plugin sends text in an encoding that waltap cannot convert."""
 
     code = "WT-2119"
     remedy = (
@@ -475,8 +480,10 @@ class EncodingNotConverted(SourceError):
 
 
 class SlotNotOurs(SourceError):
-    """A slot of this name was there before this pipeline: reading it takes its changes from whoever
-    made it."""
+    """The slot existed before this pipeline.
+
+    Its creator would miss the changes that this pipeline reads.
+    """
 
     code = "WT-2112"
     remedy = (
@@ -488,7 +495,7 @@ class SlotNotOurs(SourceError):
 
 
 class FailoverUnavailable(SourceError):
-    """The profile wants a slot that standbys copy, which this server cannot make."""
+    """The server cannot create a slot that standbys copy."""
 
     code = "WT-2121"
     remedy = (
@@ -498,7 +505,10 @@ class FailoverUnavailable(SourceError):
 
 
 class SlotSynchronized(SourceError):
-    """The server is a standby that copies the slot from its primary: nobody reads it until promotion."""
+    """The server is a standby that copies the slot from its primary.
+
+    The slot cannot be read until the standby is promoted.
+    """
 
     code = "WT-2122"
     retry = RetryVerdict.RECONNECT
@@ -509,7 +519,7 @@ class SlotSynchronized(SourceError):
 
 
 class PublicationMissing(SourceError):
-    """The publication does not exist or does not cover what is to be captured."""
+    """The publication does not exist, or lacks the captured tables."""
 
     code = "WT-2106"
     remedy = (
@@ -519,7 +529,7 @@ class PublicationMissing(SourceError):
 
 
 class PublicationNotPermitted(SourceError):
-    """The role may not make or change the publication."""
+    """The role may not create or change the publication."""
 
     code = "WT-2109"
     remedy = (
@@ -542,7 +552,10 @@ class IdentityMissing(SourceError):
 
 
 class PositionGap(OffsetError):
-    """The slot stands after the stored offset: it was dropped and made anew, or moved by another."""
+    """The slot is ahead of the stored offset.
+
+    It was dropped and created again, or another process advanced it.
+    """
 
     code = "WT-6101"
     loses = True
@@ -555,8 +568,10 @@ class PositionGap(OffsetError):
 
 
 class PositionAhead(OffsetError):
-    """The stored offset lies after the end of the server's WAL: the server was restored from an older
-    copy, or the offset was set by hand."""
+    """The stored offset is after the end of the server's WAL.
+
+    The server was restored from an older copy, or an operator set the offset.
+    """
 
     code = "WT-6103"
     loses = True
@@ -580,7 +595,7 @@ class OtherServer(OffsetError):
 
 
 class OtherSlot(OffsetError):
-    """The stored offset belongs to another slot of this database: the profile now names this one."""
+    """The stored offset belongs to another slot of this database."""
 
     code = "WT-6104"
     remedy = (
@@ -592,7 +607,7 @@ class OtherSlot(OffsetError):
 
 
 class TextNotUtf8(SourceError):
-    """The server cannot send text as UTF-8: its database has another encoding in name only."""
+    """The server cannot send the database's text as UTF-8."""
 
     code = "WT-2020"
     remedy = NOT_UTF8
@@ -606,7 +621,7 @@ class QueryFailed(SourceError):
 
 
 class TableLocked(QueryFailed):
-    """Somebody holds a lock that a statement needs, for longer than it was to wait."""
+    """Another session held a lock for longer than a statement may wait."""
 
     code = "WT-2024"
     remedy = (
@@ -617,7 +632,7 @@ class TableLocked(QueryFailed):
 
 
 class PublicationLocked(ConnectionLost):
-    """A table cannot join a publication while somebody holds a lock on it."""
+    """A table cannot join a publication while another session locks it."""
 
     code = "WT-2026"
     remedy = (
@@ -629,14 +644,17 @@ class PublicationLocked(ConnectionLost):
 
 
 class QueryCancelled(ConnectionLost):
-    """A statement ran into a timeout, or somebody cancelled it."""
+    """A statement reached a timeout, or another session cancelled it."""
 
     code = "WT-2019"
     remedy = "waltap tries again by itself; database.query.timeout.ms is how long a query may take."
 
 
 class ConditionRefused(SourceError):
-    """A signal's condition or SELECT that is not run: it may do more than compare, or takes too long."""
+    """A signal's condition or SELECT is refused.
+
+    It may do more than compare values, or it takes too long.
+    """
 
     code = "WT-4104"
     remedy = (
@@ -647,8 +665,11 @@ class ConditionRefused(SourceError):
 
 
 class ErrorMeanings:
-    """What the server's errors mean. Another server's class looks at its own first, and asks this one for
-    the rest. ``message`` is the server's primary text."""
+    """Translate the server's errors.
+
+    The subclass of another server translates its own errors first. ``message`` is the server's
+    primary text.
+    """
 
     def of_query(
         self,
@@ -662,7 +683,7 @@ class ErrorMeanings:
         publication: str = "",
         address: str = "",
     ) -> SourceError | OffsetError:
-        """Return the error for what the server said."""
+        """Return the error for a server's message."""
         text = message.strip().rstrip(".")
         if sqlstate in {"28000", "28P01"}:
             if "replication" in text and "role" in text:
@@ -713,8 +734,10 @@ class ErrorMeanings:
     def of_stream(
         self, sqlstate: str, message: str, *, slot: str, publication: str, **facts: str
     ) -> SourceError | OffsetError:
-        """Return the error for what a walsender said while it decoded, with the catalogue as it was at the
-        change."""
+        """Return the error for a walsender's message during decoding.
+
+        The walsender uses the catalogue of the decoded change.
+        """
         if sqlstate == "42704" and "publication" in message:
             if publication + INSERTS_SUFFIX in message.partition("(")[0]:
                 inserts = '"{}"'.format((publication + INSERTS_SUFFIX).replace('"', '""'))
@@ -728,14 +751,14 @@ class ErrorMeanings:
                 publication=publication,
             )
         if sqlstate == "XX000" and "call during logical decoding" in message:
-            # One look into the catalogue inside another, while a transaction is decoded that has not
-            # committed, lets the server think that the outer one is no such look. The next try succeeds.
+            # A nested catalogue lookup during an uncommitted transaction confuses the server's check of
+            # the outer one. The next try succeeds.
             return ConnectionLost(f"the server stopped decoding: {message.strip()}")
         return self.of_query(sqlstate, message, slot=slot, publication=publication, **facts)
 
 
 def _way_in(text: str, user: str, database: str) -> str:
-    """Return what lets a role in, by what the server said against it."""
+    """Return the step that lets a role in, by the server's message."""
     role = quoted(user)
     if "does not exist" in text:
         return f"CREATE ROLE {role} WITH LOGIN REPLICATION PASSWORD '…'; there is no such role"

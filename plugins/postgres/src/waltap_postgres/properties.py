@@ -1,4 +1,7 @@
-"""Properties of the PostgreSQL connector; Debezium's names where the meaning is the same."""
+"""Properties of the PostgreSQL connector.
+
+They have Debezium's names where the meaning is the same.
+"""
 
 import re
 import shlex
@@ -19,8 +22,8 @@ from waltap_postgres.jdbc_options import OPTION_NAMES, libpq_of, refusal_of
 __all__ = ["PostgresProperties"]
 
 
+# Properties that may be followed by a table's name.
 OF_TABLES = "snapshot.select.statement.overrides", "snapshot.max.threads.multiplier"
-"""Properties that others, with a table's name behind theirs, belong to."""
 
 
 def _slot_name(value: str) -> str:
@@ -34,16 +37,16 @@ SlotName = Annotated[str, AfterValidator(_slot_name)]
 
 
 class PostgresProperties(Properties):
-    """Where the database is, and what waltap keeps there: slot, publication, snapshot."""
+    """Configure the connection, the slot, the publication and the snapshot."""
 
+    # Translates the errors of this kind of server.
     meanings: ClassVar[ErrorMeanings] = ErrorMeanings()
-    """What errors mean at the server that these properties lead to."""
+    # Whether settings in the startup packet reach the server; else each session sets them again.
     start_options_pass: ClassVar[bool] = True
-    """Whether what a start packet sets reaches the server; else each session sets it again."""
 
     @property
     def addresses(self) -> tuple[str, str]:
-        """Return the comma lists of hosts and of ports, as libpq takes them."""
+        """Return libpq's comma lists of hosts and ports."""
         return self.hostname, str(self.port)
 
     hostname: str = declare(
@@ -400,7 +403,10 @@ class PostgresProperties(Properties):
         return (name, name + INSERTS_SUFFIX) if inserts else (name,)
 
     def with_password(self, password: Password | None) -> Self:
-        """Return these properties with a password that is asked for before each connection."""
+        """Return the properties with a password source.
+
+        Each connection asks it again.
+        """
         if password is None:
             return self
         own = self.model_copy()
@@ -409,16 +415,16 @@ class PostgresProperties(Properties):
 
     @property
     def changing_password(self) -> bool:
-        """Tell whether the next connection may have another password than the last one."""
+        """Return whether the next connection may have another password."""
         given = self.renewal("password")
         return bool(
             self._password or self.password_command or (given is not None and given.template)
         )
 
     def secret(self, stopping: Callable[[], bool] = lambda: False) -> str | None:
-        """Return the password of the next connection: a plugin's, a command's, or the profile's.
+        """Return the password of the next connection.
 
-        Raises: WaltapError, StopRequested.
+        It comes from a plugin, a command or the profile. Raises: WaltapError, StopRequested.
         """
         found = None
         if self._password is not None:
@@ -444,7 +450,8 @@ class PostgresProperties(Properties):
         return Secret(found)
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Return what another process gets, which has nobody to ask: the password as it is now."""
+        """Return the state for another process, with the present password."""
+        # Another process has neither the plugin nor the command.
         if not self.changing_password:
             return super().__getstate__()
         fixed = self.model_copy(update={"password": self.secret(), "password_command": None})
@@ -453,7 +460,7 @@ class PostgresProperties(Properties):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return libpq's connection parameters that the profile names, beside those of its own."""
+        """Return the profile's additional connection parameters of libpq."""
         return libpq_of({**self.jdbc, **self.libpq})
 
     @field_validator("password_command")
@@ -488,7 +495,7 @@ class PostgresProperties(Properties):
         return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
     def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
-        """Yield names of tables that there are not, and SELECTs of tables that are not in the list."""
+        """Yield names of unknown tables, and SELECTs of unlisted tables."""
         overrides, multiplier = OF_TABLES
         for name in self.snapshot_select_overrides:
             database, _dot, rest = name.partition(".")
