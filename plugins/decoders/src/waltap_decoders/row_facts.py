@@ -16,7 +16,6 @@ from waltap.changes.decode.relation import Column, Relation, TypeKind
 
 __all__ = [
     "ColumnFact",
-    "IdentityColumns",
     "OldRowColumns",
     "RowFacts",
     "columns_then",

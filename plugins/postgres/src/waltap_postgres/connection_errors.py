@@ -6,7 +6,6 @@ from waltap.errors import ConnectionLost, SourceError
 
 __all__ = [
     "NO_WALSENDER",
-    "CertificateRefused",
     "PasswordOutdated",
     "PoolerInTheWay",
     "certificate_refused",

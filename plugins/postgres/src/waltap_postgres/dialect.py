@@ -21,11 +21,7 @@ from waltap_postgres.snapshot.plan import SnapshotPlanner
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
 
-__all__ = [
-    "POSTGRESQL",
-    "PostgresDialect",
-    "ServerIdentity",
-]
+__all__ = ["POSTGRESQL", "PostgresDialect", "ServerIdentity"]
 
 
 # The present timeline of the WAL. The control file has the timeline of the last checkpoint, which is

@@ -61,7 +61,6 @@ __all__ = [
     "SnapshotTooOld",
     "TableOvertaken",
     "TableUnreadable",
-    "TextNotUtf8",
     "WalLevelTooLow",
     "grant_for",
     "quoted",

@@ -17,7 +17,7 @@ from waltap_postgres.connection import connect, driver_error
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import ServerWaits
 
-__all__ = ["PostgresLease", "StandbyUnavailable", "boot_seconds"]
+__all__ = ["PostgresLease"]
 
 OLDEST = 140000
 

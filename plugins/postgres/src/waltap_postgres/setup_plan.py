@@ -29,11 +29,7 @@ from waltap_postgres.replication.publications import PublicationSet
 from waltap_postgres.replication.slot import SlotAdmin
 from waltap_postgres.startup_plan import StartupPlan
 
-__all__ = [
-    "SetupPlanner",
-    "identity_statements",
-    "set_identities",
-]
+__all__ = ["SetupPlanner", "set_identities"]
 
 
 # Replica identities that a start sets on captured tables.

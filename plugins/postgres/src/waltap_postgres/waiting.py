@@ -22,7 +22,6 @@ __all__ = [
     "POLL_S",
     "READ",
     "WRITE",
-    "ServerWait",
     "ServerWaits",
     "cancel",
     "pause",

@@ -25,12 +25,7 @@ from waltap_yugabyte.publications import YugabytePublications
 from waltap_yugabyte.server import YugabyteCatalogue, YugabyteServer
 from waltap_yugabyte.slots import YugabyteSlots
 
-__all__ = [
-    "YUGABYTEDB",
-    "YugabyteReading",
-    "YugabyteStream",
-    "event_form",
-]
+__all__ = ["YUGABYTEDB", "event_form"]
 
 
 # Reading tables as of the hybrid time at which a slot begins.

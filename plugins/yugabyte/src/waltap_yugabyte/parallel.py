@@ -32,7 +32,7 @@ from waltap_yugabyte.chunks import hash_condition
 from waltap_yugabyte.dialect import YUGABYTEDB
 from waltap_yugabyte.properties import YugabyteProperties
 
-__all__ = ["OneTableOnly", "RangedConnector"]
+__all__ = ["RangedConnector"]
 
 
 class OneTableOnly(SourceError):

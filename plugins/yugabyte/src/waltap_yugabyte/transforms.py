@@ -18,7 +18,7 @@ from waltap_transforms.debezium.record_state import (
     ExtractNewRecordStateProperties,
 )
 
-__all__ = ["TRANSFORMS", "PgCompatible", "YbExtractNewRecordState"]
+__all__ = ["TRANSFORMS"]
 
 Convert = Callable[[Any], Any]
 PACKAGE = "io.debezium.connector.postgresql.transforms"

@@ -35,11 +35,7 @@ from waltap_decoders.decoderbufs.row_messages import examine, fail, is_text, rea
 from waltap_decoders.named_relations import NamedRelations, RowMakeUp, RowPlan, RowPlans
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
 
-__all__ = [
-    "DecoderBufs",
-    "unquoted",
-    "unquoted_pair",
-]
+__all__ = ["DecoderBufs", "unquoted"]
 
 
 # Names from the SQL identifiers that ``quote_identifier`` writes.

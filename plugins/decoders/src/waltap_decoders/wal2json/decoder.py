@@ -46,12 +46,7 @@ from waltap_decoders.wal2json.documents import (
 )
 from waltap_decoders.wal2json.properties import Wal2JsonProperties, plugin_options
 
-__all__ = [
-    "ToText",
-    "Wal2Json",
-    "WrongValue",
-    "to_text",
-]
+__all__ = ["Wal2Json", "to_text"]
 
 
 # Conversions from wal2json's JSON values to the server's text.

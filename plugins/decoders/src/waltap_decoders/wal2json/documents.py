@@ -21,7 +21,6 @@ __all__ = [
     "Action",
     "Format2Column",
     "JsonNumber",
-    "OldKeys",
     "Transaction",
     "TransactionChange",
     "fail",

@@ -26,7 +26,6 @@ __all__ = [
     "CatalogTable",
     "KeyRule",
     "PostgresCatalogue",
-    "UniqueIndex",
     "covers",
     "key_index",
     "usable_index",

@@ -21,11 +21,7 @@ from waltap_postgres.errors import (
 )
 
 __all__ = [
-    "SERVICES",
-    "HostedService",
     "ServerHosting",
-    "ServerSetting",
-    "StandbyCannotDecode",
     "failover",
     "hosting",
     "output_plugin",
@@ -37,7 +33,6 @@ __all__ = [
     "version",
     "wal_level",
     "wal_level_explained",
-    "wal_level_remedy",
     "writer_delay",
 ]
 

@@ -315,7 +315,6 @@ def find_memberships(
 
 
 def rewritten(
-    catalogue: PostgresCatalogue,
     connection: "psycopg.Connection[tuple[object, ...]]",
     tables: Mapping[str, Membership],
 ) -> set[str]:

@@ -47,10 +47,7 @@ from waltap_postgres.replication.publication_completeness import (
     wanted_operations,
 )
 
-__all__ = [
-    "PublicationSet",
-    "alter_membership",
-]
+__all__ = ["PublicationSet"]
 
 log = logging.getLogger(__name__)
 
@@ -418,7 +415,7 @@ class PublicationSet:
             elif each.by == was.by and each.file and was.file and each.file != was.file:
                 # Another file: only a look at the rows shows whether the table was unlogged.
                 moved[oid] = each
-        return frozenset(found | rewritten(self._catalogue, self._connection, moved))
+        return frozenset(found | rewritten(self._connection, moved))
 
     def writers(self, table: str) -> frozenset[str]:
         """Return the open transactions that may have written to a table.

@@ -25,12 +25,10 @@ __all__ = [
     "PostgresSlotWatch",
     "ReplicationSlot",
     "SlotAdmin",
-    "SlotNotCreated",
     "failover_refusal",
     "session_role",
     "slot_in_use",
     "wal_disk",
-    "wal_folder",
 ]
 
 log = logging.getLogger(__name__)

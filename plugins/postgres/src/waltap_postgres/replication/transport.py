@@ -26,7 +26,6 @@ from waltap_postgres.replication.wire import (
 from waltap_postgres.waiting import POLL_S, WRITE
 
 __all__ = [
-    "LibpqTransport",
     "ReplicationTransport",
     "SocketTransport",
     "copy_out",

@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AHEAD_BYTES",
     "BLOCK_ROWS",
-    "PIECE_BYTES",
     "ahead",
     "copy_block",
     "copy_pieces",
     "copy_rows",
     "pieces_of",
-    "reads_blocks",
     "reordered",
 ]
 

@@ -23,10 +23,7 @@ from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.tables_reader import TablesReader
 from waltap_postgres.waiting import POLL_S
 
-__all__ = [
-    "ParallelReading",
-    "text_bytes",
-]
+__all__ = ["ParallelReading"]
 
 
 # Estimated size of rows.

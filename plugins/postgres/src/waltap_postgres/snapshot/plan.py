@@ -23,7 +23,6 @@ from waltap_postgres.snapshot.bounds import RangeColumn, after_sql, bounded, up_
 from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable
 
 __all__ = [
-    "BlockRange",
     "KeyRange",
     "Range",
     "ReadTask",

@@ -43,11 +43,7 @@ from waltap_postgres.snapshot.transaction import (
 from waltap_postgres.visibility import WHOLE, SnapshotVisibility
 from waltap_postgres.waiting import ServerWaits
 
-__all__ = [
-    "AskedBefore",
-    "PostgresChunk",
-    "SnapshotReader",
-]
+__all__ = ["SnapshotReader"]
 
 log = logging.getLogger(__name__)
 

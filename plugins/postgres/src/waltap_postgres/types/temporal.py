@@ -29,18 +29,7 @@ from waltap.encoders.json import columns
 from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin
 
-__all__ = [
-    "DAY",
-    "DAYS",
-    "SECONDS",
-    "TEMPORAL_SPECS",
-    "clock_text",
-    "iso_date",
-    "parse_clock",
-    "parse_day",
-    "parse_timestamp",
-    "parse_zone",
-]
+__all__ = ["DAY", "DAYS", "SECONDS", "TEMPORAL_SPECS"]
 
 
 # Convert dates and times of day from PostgreSQL's text to numbers and back.
