@@ -1,16 +1,15 @@
 """From records of topics to rows of a change log: envelopes, tables, what waits, what is no event."""
 
-import base64
 import functools
 import json
 import logging
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.error import HTTPError
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.connect_schema import key_fields, names_in_avro, without_decimals
@@ -33,7 +32,6 @@ log = logging.getLogger(__name__)
 # Schemas of Avro events, from a registry with Confluent's interface.
 
 _ANSWER_S: Final = 30
-_NOT_FOUND: Final = 404
 
 
 class SchemaRegistry:
@@ -50,23 +48,23 @@ class SchemaRegistry:
         return found
 
     def _asked(self, schema_id: str) -> str:
+        from waltap.base.http.client import HttpClient
+
         place = urlsplit(self._address)
         bare = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2])).rstrip("/")
         if place.scheme not in ("http", "https"):
             text = f"the registry of Avro schemas is not at {bare!r}: no http address"
             raise TopicsUnreadable(text)
-        request = urllib.request.Request(f"{bare}/schemas/ids/{schema_id}")  # noqa: S310 - seen above
-        if place.username:
-            pair = f"{place.username}:{place.password or ''}".encode()
-            request.add_header("Authorization", f"Basic {base64.b64encode(pair).decode()}")
+        login = (unquote(place.username), unquote(place.password or "")) if place.username else None
+        with closing(HttpClient(timeout_s=_ANSWER_S, auth=login, follow_redirects=True)) as client:
+            answer = client.send("GET", f"{bare}/schemas/ids/{schema_id}")
+        if answer.status == HTTPStatus.NOT_FOUND:
+            raise EventUnread(f"{bare} has no schema {schema_id}")
+        if answer.problem:
+            raise TopicsUnreadable(f"schema {schema_id} at {bare}: {answer.problem}")
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:  # noqa: S310
-                return str(json.loads(answer.read())["schema"])
-        except HTTPError as cause:
-            if cause.code == _NOT_FOUND:
-                raise EventUnread(f"{bare} has no schema {schema_id}") from cause
-            raise TopicsUnreadable(f"schema {schema_id} at {bare}: {cause}") from cause
-        except (OSError, ValueError, KeyError) as cause:
+            return str(json.loads(answer.body)["schema"])
+        except (ValueError, KeyError, TypeError) as cause:
             raise TopicsUnreadable(f"schema {schema_id} at {bare}: {cause}") from cause
 
 

@@ -1,0 +1,57 @@
+"""Schemas of Avro events in topics, asked of a real HTTP server."""
+
+import socket
+from base64 import b64encode
+from collections.abc import Callable
+
+import pytest
+from tests.harness.trickling_server import server
+
+from waltap_spark.kafka.errors import EventUnread, TopicsUnreadable
+from waltap_spark.kafka.events import SchemaRegistry
+
+
+def answering(
+    status: str, body: str, seen: list[bytes] | None = None
+) -> Callable[[socket.socket], None]:
+    def answer(taken: socket.socket) -> None:
+        (seen if seen is not None else []).append(taken.recv(1 << 16))
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n"
+        taken.sendall(head.encode() + body.encode())
+
+    return answer
+
+
+def test_a_schema_is_asked_for_once_and_with_the_login_of_the_address() -> None:
+    seen: list[bytes] = []
+    with server(answering("200 OK", '{"schema": "\\"int\\""}', seen)) as url:
+        registry = SchemaRegistry(url.replace("//", "//me:p%40ss@"))
+        assert registry.schema("7") == '"int"'
+    assert registry.schema("7") == '"int"'
+    login = b64encode(b"me:p@ss")
+    assert len(seen) == 1
+    assert seen[0].startswith(b"GET /schemas/ids/7 ")
+    assert b"Basic " + login in seen[0]
+
+
+def test_a_schema_that_is_not_there_concerns_its_event_alone() -> None:
+    with server(answering("404 Not Found", "{}")) as url, pytest.raises(EventUnread):
+        SchemaRegistry(url).schema("7")
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [("500 No", ""), ("401 No", ""), ("200 OK", "{}"), ("200 OK", "["), ("200 OK", "[]")],
+)
+def test_a_registry_that_gives_none_stops_the_topics_without_its_login(
+    status: str, body: str
+) -> None:
+    with server(answering(status, body)) as url, pytest.raises(TopicsUnreadable) as caught:
+        SchemaRegistry(url.replace("//", "//me:hidden-9@")).schema("7")
+    assert "schema 7 at http://127.0.0.1" in str(caught.value)
+    assert "hidden-9" not in str(caught.value)
+
+
+def test_an_address_that_is_none_of_http_is_refused() -> None:
+    with pytest.raises(TopicsUnreadable, match="no http address"):
+        SchemaRegistry("ftp://h").schema("7")
