@@ -21,8 +21,8 @@ from waltap_formats.properties import (
     JsonSchemaProperties,
     ProtobufProperties,
 )
-from waltap_testing.format_suite import NOW, FormatRig, FormatSuite
-from waltap_testing.workload import ITEMS
+from waltap_testing.format_suite import FormatRig, FormatSuite
+from waltap_testing.workload import ITEMS, NOW
 
 SPECS = {spec.name: spec for spec in register_formats()}
 PATIENT = {"schema.registry.request.timeout.ms": 60_000}

@@ -57,7 +57,7 @@ from waltap.ports.specs import DecoderSpec
 from waltap_testing.damage import chance, damaged, evenly, foreign, noise, truncated
 from waltap_testing.limits import measured
 from waltap_testing.recording import FrameRecording, RelationShapes, StaticCatalogue, neutral
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import RigSuite
 
 __all__ = [
     "PREPARED",
@@ -192,19 +192,12 @@ class DecoderRig:
         return self.spec.factory(_RecordingContext(context=self.context).of(self.spec, recording))
 
 
-class DecoderSuite:
+class DecoderSuite(RigSuite):
     """Rules for every decoder."""
 
-    @pytest.fixture
-    def rig(self) -> DecoderRig:
-        """Return the decoder to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a DecoderRig)")
+    needs = "a DecoderRig"
 
     # --- declarations ---
-
-    def test_spec_is_well_formed(self, rig: DecoderRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
 
     def test_spec_and_decoder_agree(self, rig: DecoderRig) -> None:
         """The decoder has its spec's name and no further capabilities."""

@@ -14,24 +14,20 @@ from dataclasses import dataclass
 
 import pytest
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureProperties
 from waltap.changes.events import EventTransform
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import START
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
-from waltap.encoders.format.format import FormatContext
 from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.properties import JsonProperties
 from waltap.ports.specs import EventTransformSpec
-from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.installed import format_context
 from waltap_testing.scenarios import mixed
-from waltap_testing.spec_promises import assert_well_formed
-from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload
+from waltap_testing.suite import RigSuite
+from waltap_testing.workload import ITEMS, NOTES, NOW, ScriptedWorkload
 
 __all__ = ["EventTransformRig", "EventTransformSuite"]
-
-# A fixed time of processing, so that records repeat.
-NOW = 1_767_225_601_123_456_789
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +49,14 @@ class EventTransformRig:
         enabled = {f"{part}.converter.schemas.enable": schemas for part in ("key", "value")}
         return JsonEventFormat(
             JsonProperties.model_validate(enabled),
-            FormatContext(
-                describe=lambda relation: relation,
-                identity=identity_kept(),
-                capture=CaptureRules(capture),
-                database="shop",
-                run_id="00000000-0000-4000-8000-000000000000",
-                mapper=mapper,
-                transforms=[(self.spec.name, self.build())],
-            ),
+            format_context(capture, transforms=[(self.spec.name, self.build())]),
         )
 
 
-class EventTransformSuite:
+class EventTransformSuite(RigSuite):
     """Rules for every transform of events, checked in the JSON output."""
 
-    @pytest.fixture
-    def rig(self) -> EventTransformRig:
-        """Return the transform to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (an EventTransformRig)")
-
-    def test_spec_is_well_formed(self, rig: EventTransformRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
+    needs = "an EventTransformRig"
 
     def test_no_events_stay_none(self, rig: EventTransformRig) -> None:
         """An empty list of events stays empty."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pytest
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events import ChangeEvent
@@ -25,17 +25,15 @@ from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.ports.specs import FormatSpec
-from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.installed import format_context
 from waltap_testing.notification_channel_suite import NOTIFICATIONS
 from waltap_testing.scenarios import mixed
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import RigSuite
 from waltap_testing.texts import TEXTS
-from waltap_testing.workload import COMMIT_TS, ITEMS, as_block
+from waltap_testing.workload import COMMIT_TS, ITEMS, NOW, as_block
 
-__all__ = ["NOW", "FormatRig", "FormatSuite", "every_part"]
+__all__ = ["FormatRig", "FormatSuite", "every_part"]
 
-# A fixed time of processing, so that records repeat.
-NOW = 1_767_225_601_123_456_789
 Part = TransactionPart | SnapshotRows | Heartbeat
 
 
@@ -87,28 +85,13 @@ class FormatRig:
     def build(self) -> Format:
         """Return a new format."""
         properties = CaptureProperties.model_validate({"topic.prefix": "server", **self.capture})
-        context = FormatContext(
-            describe=lambda relation: relation,
-            identity=identity_kept(),
-            capture=CaptureRules(properties),
-            database="shop",
-            run_id="00000000-0000-4000-8000-000000000000",
-            mapper=mapper,
-        )
-        return self.spec.factory(self.properties, self.context(context))
+        return self.spec.factory(self.properties, self.context(format_context(properties)))
 
 
-class FormatSuite:
+class FormatSuite(RigSuite):
     """Rules for every record format."""
 
-    @pytest.fixture
-    def rig(self) -> FormatRig:
-        """Return the format to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a FormatRig)")
-
-    def test_spec_is_well_formed(self, rig: FormatRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
+    needs = "a FormatRig"
 
     # --- bytes ---
 

@@ -22,7 +22,7 @@ from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.replica_identity import ReplicaIdentity, RowImages
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.ports.specs import ReplicaIdentitySpec
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import RigSuite
 
 __all__ = ["IdentityRig", "IdentitySuite"]
 
@@ -66,17 +66,14 @@ class IdentityRig:
         return self.spec.factory(self.relation())
 
 
-class IdentitySuite:
+class IdentitySuite(RigSuite):
     """Rules for every replica identity."""
 
-    @pytest.fixture
-    def rig(self) -> IdentityRig:
-        """Return the identity to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (an IdentityRig)")
+    needs = "an IdentityRig"
 
     def test_spec_is_well_formed(self, rig: IdentityRig) -> None:
         """Name, summary and letter are valid, and the object has the name."""
-        assert_well_formed(rig.spec)
+        super().test_spec_is_well_formed(rig)
         assert len(rig.spec.letter) == 1
         assert rig.build().name == rig.spec.name
 

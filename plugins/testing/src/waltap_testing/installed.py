@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
+from waltap.changes.capture.capture import CaptureProperties, CaptureRules
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.replica_identity import ReplicaIdentity
 from waltap.changes.events import ReplicaIdentities
 from waltap.changes.mapping.type_mapping import TypeMapper, TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.encoders.format.format import FormatContext
 from waltap.ports.specs import TypeSpec
 
-__all__ = ["identity", "identity_kept", "installed_types", "mapper"]
+__all__ = ["format_context", "identity", "identity_kept", "installed_types", "mapper"]
 
 
 @lru_cache(maxsize=1)
@@ -43,3 +46,16 @@ def identity(relation: Relation) -> ReplicaIdentity:
 def identity_kept() -> Callable[[Relation], ReplicaIdentity]:
     """Return `identity` with a cache per relation object, as engines use it."""
     return lru_cache(maxsize=1024)(identity)
+
+
+def format_context(capture: CaptureProperties, **more: Any) -> FormatContext:
+    """Return the context of a format beside the installed plugins."""
+    return FormatContext(
+        describe=lambda relation: relation,
+        identity=identity_kept(),
+        capture=CaptureRules(capture),
+        database="shop",
+        run_id="00000000-0000-4000-8000-000000000000",
+        mapper=mapper,
+        **more,
+    )

@@ -11,12 +11,10 @@ Subclass `NotificationChannelSuite` and define the fixture ``rig``:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import pytest
-
 from waltap.changes.transactions.notification import Notification
 from waltap.ports.notifications.channel import NotificationChannel
 from waltap.ports.specs import NotificationChannelSpec
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import RigSuite
 
 __all__ = ["NotificationChannelRig", "NotificationChannelSuite"]
 
@@ -63,19 +61,10 @@ class NotificationChannelRig:
         return channel
 
 
-class NotificationChannelSuite:
+class NotificationChannelSuite(RigSuite):
     """Rules for every notification channel."""
 
-    @pytest.fixture
-    def rig(self) -> NotificationChannelRig:
-        """Return the channel to test. Subclasses define this."""
-        pytest.fail(
-            f"{type(self).__name__} must define the fixture 'rig' (a NotificationChannelRig)"
-        )
-
-    def test_spec_is_well_formed(self, rig: NotificationChannelRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
+    needs = "a NotificationChannelRig"
 
     def test_nothing_arrives_unsent(self, rig: NotificationChannelRig) -> None:
         """Opening and closing a channel sends nothing."""

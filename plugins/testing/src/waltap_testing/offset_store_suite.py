@@ -22,7 +22,7 @@ from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset, Sn
 from waltap.ports.specs import OffsetStoreSpec
 from waltap_testing.crash import CrashChild, KillPoint, in_child, limit_file_size
 from waltap_testing.damage import chance, damaged, evenly
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import ConformanceSuite
 
 __all__ = ["OffsetStoreRig", "OffsetStoreSuite"]
 
@@ -86,7 +86,7 @@ class OffsetStoreRig:
         return self.spec.factory(self.properties, str(home or self.home))
 
 
-class OffsetStoreSuite:
+class OffsetStoreSuite(ConformanceSuite):
     """Rules for every offset store."""
 
     @pytest.fixture
@@ -101,10 +101,6 @@ class OffsetStoreSuite:
     def rig(self, new_rig: Callable[[Path], OffsetStoreRig], tmp_path: Path) -> OffsetStoreRig:
         """Return an empty store in the test's own folder."""
         return new_rig(tmp_path)
-
-    def test_spec_is_well_formed(self, rig: OffsetStoreRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
 
     # --- life ---
 

@@ -37,6 +37,7 @@ pytest.register_assert_rewrite(
     "waltap_testing.sink_crash",
     "waltap_testing.sink_findings",
     "waltap_testing.sink_losses",
+    "waltap_testing.suite",
     *(f"waltap_testing.{kind}_suite" for kind in _SUITES),
 )
 

@@ -19,7 +19,6 @@ from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.converter import ConverterContext
-from waltap.encoders.format.format import FormatContext
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
     RecordTransform,
@@ -28,9 +27,10 @@ from waltap.encoders.format.record_transform import (
 )
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap.ports.specs import RecordTransformSpec
-from waltap_testing.format_suite import NOW, every_part
-from waltap_testing.installed import identity_kept, mapper
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.format_suite import every_part
+from waltap_testing.installed import format_context
+from waltap_testing.suite import RigSuite
+from waltap_testing.workload import NOW
 
 __all__ = ["RecordTransformRig", "RecordTransformSuite", "every_record"]
 
@@ -52,14 +52,7 @@ def every_record() -> list[ConnectRecord]:
     """
     made = ConvertedFormat(
         RecordConverters(key=JSON, value=JSON, header=JSON),
-        FormatContext(
-            describe=lambda relation: relation,
-            identity=identity_kept(),
-            capture=CaptureRules(CAPTURE),
-            database="shop",
-            run_id="00000000-0000-4000-8000-000000000000",
-            mapper=mapper,
-        ),
+        format_context(CAPTURE),
     )
     told = {
         "id": "1",
@@ -89,20 +82,13 @@ class RecordTransformRig:
         return self.spec.factory(self.properties, context)
 
 
-class RecordTransformSuite:
+class RecordTransformSuite(RigSuite):
     """Rules for every transform of records.
 
     The contract is `waltap.encoders.format.record_transform`.
     """
 
-    @pytest.fixture
-    def rig(self) -> RecordTransformRig:
-        """Return the transform to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a RecordTransformRig)")
-
-    def test_spec_is_well_formed(self, rig: RecordTransformRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
+    needs = "a RecordTransformRig"
 
     def test_no_records_stay_none(self, rig: RecordTransformRig) -> None:
         """An empty list of records stays empty."""

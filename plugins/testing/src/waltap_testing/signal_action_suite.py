@@ -18,7 +18,7 @@ from waltap.ports.signals import Signal, SignalCall, SignalUnusable
 from waltap.ports.signals.signal import KNOWN
 from waltap.ports.specs import SignalActionSpec
 from waltap_testing.limits import soon
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import RigSuite
 
 __all__ = ["SignalActionRig", "SignalActionSuite"]
 
@@ -70,17 +70,10 @@ class SignalActionRig:
         self.stopped = True
 
 
-class SignalActionSuite:
+class SignalActionSuite(RigSuite):
     """Rules for every signal action."""
 
-    @pytest.fixture
-    def rig(self) -> SignalActionRig:
-        """Return the action to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a SignalActionRig)")
-
-    def test_spec_is_well_formed(self, rig: SignalActionRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
+    needs = "a SignalActionRig"
 
     def test_the_type_is_its_own(self, rig: SignalActionRig) -> None:
         """The type is none of waltap's own: those never reach a plugin."""

@@ -16,7 +16,7 @@ import pytest
 from waltap.ports.signals.signal import Signal, SignalChannel
 from waltap.ports.specs import SignalChannelSpec
 from waltap_testing.limits import soon
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import RigSuite
 
 __all__ = ["SignalChannelRig", "SignalChannelSuite"]
 
@@ -50,17 +50,10 @@ class SignalChannelRig:
         return channel
 
 
-class SignalChannelSuite:
+class SignalChannelSuite(RigSuite):
     """Rules for every signal channel."""
 
-    @pytest.fixture
-    def rig(self) -> SignalChannelRig:
-        """Return the channel to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a SignalChannelRig)")
-
-    def test_spec_is_well_formed(self, rig: SignalChannelRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
+    needs = "a SignalChannelRig"
 
     def test_no_signal_is_an_empty_list_at_once(self, rig: SignalChannelRig) -> None:
         """`poll` does not wait, since the engine calls it between batches."""

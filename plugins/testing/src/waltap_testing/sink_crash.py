@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,19 +37,31 @@ __all__ = [
     "resume",
     "run",
     "write_and_report",
+    "written",
 ]
 
 # Limits the time of the suite: each kill is a fork and a delivery.
 MOST_KILLS = 32
 
 
-def deliver(sink: Sink, workload: ScriptedWorkload) -> None:
-    """Open, write all batches, flush and close."""
-    sink.open()
-    for batch in workload.batches(1_000, records=sink.capabilities.records):
+def written(sink: Sink, batches: Iterable[Batch], *, each: bool = False) -> Position | None:
+    """Write ``batches`` and flush; return the promised position.
+
+    ``each`` flushes after each batch, too.
+    """
+    for batch in batches:
         sink.write(batch)
-    sink.flush()
+        if each:
+            sink.flush()
+    return sole(sink.flush())
+
+
+def deliver(sink: Sink, batches: Iterable[Batch], *, each: bool = False) -> Position | None:
+    """Open, write ``batches``, flush and close; return the promised position."""
+    sink.open()
+    promised = written(sink, batches, each=each)
     sink.close()
+    return promised
 
 
 def resume(
@@ -63,9 +75,7 @@ def resume(
     held = sole(sink.open())
     start = stored if held is None else max(stored, held)
     # Another size than before: batches have other limits after a restart.
-    for batch in workload.batches(5, start, records=sink.capabilities.records):
-        sink.write(batch)
-    sink.flush()
+    written(sink, workload.batches(5, start, records=sink.capabilities.records))
     sink.close()
     return held
 

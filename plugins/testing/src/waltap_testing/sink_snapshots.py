@@ -7,7 +7,7 @@ import pytest
 
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress, TableChunks
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
-from waltap.ports.sink.sink import Sink
+from waltap_testing.sink_crash import deliver, written
 from waltap_testing.sink_findings import assert_complete
 from waltap_testing.sink_rig import SinkRig
 from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, relation
@@ -52,14 +52,6 @@ def filled(items: int, notes: int, kinds: int) -> ScriptedWorkload:
     return workload
 
 
-def _broken_off(sink: Sink, batches: Iterable[Batch]) -> None:
-    sink.open()
-    for batch in batches:
-        sink.write(batch)
-    sink.flush()
-    sink.close()
-
-
 def _progress(batches: Iterable[Batch]) -> SnapshotProgress:
     """Return the offset's progress after ``batches`` became durable."""
     tables: dict[str, TableChunks] = {}
@@ -99,14 +91,13 @@ class SnapshotsGoOn:
             pytest.skip("declares that a snapshot is taken anew")
         workload = filled(5, 0, 4)
         batches = workload.snapshot(tables, 2, records=records)
-        _broken_off(sink, batches[:delivered])
+        deliver(sink, batches[:delivered])
         sink = rig.build(tmp_path, resumes=True, snapshot=_progress(batches[:delivered]))
         sink.open()
         workload.insert(NOTES, 101, "streamed")
         workload.commit()
-        for batch in [*_going_on(batches[delivered:]), *workload.batches(10, records=records)]:
-            sink.write(batch)
-            sink.flush()
+        rest = [*_going_on(batches[delivered:]), *workload.batches(10, records=records)]
+        written(sink, rest, each=True)
         sink.close()
         assert_complete(rig, sink.capabilities, workload)
 
@@ -130,16 +121,12 @@ class SnapshotsGoOn:
             for number, piece in enumerate(_pieces(batches)[:3]):
                 piece.chunk, piece.ends_chunk = 0, number == 2
         sink.open()
-        for batch in batches[:2]:
-            sink.write(batch)
-        sink.flush()
+        written(sink, batches[:2])
         if opened_again:
             sink.close()
             sink = rig.build(tmp_path, resumes=True, snapshot=_progress([]))
             sink.open()
-        for batch in _going_on(batches):
-            sink.write(batch)
-            sink.flush()
+        written(sink, _going_on(batches), each=True)
         sink.close()
         assert_complete(rig, capable, workload)
 
@@ -171,9 +158,7 @@ class SnapshotsGoOn:
             sink = rig.build(tmp_path, resumes=True, snapshot=_progress(begun))
             sink.open()
         _pieces(again)[0].restarts = True
-        for batch in _going_on(again):
-            sink.write(batch)
-            sink.flush()
+        written(sink, _going_on(again), each=True)
         sink.close()
         # A history without a position of its own cannot remove the first attempt's rows.
         broken_off = first.events if rig.keeps_history and not capable.exactly_once else ()

@@ -44,12 +44,13 @@ from waltap_testing.sink_crash import (
     resume,
     run,
     write_and_report,
+    written,
 )
 from waltap_testing.sink_findings import assert_complete, parsed, values_of
 from waltap_testing.sink_losses import NoticesLosses
 from waltap_testing.sink_rig import DeliveredChange, SinkRig, sole
 from waltap_testing.sink_snapshots import KINDS, KINDS_ROW, SnapshotsGoOn, filled
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import ConformanceSuite
 from waltap_testing.texts import TEXTS
 from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, as_columns, relation
 
@@ -173,12 +174,8 @@ class TakesReplays:
     def test_a_replayed_letter_is_new_and_known_again(self, rig: SinkRig, tmp_path: Path) -> None:
         """A replayed letter arrives, although its position was passed."""
         sink = rig.build(tmp_path)
-        sink.open()
-        promised: Position | None = None
-        for batch in mixed(truncate=False).batches(4, records=sink.capabilities.records):
-            sink.write(batch)
-            promised = sole(sink.flush())
-        sink.close()
+        batches = mixed(truncate=False).batches(4, records=sink.capabilities.records)
+        promised = deliver(sink, batches, each=True)
         assert promised is not None
         before = len(rig.read_back())
         again = rig.build(tmp_path, resumes=True)
@@ -254,7 +251,7 @@ class LeaseGone(Exception):
     """The error of `SinkContext.may_write` in the suite."""
 
 
-class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses):
+class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses, ConformanceSuite):
     """Rules for every sink."""
 
     @pytest.fixture
@@ -277,10 +274,6 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         assert sink.open() is None, "an empty destination has no position"
         yield sink
         sink.close()
-
-    def test_spec_is_well_formed(self, rig: SinkRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
 
     # --- positions ---
 
@@ -351,11 +344,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         if name == "truncate" and not sink.capabilities.truncate:
             pytest.skip("declares that it does not apply truncates")
         workload = SCENARIOS[name]()
-        sink.open()
-        for batch in workload.batches(50, records=sink.capabilities.records):
-            sink.write(batch)
-        sink.flush()
-        sink.close()
+        deliver(sink, workload.batches(50, records=sink.capabilities.records))
         assert_complete(rig, sink.capabilities, workload)
 
     def test_a_snapshot_is_followed_by_the_stream(self, rig: SinkRig, tmp_path: Path) -> None:
@@ -368,15 +357,12 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         workload.begin_again()
         sink = rig.build(tmp_path)
         sink.open()
-        for batch in workload.snapshot([ITEMS, NOTES], records=sink.capabilities.records):
-            sink.write(batch)
-            sink.flush()
+        snapshot = workload.snapshot([ITEMS, NOTES], records=sink.capabilities.records)
+        written(sink, snapshot, each=True)
         workload.update(ITEMS, 1, "new")
         workload.delete(NOTES, 2)
         workload.commit()
-        for batch in workload.batches(10, records=sink.capabilities.records):
-            sink.write(batch)
-        sink.flush()
+        written(sink, workload.batches(10, records=sink.capabilities.records))
         sink.close()
         assert_complete(rig, sink.capabilities, workload)
 
@@ -392,16 +378,12 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         else:
             workload, tables = filled(*SNAPSHOTS[name]), [ITEMS, NOTES, KINDS]
         sink.open()
-        for batch in workload.snapshot(tables, 2, records=sink.capabilities.records):
-            sink.write(batch)
-            if each:
-                sink.flush()
-        assert sole(sink.flush()) == batch.position
+        snapshot = workload.snapshot(tables, 2, records=sink.capabilities.records)
+        assert written(sink, snapshot, each=each) == snapshot[-1].position
         workload.insert(ITEMS, 101, "streamed")
         workload.commit()
-        for batch in workload.batches(10, records=sink.capabilities.records):
-            sink.write(batch)
-        assert sole(sink.flush()) == batch.position
+        streamed = list(workload.batches(10, records=sink.capabilities.records))
+        assert written(sink, streamed) == streamed[-1].position
         sink.close()
         assert_complete(rig, sink.capabilities, workload)
 
@@ -417,18 +399,14 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         workload.update(ITEMS, 1, "updated")
         workload.delete(NOTES, 2)
         workload.commit()
-        deliver(sink, workload)
+        deliver(sink, workload.batches(1_000, records=records))
         end = Position(workload.parts[-1].end_lsn)
         sink = rig.build(tmp_path, resumes=True)
         sink.open()
-        for batch in workload.snapshot([ITEMS, NOTES], 2, records=records):
-            sink.write(batch)
-            sink.flush()
+        written(sink, workload.snapshot([ITEMS, NOTES], 2, records=records), each=True)
         workload.update(ITEMS, 3, "streamed again")
         workload.commit()
-        for batch in workload.batches(10, end, records=records):
-            sink.write(batch)
-        sink.flush()
+        written(sink, workload.batches(10, end, records=records))
         sink.close()
         assert_complete(rig, sink.capabilities, workload)
 
@@ -436,13 +414,10 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         """Rows and records may be a `RowBlock` and a `RecordBlock`."""
         pytest.importorskip("pyarrow")
         sink, workload = rig.build(tmp_path), filled(9, 4, 1)
-        sink.open()
         batches = workload.snapshot([ITEMS, NOTES, KINDS], 3, records=sink.capabilities.records)
-        for number, batch in enumerate(batches):
-            # Few rows arrive as lists: pieces of both forms alternate.
-            sink.write(as_columns(batch) if number % 3 != 1 else batch)
-        assert sole(sink.flush()) == batches[-1].position
-        sink.close()
+        # Few rows arrive as lists: pieces of both forms alternate.
+        forms = [as_columns(b) if number % 3 != 1 else b for number, b in enumerate(batches)]
+        assert deliver(sink, forms) == batches[-1].position
         assert_complete(rig, sink.capabilities, workload)
 
     @pytest.mark.parametrize("delivered", [1, 3, 4, 6])
@@ -470,9 +445,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         again = workload.snapshot(tables, 2, records=records)
         workload.insert(NOTES, 101, "streamed")
         workload.commit()
-        for batch in [*again, *workload.batches(10, records=records)]:
-            sink.write(batch)
-            sink.flush()
+        written(sink, [*again, *workload.batches(10, records=records)], each=True)
         sink.close()
         capable = sink.capabilities
         hides = capable.restarts_tables or not capable.resumes_snapshots
@@ -486,7 +459,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         workload, sink = ScriptedWorkload(), rig.build(tmp_path)
         workload.insert(ITEMS, 1, TEXTS[name])
         workload.commit()
-        deliver(sink, workload)
+        deliver(sink, workload.batches(1_000, records=sink.capabilities.records))
         (found,) = rig.read_back()
         values = (
             found.values if isinstance(found, DeliveredChange) else orjson.loads(found.value or b"")
@@ -501,7 +474,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         workload = ScriptedWorkload()
         workload.insert(KINDS, 1, *KINDS_ROW, None)
         workload.commit()
-        deliver(sink, workload)
+        deliver(sink, workload.batches(1_000, records=sink.capabilities.records))
         (found,) = rig.read_back()
         assert isinstance(found, DeliveredChange)
         values = {name: found.values.get(name) for name in KINDS_VALUES}
@@ -521,11 +494,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
             Record("server.public.items", b'{"id":"1"}', None, headers[:1]),
             Record("server.public.items", b'{"id":"2"}', b"{}"),
         ]
-        batch = Batch(parts=[], position=Position(0x100), events=3, records=given)
-        sink.open()
-        sink.write(batch)
-        sink.flush()
-        sink.close()
+        deliver(sink, [Batch(parts=[], position=Position(0x100), events=3, records=given)])
         found = [record for record in rig.read_back() if isinstance(record, Record)]
         assert [parsed(record) for record in found] == [parsed(record) for record in given]
 
@@ -539,7 +508,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         workload.insert(WIDER, 3, "newer", None)
         workload.update(WIDER, 1, "old", "red")
         workload.commit()
-        deliver(sink, workload)
+        deliver(sink, workload.batches(1_000, records=sink.capabilities.records))
         assert_complete(rig, sink.capabilities, workload)
         colours = {
             int(str(values["id"])): values.get("colour")
@@ -553,13 +522,8 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         """The next run adds to the destination after a clean end."""
         workload = mixed(truncate=False)
         sink = rig.build(tmp_path)
-        sink.open()
-        promised: Position | None = None
         batches = list(workload.batches(4, records=sink.capabilities.records))
-        for batch in batches[: len(batches) // 2]:
-            sink.write(batch)
-            promised = sole(sink.flush())
-        sink.close()
+        promised = deliver(sink, batches[: len(batches) // 2], each=True)
         assert promised is not None
         again = rig.build(tmp_path, resumes=True)
         held = sole(again.open())
@@ -567,9 +531,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
             assert held == promised, "it must know the position of its data"
         else:
             assert held is None or held == promised
-        for batch in workload.batches(4, promised, records=again.capabilities.records):
-            again.write(batch)
-        again.flush()
+        written(again, workload.batches(4, promised, records=again.capabilities.records))
         again.close()
         assert_complete(rig, sink.capabilities, workload)
 
@@ -580,9 +542,9 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         sink = rig.build(tmp_path)
         once = sink.capabilities.exactly_once
         sink.open()
-        for batch in mixed(truncate=False).batches(4, records=sink.capabilities.records):
-            sink.write(batch)
-            sink.flush()
+        written(
+            sink, mixed(truncate=False).batches(4, records=sink.capabilities.records), each=True
+        )
         held = Positions.of(sink.held())
         assert bool(held) == once, "held is what a sink keeps with its data, exactly once"
         sink.close()
@@ -596,7 +558,8 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         """A pipeline never gets the position of another pipeline."""
         if not rig.build(tmp_path).capabilities.exactly_once:
             pytest.skip("declares at least once")
-        deliver(rig.build(tmp_path), mixed(truncate=False))
+        sink = rig.build(tmp_path)
+        deliver(sink, mixed(truncate=False).batches(1_000, records=sink.capabilities.records))
         folder = tmp_path / "another pipeline"
         folder.mkdir()
         other = dataclasses.replace(
@@ -634,11 +597,7 @@ class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses
         workload = mixed(truncate=False)
         for resumes in (False, True):
             sink = rig.build(tmp_path, resumes=resumes)
-            sink.open()
-            for batch in workload.batches(4, records=sink.capabilities.records):
-                sink.write(batch)
-            sink.flush()
-            sink.close()
+            deliver(sink, workload.batches(4, records=sink.capabilities.records))
         assert_complete(rig, sink.capabilities, workload)
 
     # --- crashes ---

@@ -27,7 +27,7 @@ from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.snapshot.snapshotter import ISOLATIONS, SnapshotFacts, SnapshotStart, Snapshotter
 from waltap.ports.source.connector import SlotStatus
 from waltap.ports.specs import SnapshotterSpec
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import RigSuite
 
 __all__ = ["SnapshotterRig", "SnapshotterSuite"]
 
@@ -121,17 +121,10 @@ class SnapshotterRig:
         return found
 
 
-class SnapshotterSuite:
+class SnapshotterSuite(RigSuite):
     """Rules for every snapshot mode."""
 
-    @pytest.fixture
-    def rig(self) -> SnapshotterRig:
-        """Return the mode to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a SnapshotterRig)")
-
-    def test_spec_is_well_formed(self, rig: SnapshotterRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
+    needs = "a SnapshotterRig"
 
     def test_the_truth_table_is_total(self, rig: SnapshotterRig) -> None:
         """Each of the eight states has exactly one line."""

@@ -42,7 +42,7 @@ from waltap_spark.modes import ModeRules
 from waltap_spark.output import SparkOutput, TableState
 from waltap_spark.session import prepare
 from waltap_testing.installed import identity_kept, mapper
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import RigSuite
 from waltap_testing.workload import ITEMS, NOTES, ExpectedEvent, ScriptedWorkload, relation
 
 if TYPE_CHECKING:
@@ -236,13 +236,10 @@ class _LogAndTables:
         self.sink.close()
 
 
-class TableFormatSuite:
+class TableFormatSuite(RigSuite):
     """Rules for every table format."""
 
-    @pytest.fixture
-    def rig(self) -> TableFormatRig:
-        """Return the format and its session. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig': a TableFormatRig")
+    needs = "a TableFormatRig"
 
     @pytest.fixture
     def tables(self, rig: TableFormatRig, tmp_path: Path) -> Iterator[_LogAndTables]:
@@ -250,10 +247,6 @@ class TableFormatSuite:
         made = _LogAndTables(rig, tmp_path)
         yield made
         made.close()
-
-    def test_spec_is_well_formed(self, rig: TableFormatRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
 
     def test_rows_and_history_follow_the_source(self, tables: _LogAndTables) -> None:
         """Rows and history match the source after every operation.

@@ -20,7 +20,7 @@ from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRo
 from waltap.ports.specs import TransformSpec
 from waltap.ports.transforms.applied import transformed
 from waltap_testing.scenarios import mixed
-from waltap_testing.spec_promises import assert_well_formed
+from waltap_testing.suite import RigSuite
 from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, ScriptedWorkload, as_columns
 
 __all__ = ["TransformRig", "TransformSuite"]
@@ -51,17 +51,10 @@ class TransformRig:
         return self.spec.factory(self.properties)
 
 
-class TransformSuite:
+class TransformSuite(RigSuite):
     """Rules for every transform of changes."""
 
-    @pytest.fixture
-    def rig(self) -> TransformRig:
-        """Return the transform to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a TransformRig)")
-
-    def test_spec_is_well_formed(self, rig: TransformRig) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
-        assert_well_formed(rig.spec)
+    needs = "a TransformRig"
 
     # --- positions ---
 

@@ -30,6 +30,7 @@ from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.errors import SinkError
 from waltap.ports.specs import TypeSpec
 from waltap_testing.installed import installed_types
+from waltap_testing.suite import RigSuite
 
 __all__ = ["TypeRig", "TypeSuite"]
 
@@ -80,13 +81,10 @@ class TypeRig:
         return mapping
 
 
-class TypeSuite:
+class TypeSuite(RigSuite):
     """Rules for every type."""
 
-    @pytest.fixture
-    def rig(self) -> TypeRig:
-        """Return the type to test. Subclasses define this."""
-        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' (a TypeRig)")
+    needs = "a TypeRig"
 
     def test_spec_is_well_formed(self, rig: TypeRig) -> None:
         """Name and summary are fit for pages, and there are values to test with."""

@@ -32,6 +32,8 @@ __all__ = [
 
 # 2026-01-01 00:00 UTC in µs.
 COMMIT_TS = 1_767_225_600_000_000
+# A fixed time of processing, so that records repeat.
+NOW = 1_767_225_601_123_456_789
 # OIDs of pg_type, the same on every server.
 TYPE_OIDS = {
     "bool": 16,

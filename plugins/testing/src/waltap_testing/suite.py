@@ -1,11 +1,14 @@
-"""Rules for every spec; each suite checks them."""
+"""Rules that hold for plugins of every kind."""
 
 import re
+from typing import Any, ClassVar
+
+import pytest
 
 from waltap.base.property import declarations
 from waltap.ports.specs import Spec
 
-__all__ = ["assert_well_formed"]
+__all__ = ["ConformanceSuite", "RigSuite"]
 
 # A profile writes the name in a property and in prefixes of properties.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.$-]*")
@@ -13,7 +16,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.$-]*")
 LONGEST_SUMMARY = 120
 
 
-def assert_well_formed(spec: Spec) -> None:
+def _assert_well_formed(spec: Spec) -> None:
     """Check name, aliases, summary and the declared properties."""
     assert NAME.fullmatch(spec.name), f"{spec.name!r} is no name for a profile"
     for alias in spec.aliases:
@@ -26,3 +29,23 @@ def assert_well_formed(spec: Spec) -> None:
     assert callable(getattr(spec, "factory", None)), f"{spec.name} has no factory"
     for declaration in declarations(spec.properties) if spec.properties is not None else ():
         assert declaration.summary, f"{spec.name}: property {declaration.name} has no summary"
+
+
+class ConformanceSuite:
+    """Rules for every spec; a base class of the suites."""
+
+    def test_spec_is_well_formed(self, rig: Any) -> None:
+        """Name, summary and properties are fit for profiles and pages."""
+        _assert_well_formed(rig.spec)
+
+
+class RigSuite(ConformanceSuite):
+    """A suite whose rig is one object; a base class of the suites."""
+
+    # The rig that a subclass defines, for the message of a missing one.
+    needs: ClassVar[str]
+
+    @pytest.fixture
+    def rig(self) -> Any:
+        """Return the plugin to test. Subclasses define this."""
+        pytest.fail(f"{type(self).__name__} must define the fixture 'rig' ({self.needs})")
