@@ -23,9 +23,8 @@ from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.properties import JsonProperties
 from waltap.ports.specs import EventTransformSpec
 from waltap_testing.installed import format_context
-from waltap_testing.scenarios import mixed
 from waltap_testing.suite import RigSuite
-from waltap_testing.workload import ITEMS, NOTES, NOW, ScriptedWorkload
+from waltap_testing.workload import ITEMS, NOTES, NOW, ScriptedWorkload, mixed
 
 __all__ = ["EventTransformRig", "EventTransformSuite"]
 

@@ -27,10 +27,8 @@ from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.ports.specs import FormatSpec
 from waltap_testing.installed import format_context
 from waltap_testing.notification_channel_suite import NOTIFICATIONS
-from waltap_testing.scenarios import mixed
 from waltap_testing.suite import RigSuite
-from waltap_testing.texts import TEXTS
-from waltap_testing.workload import COMMIT_TS, ITEMS, NOW, as_block
+from waltap_testing.workload import COMMIT_TS, ITEMS, NOW, TEXTS, as_block, mixed
 
 __all__ = ["FormatRig", "FormatSuite", "every_part"]
 

@@ -35,8 +35,9 @@ _SUITES = (
 # pytest rewrites the assertions of test files only; without this a failure shows no values.
 pytest.register_assert_rewrite(
     "waltap_testing.sink_crash",
-    "waltap_testing.sink_findings",
     "waltap_testing.sink_losses",
+    "waltap_testing.sink_rig",
+    "waltap_testing.sink_rules",
     "waltap_testing.suite",
     *(f"waltap_testing.{kind}_suite" for kind in _SUITES),
 )

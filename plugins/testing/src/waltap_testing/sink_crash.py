@@ -23,10 +23,8 @@ from waltap_testing.crash import (
     own_files,
 )
 from waltap_testing.damage import evenly
-from waltap_testing.scenarios import mixed
-from waltap_testing.sink_findings import assert_complete
-from waltap_testing.sink_rig import SinkRig, sole
-from waltap_testing.workload import ScriptedWorkload
+from waltap_testing.sink_rig import SinkRig, assert_complete, sole
+from waltap_testing.workload import ScriptedWorkload, mixed
 
 __all__ = [
     "SinkCrash",

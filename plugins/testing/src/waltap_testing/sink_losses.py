@@ -15,9 +15,8 @@ from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
 from waltap.ports.sink.held import require_held
 from waltap.ports.sink.sink import Sink
-from waltap_testing.scenarios import mixed
 from waltap_testing.sink_rig import SinkRig, sole
-from waltap_testing.workload import batches
+from waltap_testing.workload import batches, mixed
 
 __all__ = ["NoticesLosses", "keeping"]
 

@@ -1,19 +1,30 @@
 """The rig of the sink suite, and how it makes the sink."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import orjson
+
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
-from waltap.ports.sink.sink import Sink, SinkContext
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.specs import SinkSpec
 from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.workload import ExpectedEvent, ScriptedWorkload
 
-__all__ = ["DeliveredChange", "SinkRig", "sole"]
+__all__ = [
+    "DeliveredChange",
+    "SinkRig",
+    "assert_complete",
+    "parsed",
+    "sole",
+    "values_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +112,150 @@ def sole(promised: Position | Positions | None) -> Position | None:
     `Sink.flush` and `Sink.open` may return a position or positions by partition.
     """
     return Positions.of(promised).get(SOLE)
+
+
+# Compare a destination with the delivered events.
+#
+# Events can be lost, invented, doubled or out of order.
+
+
+def assert_complete(
+    rig: SinkRig,
+    capabilities: SinkCapabilities,
+    workload: ScriptedWorkload,
+    *,
+    doubled: Position | None = None,
+    broken_off: Collection[ExpectedEvent] = (),
+    at: str = "",
+) -> int:
+    """Check that the destination holds ``workload``.
+
+    Return the number of doubled events.
+
+    - ``doubled``: events after this position may be there more than once; None: no event may.
+    - ``broken_off``: rows of an interrupted snapshot, which a history may hold as well.
+    """
+    where = f"{at}: " if at else ""
+    found = rig.read_back()
+    if not rig.keeps_history:
+        _assert_rows(found, workload, where)
+        return 0
+    expected = [e for e in workload.events if capabilities.records or e.op is not None]
+    events = [_event(item) for item in found]
+    known = set(expected)
+    # Rows of an interrupted snapshot are neither required nor wrong.
+    events = [event for event in events if event in known or event not in broken_off]
+    invented = [event for event in events if event not in known]
+    assert not invented, f"{where}never delivered: {invented[:3]}"
+    counts = Counter(events)
+    missing = [event for event in expected if event not in counts]
+    assert not missing, f"{where}{len(missing)} of {len(expected)} lost, first {missing[0]}"
+    _assert_order(expected, events, rig.order, where)
+    more = [event for event, count in counts.items() if count > 1 and event not in broken_off]
+    if doubled is None:
+        assert not more, f"{where}{len(more)} events doubled, first {more[0]}"
+    else:
+        # The engine sends events before the stored position only once.
+        settled = _events_until(workload, doubled)
+        wrong = [event for event in more if event in settled]
+        assert not wrong, f"{where}doubled though promised: {wrong[:3]}"
+    return len(more)
+
+
+def _assert_order(
+    expected: Sequence[ExpectedEvent], found: Sequence[ExpectedEvent], order: str, where: str
+) -> None:
+    """Check the order of events per topic or key.
+
+    No event comes before its predecessor, and the last event comes last.
+    """
+    group: Callable[[ExpectedEvent], object] = (
+        (lambda e: (e.table, e.id)) if order == "key" else (lambda e: e.table)
+    )
+    before: dict[object, list[ExpectedEvent]] = {}
+    for event in expected:
+        before.setdefault(group(event), []).append(event)
+    seen: dict[object, int] = dict.fromkeys(before, 0)
+    last: dict[object, ExpectedEvent] = {}
+    for event in found:
+        key = group(event)
+        number = before[key].index(event, 0)
+        # A doubled event repeats an earlier part of the order, which is correct after a retry.
+        assert number <= seen[key], (
+            f"{where}{event} came before {before[key][seen[key]]}, which precedes it"
+        )
+        seen[key] = max(seen[key], number + 1)
+        last[key] = event
+    for key, event in last.items():
+        assert event == before[key][-1], f"{where}{event} came last, not {before[key][-1]}"
+
+
+def _assert_rows(found: Iterable[object], workload: ScriptedWorkload, where: str) -> None:
+    """Check a destination of current rows."""
+    rows: dict[str, dict[int, int]] = {}
+    for item in found:
+        assert isinstance(item, DeliveredChange)
+        table = rows.setdefault(item.table, {})
+        identifier = int(str(item.values["id"]))
+        assert identifier not in table, f"{where}{item.table} has id {identifier} twice"
+        table[identifier] = int(str(item.values["serial"]))
+    expected = {
+        name: {identifier: int(row[1] or 0) for identifier, row in table.items()}
+        for name, table in workload.rows.items()
+        if table
+    }
+    assert {name: table for name, table in rows.items() if table} == expected, where
+
+
+def _events_until(workload: ScriptedWorkload, position: Position) -> set[ExpectedEvent]:
+    """Return the events of transactions that end at ``position`` or before."""
+    events = iter(workload.events)
+    settled: set[ExpectedEvent] = set()
+    for part in workload.parts:
+        for change in part.changes:
+            event = next(events)
+            # A delete has two events: its own and the tombstone.
+            both = [event, next(events)] if event.op == "d" else [event]
+            # A position inside a transaction covers its first ``index`` changes.
+            delivered = part.commit_lsn == position.commit_lsn and (
+                part.changes.index(change) < position.index
+            )
+            if part.end_lsn <= position.end_lsn or delivered:
+                settled.update(both)
+    return settled
+
+
+def _event(item: Record | DeliveredChange) -> ExpectedEvent:
+    values = values_of(item)
+    operation: str | None
+    if isinstance(item, DeliveredChange):
+        table, operation, identifier = item.table, item.op, values.get("id")
+    else:
+        table = item.topic.removeprefix("server.")
+        operation = None if item.value is None else str(values["op"])
+        identifier = None if item.key is None else orjson.loads(item.key)["id"]
+    serial = values.get("serial") if operation in ("c", "u", "r") else None
+    return ExpectedEvent(
+        table,
+        operation,
+        None if operation == "t" else int(str(identifier)),
+        None if serial is None else int(str(serial)),
+    )
+
+
+def values_of(item: Record | DeliveredChange) -> Mapping[str, object]:
+    """Return the values of an item by column name."""
+    if isinstance(item, DeliveredChange):
+        return item.values
+    values: dict[str, object] = orjson.loads(item.value or b"{}")
+    return values
+
+
+def parsed(record: Record) -> object:
+    """Return a record for comparison, with its JSON parsed.
+
+    Whitespace in JSON makes no difference.
+    """
+    parts = (record.key, record.value, *(value for _, value in record.headers))
+    names = [name for name, _ in record.headers]
+    return record.topic, names, [part if part is None else (orjson.loads(part),) for part in parts]

@@ -26,15 +26,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from waltap.changes.decode.message import Insert
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import SOLE, START, Position, Positions
-from waltap.changes.transactions.transaction import Batch, TransactionPart
+from waltap.changes.transactions.transaction import Batch
 from waltap.errors import RetryVerdict, SinkError, WaltapError
-from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import Sink
 from waltap_testing.crash import CrashChild, KillPoint
-from waltap_testing.scenarios import SCENARIOS, large_transaction, mixed
 from waltap_testing.sink_crash import (
     SinkCrash,
     crashes,
@@ -46,171 +43,37 @@ from waltap_testing.sink_crash import (
     write_and_report,
     written,
 )
-from waltap_testing.sink_findings import assert_complete, parsed, values_of
 from waltap_testing.sink_losses import NoticesLosses
-from waltap_testing.sink_rig import DeliveredChange, SinkRig, sole
-from waltap_testing.sink_snapshots import KINDS, KINDS_ROW, SnapshotsGoOn, filled
+from waltap_testing.sink_rig import (
+    DeliveredChange,
+    SinkRig,
+    assert_complete,
+    parsed,
+    sole,
+    values_of,
+)
+from waltap_testing.sink_rules import (
+    KINDS,
+    KINDS_ROW,
+    RefusesSingleRecords,
+    SnapshotsGoOn,
+    TakesReplays,
+    filled,
+)
 from waltap_testing.suite import ConformanceSuite
-from waltap_testing.texts import TEXTS
-from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, as_columns, relation
+from waltap_testing.workload import (
+    ITEMS,
+    NOTES,
+    SCENARIOS,
+    TEXTS,
+    ScriptedWorkload,
+    as_columns,
+    large_transaction,
+    mixed,
+    relation,
+)
 
-__all__ = [
-    "DeliveredChange",
-    "RefusesSingleRecords",
-    "SinkRig",
-    "SinkSuite",
-    "TakesReplays",
-]
-
-
-# In the middle of a transaction, with rows before and after it.
-UNFIT_ID = 4
-# Changes in a batch: all, or so few that a transaction is in several batches.
-WHOLE, CUT = 100, 2
-
-
-class RefusesSingleRecords:
-    """Rules for sinks whose rig has ``unfit``; the contract: `RecordsRefused`."""
-
-    @pytest.fixture
-    def tolerant(
-        self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
-    ) -> tuple[SinkRig, ScriptedWorkload]:
-        """Return a rig that tolerates refusals, and changes with one unfit row."""
-        rig = new_rig(tmp_path)
-        if rig.unfit is None:
-            pytest.skip("declares no value that its destination refuses")
-        unfit, context = rig.unfit(), rig.context
-        told = dataclasses.replace(
-            rig, context=lambda given: dataclasses.replace(context(given), tolerant=True)
-        )
-        workload = ScriptedWorkload()
-        workload.insert(ITEMS, 1, "first")
-        workload.commit()
-        for number in range(2, 8):
-            workload.insert(ITEMS, number, unfit if number == UNFIT_ID else "fits")
-        workload.commit()
-        workload.insert(ITEMS, 8, "last")
-        workload.commit()
-        return told, workload
-
-    @pytest.mark.parametrize("most", [WHOLE, CUT], ids=["one batch", "a cut transaction"])
-    def test_a_record_that_is_refused_costs_no_other(
-        self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path, most: int
-    ) -> None:
-        """The sink names the refused record and delivers the others in order."""
-        rig, workload = tolerant
-        sink = rig.build(tmp_path)
-        sink.open()
-        refused: list[int] = []
-        for batch in workload.batches(most, records=sink.capabilities.records):
-            refused += _written(sink, batch)
-        assert refused == [UNFIT_ID]
-        assert sole(sink.flush()) == Position(workload.parts[-1].end_lsn)
-        sink.close()
-        assert _ids(rig) == [1, 2, 3, 5, 6, 7, 8]
-
-    def test_a_kill_between_a_refusal_and_the_rest_loses_nothing(
-        self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path
-    ) -> None:
-        """A crash after a refusal loses no record: the batch comes again."""
-        rig, workload = tolerant
-        sink = rig.build(tmp_path)
-        sink.open()
-        once = sink.capabilities.exactly_once
-        (batch,) = workload.batches(WHOLE, records=sink.capabilities.records)
-        with pytest.raises(RecordsRefused):
-            sink.write(batch)
-        # The refused record is kept elsewhere by then; no other record of the batch may count.
-        if not once:
-            assert sole(sink.flush()) is None, (
-                "the batch was not taken, and its position not either"
-            )
-        sink.close()
-        sink = rig.build(tmp_path, resumes=True)
-        after = sole(sink.open()) or Position(0)
-        for batch in workload.batches(WHOLE, after, records=sink.capabilities.records):
-            _written(sink, batch)
-        assert sole(sink.flush()) == Position(workload.parts[-1].end_lsn)
-        sink.close()
-        found = _ids(rig)
-        assert list(dict.fromkeys(found)) == [1, 2, 3, 5, 6, 7, 8]
-        if once:
-            assert len(found) == len(set(found)), "doubled"
-
-
-def _written(sink: Sink, batch: Batch) -> list[int]:
-    """Write as the engine does; return the ids of refused rows."""
-    # The engine keeps the refused records, removes them, and writes the same batch object again.
-    refused: list[int] = []
-    for _ in range(100):
-        try:
-            sink.write(batch)
-        except RecordsRefused as error:
-            for each in error.refused:
-                if batch.records is not None:
-                    refused.append(int(str(values_of(batch.records[each.index])["id"])))
-                else:
-                    refused.append(int(str(each.change.new[0])))  # type: ignore[union-attr] # inserts
-            leave_out(batch, error.refused)
-        else:
-            return refused
-    pytest.fail("it names records of the batch that are not there any more")
-
-
-def _ids(rig: SinkRig) -> list[int]:
-    found = [item for item in rig.read_back() if not isinstance(item, Record) or item.value]
-    return [int(str(values_of(item)["id"])) for item in found]
-
-
-# The identifier of a dead letter.
-LETTER = "16B3-1#1"
-ROW = ("900001", "900001", "a letter")
-
-
-class TakesReplays:
-    """Rules for `Batch.replays`; a base class of the suite."""
-
-    def test_a_replayed_letter_is_new_and_known_again(self, rig: SinkRig, tmp_path: Path) -> None:
-        """A replayed letter arrives, although its position was passed."""
-        sink = rig.build(tmp_path)
-        batches = mixed(truncate=False).batches(4, records=sink.capabilities.records)
-        promised = deliver(sink, batches, each=True)
-        assert promised is not None
-        before = len(rig.read_back())
-        again = rig.build(tmp_path, resumes=True)
-        held = sole(again.open()) or promised
-        assert LETTER not in again.replayed()
-        again.write(_letter(again, held))
-        again.flush()
-        again.close()
-        last = rig.build(tmp_path, resumes=True)
-        last.open()
-        # A sink that keeps the identifiers of letters names it when it opens again.
-        assert set(last.replayed()) <= {LETTER}
-        last.close()
-        assert len(rig.read_back()) == before + 1, "it is there, once"
-
-
-def _letter(sink: Sink, position: Position) -> Batch:
-    # The position stays: a replay does not move the stream.
-    batch = Batch(parts=[], position=position, events=1, replays=(LETTER,))
-    if sink.capabilities.records:
-        batch.records = [
-            Record("server.public.items", b'{"id":"900001"}', b'{"op":"c","serial":"900001"}')
-        ]
-        return batch
-    change = Insert(ITEMS, position.end_lsn, ROW)
-    part = TransactionPart(
-        xid=0,
-        begin_lsn=position.end_lsn,
-        commit_lsn=position.end_lsn,
-        commit_ts=0,
-        end_lsn=position.end_lsn,
-        changes=[change],
-    )
-    batch.parts = [part]
-    return batch
+__all__ = ["DeliveredChange", "SinkRig", "SinkSuite"]
 
 
 # The values of `KINDS_ROW`, as a typed destination returns them.

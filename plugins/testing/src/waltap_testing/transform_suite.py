@@ -19,9 +19,8 @@ from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.ports.specs import TransformSpec
 from waltap.ports.transforms.applied import transformed
-from waltap_testing.scenarios import mixed
 from waltap_testing.suite import RigSuite
-from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, ScriptedWorkload, as_columns
+from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, ScriptedWorkload, as_columns, mixed
 
 __all__ = ["TransformRig", "TransformSuite"]
 

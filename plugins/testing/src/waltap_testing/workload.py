@@ -4,7 +4,7 @@ Every event has its own ``serial``, and each ``id`` is deleted at most once. Eac
 destination is thus identified, and a missing, doubled or misplaced event shows.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,13 +22,34 @@ from waltap.encoders.format.record_block import RecordBlock
 __all__ = [
     "ITEMS",
     "NOTES",
+    "SCENARIOS",
+    "TEXTS",
     "ExpectedEvent",
     "ScriptedWorkload",
     "as_block",
     "as_columns",
     "batches",
+    "large_transaction",
+    "mixed",
     "relation",
 ]
+
+
+# Texts that formats and sinks often handle wrongly.
+
+TEXTS = {
+    "empty": "",
+    "blank": "  \t ",
+    "control characters": "".join(map(chr, range(1, 32))) + "\x7f",
+    "quotes and backslashes": "\"'`\\\\n\\",
+    "line ends": "a\nb\r\nc\rd\u2028e\u2029f\u0085g",
+    "beyond the plane": "naïve Ω 漢字 🐘👩‍👩‍👧‍👦 \U0010ffff",
+    "combining": "e\u0301 vs \u00e9",
+    "looks like null": "null",
+    "looks like json": '{"a": [1, null]}',
+    "long": "0123456789" * 20_000,
+}
+
 
 # 2026-01-01 00:00 UTC in µs.
 COMMIT_TS = 1_767_225_600_000_000
@@ -377,3 +398,105 @@ def _record(table: Relation, operation: str, row: tuple[str | None, ...]) -> Rec
     value: dict[str, object] = {"op": operation, **dict(zip(names, row, strict=False))}
     key = orjson.dumps({"id": row[0]}) if row else None
     return Record(f"server.{table.name}", key, orjson.dumps(value))
+
+
+# Small streams that every sink must deliver, by name.
+
+
+def large_transaction() -> ScriptedWorkload:
+    """Return three transactions; the second has eight changes."""
+    workload = ScriptedWorkload()
+    workload.insert(ITEMS, 1, "alone")
+    workload.commit()
+    for number in range(2, 10):
+        workload.insert(ITEMS, number, "together")
+    workload.commit()
+    workload.insert(ITEMS, 20, "after")
+    workload.commit()
+    return workload
+
+
+def mixed(*, truncate: bool) -> ScriptedWorkload:
+    """Return seven transactions with every operation.
+
+    The fourth is larger than the batches of the suites, so it arrives in several.
+    """
+    workload = ScriptedWorkload()
+    for number in range(1, 4):
+        workload.insert(ITEMS, number, f"item {number}")
+    workload.commit()
+    workload.insert(NOTES, 1, "first note")
+    workload.update(ITEMS, 1, "item 1 again")
+    workload.commit()
+    workload.delete(ITEMS, 2)
+    workload.commit()
+    for number in range(10, 20):
+        workload.insert(ITEMS if number % 3 else NOTES, number, "in one transaction")
+    workload.update(ITEMS, 1, "item 1 for the last time")
+    workload.commit()
+    if truncate:
+        workload.truncate(NOTES)
+    workload.insert(NOTES, 30, "last but two")
+    workload.commit()
+    workload.delete(ITEMS, 3)
+    workload.insert(ITEMS, 31, "last but one")
+    workload.commit()
+    workload.insert(NOTES, 32, "last")
+    workload.commit()
+    return workload
+
+
+def one_create() -> ScriptedWorkload:
+    workload = ScriptedWorkload()
+    workload.insert(ITEMS, 1, "one")
+    workload.commit()
+    return workload
+
+
+def delete_then_tombstone() -> ScriptedWorkload:
+    workload = one_create()
+    workload.delete(ITEMS, 1)
+    workload.commit()
+    return workload
+
+
+def one_row_many_times() -> ScriptedWorkload:
+    workload = one_create()
+    for number in range(60):
+        workload.update(ITEMS, 1, f"version {number}")
+        # Several changes of one row within a transaction, and across transactions.
+        if number % 7 == 0:
+            workload.commit()
+    workload.commit()
+    return workload
+
+
+def larger_than_buffers() -> ScriptedWorkload:
+    workload = ScriptedWorkload()
+    for number in range(1, 3_001):
+        # Rows of different lengths, so that buffers do not end with a row.
+        workload.insert(ITEMS, number, "x" * (number % 300))
+        if number % 400 == 0:
+            workload.commit()
+    workload.commit()
+    return workload
+
+
+def two_tables() -> ScriptedWorkload:
+    workload = ScriptedWorkload()
+    for number in range(1, 40):
+        workload.insert(ITEMS if number % 2 else NOTES, number, "turn by turn")
+    workload.commit()
+    return workload
+
+
+SCENARIOS: Mapping[str, Callable[[], ScriptedWorkload]] = {
+    "one create": one_create,
+    "delete then tombstone": delete_then_tombstone,
+    "one row many times": one_row_many_times,
+    "larger than buffers": larger_than_buffers,
+    "two tables": two_tables,
+    "transaction larger than a batch": large_transaction,
+    "mixed": lambda: mixed(truncate=False),
+    "truncate": lambda: mixed(truncate=True),
+}

@@ -18,9 +18,8 @@ from waltap.ports.offsets.file_store import MemoryOffsetStore
 from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.ports.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
 from waltap_testing.simulation.clock import VirtualClock
-from waltap_testing.simulation.connector import connector_of
 from waltap_testing.simulation.destination import SimulatedDestination, sink_of
-from waltap_testing.simulation.source import SimulatedSource
+from waltap_testing.simulation.source import SimulatedSource, connector_of
 
 __all__ = ["ObservedNotices", "SimulatedPipeline"]
 

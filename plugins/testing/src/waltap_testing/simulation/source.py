@@ -1,16 +1,35 @@
 """A server made of a transaction log, one slot and breakable connections."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from waltap.changes.decode.decoder import ServerInfo
 from waltap.changes.decode.message import Begin, Change, Commit, Insert, Message
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.position import SOLE
+from waltap.changes.transactions.position import SOLE, Position
+from waltap.changes.transactions.transaction import SnapshotRows
+from waltap.errors import ConnectionLost
+from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
+from waltap.ports.snapshot.snapshotter import SnapshotFacts
+from waltap.ports.source.connector import (
+    ChangeStream,
+    Connector,
+    ConnectorContext,
+    PreflightCheck,
+    SlotStatus,
+    StartPosition,
+)
+from waltap.ports.specs import ConnectorSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.workload import ITEMS
 
-__all__ = ["CommittedTransaction", "SimulatedSource"]
+__all__ = [
+    "CommittedTransaction",
+    "SimulatedSource",
+    "connector_of",
+]
+
 
 # Bytes of WAL that each change and each commit adds.
 STEP = 0x40
@@ -142,3 +161,192 @@ class SimulatedSource:
             lsn=commit, commit_lsn=commit, end_lsn=self._step(), commit_ts=ts, xid=self._xid
         )
         self.log.append(CommittedTransaction((begin, *changes, end), end.end_lsn))
+
+
+# The connector to a `SimulatedSource`: the contract without a database.
+
+SLOT, DATABASE, SYSTEM = "simulated", "simulated", "7000000000000000001"
+# The most transactions that one `receive` returns, so that the engine reads in several calls.
+ROUND = 100
+
+
+def connector_of(source: SimulatedSource) -> ConnectorSpec:
+    """Return the spec of a connector to ``source``."""
+    return ConnectorSpec(
+        name="simulated",
+        summary="A server in memory.",
+        factory=lambda _properties, context: _SimulatedConnector(source, context),
+    )
+
+
+class _SimulatedConnector(Connector):
+    def __init__(self, source: SimulatedSource, context: ConnectorContext) -> None:
+        # A server that is down refuses the connection, and the engine retries.
+        if not source.reachable:
+            source.refused += 1
+            raise ConnectionLost("the server is not there")
+        self._source, self._context = source, context
+        # A cut raises the source's generation: connections of an older generation are broken.
+        self._generation, self._made_slot = source.generation, False
+        self.server = ServerInfo(version_num=150000, system_id=SYSTEM, timeline=1)
+
+    def check(self, offset: Offset | None) -> list[PreflightCheck]:
+        return []
+
+    def prepare(self, offset: Offset | None) -> StartPosition:
+        source = self._source
+        self._alive()
+        known = SnapshotFacts(
+            offset=offset is not None,
+            snapshot_incomplete=offset is not None and offset.snapshot is not None,
+            position_available=source.slot_lsn is not None,
+            reconnects=self._context.reconnects,
+        )
+        snapshots = self._context.snapshotter.takes_snapshot(known)
+        if source.slot_lsn is None or snapshots:
+            # A snapshot needs a slot at its own position, so it replaces an existing slot.
+            source.slot_lsn, self._made_slot = source.wal_end, True
+            source.made += 1
+        lsn = source.slot_lsn
+        if offset is None or snapshots:
+            snapshot = SnapshotProgress(kind="initial", lsn=lsn) if source.tables else None
+            slot = PartitionOffset(
+                position=Position(lsn),
+                slot=SLOT,
+                database=DATABASE,
+                system_id=SYSTEM,
+                timeline=1,
+                slot_created_lsn=lsn,
+            )
+            offset = Offset(partitions=dict.fromkeys(source.partitions, slot), snapshot=snapshot)
+        return StartPosition(
+            snapshot=offset.snapshot is not None,
+            stream=self._context.snapshotter.streams(known),
+            offset=offset,
+            slot_created=self._made_slot,
+        )
+
+    def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
+        source = self._source
+        for table, rows in source.tables.items():
+            # An empty table gives one piece without rows: the sink must learn that the table is
+            # complete.
+            for at in range(0, max(1, len(rows)), source.piece_rows):
+                source.clock.pass_until(source.read_s, self._broken, self._context.stopping)
+                self._alive()
+                yield SnapshotRows(
+                    relation=table,
+                    rows=rows[at : at + source.piece_rows],
+                    ts=source.clock.time_ns() // 1000,
+                    lsn=next(iter(start.offset.positions.values())).end_lsn,
+                    xid=1,
+                    complete=at + source.piece_rows >= len(rows),
+                )
+
+    def stream(self, position: Position) -> ChangeStream:
+        self._alive()
+        self._source.links += 1
+        source, told = self._source, self._context.confirmable(position.end_lsn)
+        # As on a real server, START_REPLICATION confirms the position that the stream starts at.
+        if source.slot_lsn is not None:  # the first status tells where the stream starts
+            source.slot_lsn = max(source.slot_lsn, told)
+        return _SimulatedStream(source, position)
+
+    def describe(self, relation: Relation) -> Relation:
+        return relation
+
+    def estimate(self, relation: Relation) -> int | None:
+        return len(self._source.tables.get(relation, ()))
+
+    def captured_tables(self) -> dict[str, str]:
+        return {key: ".".join(name) for key, name in self._source.existing.items()}
+
+    def existing_tables(self) -> dict[str, tuple[str, str]]:
+        self._source.looks.append(self._source.clock.now)
+        return dict(self._source.existing)
+
+    def heartbeat(self) -> None:
+        self._source.heartbeats.append(self._source.clock.now)
+
+    def slot(self) -> SlotStatus | None:
+        source = self._source
+        if source.slot_lsn is None:
+            return None
+        return SlotStatus(
+            name=SLOT,
+            decoder="simulated",
+            reader=None,
+            restart_lsn=source.slot_lsn,
+            confirmed_lsn=source.slot_lsn,
+            server_lsn=source.wal_end,
+        )
+
+    def undo(self) -> None:
+        if self._made_slot:
+            self._source.slot_lsn, self._made_slot = None, False
+            self._source.undone += 1
+
+    def close(self) -> None:
+        """Do nothing: a server in memory has no connection to close."""
+
+    def _broken(self) -> bool:
+        return self._source.generation != self._generation
+
+    def _alive(self) -> None:
+        if self._broken() or not self._source.reachable:
+            raise ConnectionLost("the link is cut")
+
+
+class _SimulatedStream(ChangeStream):
+    def __init__(self, source: SimulatedSource, position: Position) -> None:
+        assert source.slot_lsn is not None
+        self._source, self._generation = source, source.generation
+        start = max(position.end_lsn, source.slot_lsn)
+        earlier = len(source.log) - len(source.after(start))
+        # The slot decides where the stream starts if it is ahead of the requested position.
+        self._at, self._idle, self._sent = earlier, start, start
+
+    def receive(self, timeout: float) -> list[Message]:
+        source = self._source
+        source.clock.pass_until(timeout, lambda: self._broken() or self._unsent())
+        if self._broken():
+            raise ConnectionLost("the link is cut")
+        messages: list[Message] = []
+        for _ in range(min(ROUND, self._unsent())):
+            committed = source.log[self._at]
+            messages += committed.messages
+            self._sent, self._at = committed.end_lsn, self._at + 1
+        if not self._unsent():
+            # All transactions were sent: the engine may confirm up to the end of the WAL.
+            self._idle = source.wal_end
+        return messages
+
+    def confirm(self, end_lsn: int) -> None:
+        source = self._source
+        if self._broken():
+            raise ConnectionLost("the link is cut")
+        assert source.slot_lsn is not None
+        # A position beyond the sent data would lose transactions after a restart.
+        assert end_lsn <= max(self._sent, self._idle), "confirmed what was never sent"
+        if end_lsn > source.slot_lsn:
+            source.slot_lsn = end_lsn
+            source.confirmed.append((source.clock.now, end_lsn))
+
+    def idle_lsn(self) -> int:
+        return self._idle
+
+    def urged(self) -> bool:
+        urged, self._source.urges = self._source.urges, False
+        return urged
+
+    def ask(self) -> None:
+        """Do nothing: every `receive` already reports how far the server has read."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def _broken(self) -> bool:
+        return self._source.generation != self._generation
+
+    def _unsent(self) -> int:
+        return len(self._source.log) - self._at

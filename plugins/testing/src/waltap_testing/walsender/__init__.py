@@ -6,14 +6,16 @@ It complements tests on real servers and does not replace them.
 """
 
 from waltap_testing.walsender.answers import (
+    READS,
     Answer,
     CommandAnswer,
     CopyOut,
+    QueryForwarder,
     ReceivedQuery,
     RowsAnswer,
+    WireCapture,
+    load_capture,
 )
-from waltap_testing.walsender.capture import WireCapture, load_capture
-from waltap_testing.walsender.forward import READS, QueryForwarder
 from waltap_testing.walsender.script import (
     AwaitConfirmed,
     AwaitFeedback,

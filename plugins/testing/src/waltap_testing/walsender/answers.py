@@ -3,14 +3,34 @@
 The test's own answers come first, then the replies of any walsender.
 """
 
+import json
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from waltap.changes.transactions.position import lsn_text
-from waltap_testing.walsender.script import ServerError
+from waltap_testing.walsender.script import AwaitFeedback, SendRaw, ServerError, Step, StreamScript
 
-__all__ = ["Answer", "AnswerBook", "CommandAnswer", "CopyOut", "ReceivedQuery", "RowsAnswer"]
+if TYPE_CHECKING:
+    from psycopg import pq
+
+__all__ = [
+    "READS",
+    "Answer",
+    "AnswerBook",
+    "CommandAnswer",
+    "CopyOut",
+    "QueryForwarder",
+    "ReceivedQuery",
+    "RowsAnswer",
+    "WireCapture",
+    "load_capture",
+]
+
 
 TEXT, INT4, INT8 = 25, 23, 20
 
@@ -130,3 +150,155 @@ class AnswerBook:
         columns = ["slot_name", "consistent_point", "snapshot_name", "output_plugin"]
         snapshot = "00000003-00000001-1" if exports else None
         return RowsAnswer(columns, [[name, lsn_text(self.wal_end), snapshot, plugin]])
+
+
+# Recorded conversations: JSON lines become scripts and answers.
+#
+# One object per line, in the order of the recorded events:
+#
+# {"sql", "status", "columns", "types", "rows"} a query and its result (status TUPLES_OK,
+# COMMAND_OK or COPY_BOTH), or {"sql", "status": "FATAL_ERROR", "sqlstate", "message", "detail"}
+# {"recv": hex} a CopyData payload from the server {"send": hex} one from the client {"note":
+# text} ignored
+#
+# Each query with the status COPY_BOTH starts a script. The script sends the recorded payloads
+# byte for byte, and waits for feedback where the recorded client sent some.
+
+
+@dataclass(frozen=True, slots=True)
+class WireCapture:
+    """The contents of a recorded conversation."""
+
+    scripts: tuple[StreamScript, ...]
+    answers: dict[str, Answering]
+    # (WAL start, payload) of the XLogData messages.
+    frames: tuple[tuple[int, bytes], ...]
+
+
+def load_capture(path: Path) -> WireCapture:
+    """Read a recorded conversation.
+
+    Raises: ValueError with the number of the invalid line.
+    """
+    scripts: list[list[Step]] = []
+    answers: dict[str, list[Answer | None]] = {}
+    frames: list[tuple[int, bytes]] = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            event = json.loads(line)
+            if "sql" in event:
+                answer = _answer(event)
+                if answer is None:
+                    scripts.append([])
+                # A query may occur several times with different results: they are answered in
+                # turn.
+                answers.setdefault(f"^{re.escape(event['sql'])}$", []).append(answer)
+            elif "recv" in event and scripts:
+                payload = bytes.fromhex(event["recv"])
+                scripts[-1].append(SendRaw(payload))
+                if payload[:1] == b"w":
+                    # XLogData: one type byte, WAL start, WAL end and send time (8 bytes each),
+                    # then the payload.
+                    frames.append((int.from_bytes(payload[1:9]), payload[25:]))
+            elif "send" in event and scripts:
+                scripts[-1].append(AwaitFeedback())
+        except (ValueError, KeyError, TypeError, AttributeError) as cause:
+            text = f"{path.name}, line {number}: not an event of a recorded conversation: {cause}"
+            raise ValueError(text) from cause
+    played = tuple(StreamScript(tuple(steps)) for steps in scripts)
+    return WireCapture(played, dict(answers), tuple(frames))
+
+
+def _answer(event: dict[str, Any]) -> Answer | None:
+    match event["status"]:
+        case "TUPLES_OK":
+            return RowsAnswer(
+                list(zip(event["columns"], event["types"], strict=True)), event["rows"]
+            )
+        case "COMMAND_OK":
+            return CommandAnswer(event["sql"].split()[0])
+        case "FATAL_ERROR":
+            detail = event.get("detail") or ""
+            return ServerError(event["sqlstate"], event["message"], detail=detail)
+        case "COPY_BOTH":
+            return None
+    text = f"unknown status {event['status']}"
+    raise ValueError(text)
+
+
+# Answers from a real server: a scripted stream with a real catalogue.
+#
+# with QueryForwarder(dsn) as catalogue: with ScriptedWalsender(script, answers={READS:
+# catalogue}) as server: …
+#
+# A test can thus point a whole engine at a scripted walsender without an answer for each
+# catalogue query.
+
+# Queries that change nothing on the server, or only settings of the session.
+READS = r"^\s*(SELECT|WITH|SET|SHOW|RESET)\b"
+
+
+class QueryForwarder:
+    """Runs queries one after another on the server of ``dsn``.
+
+    It needs psycopg. Close it before the test drops the database: an open connection blocks DROP
+    DATABASE.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._lock = threading.Lock()
+        self._connection: pq.abc.PGconn | None = None
+
+    def __call__(self, query: ReceivedQuery) -> Answer:
+        """Return the server's answer."""
+        from psycopg import pq
+
+        with self._lock:
+            if self._connection is None:
+                self._connection = pq.PGconn.connect(self._dsn.encode())
+            result = _run(self._connection, query)
+        if result.status == pq.ExecStatus.TUPLES_OK:
+            return _rows(result)
+        if result.status == pq.ExecStatus.COMMAND_OK:
+            return CommandAnswer((result.command_status or b"").decode())
+        # 08006 (connection failure): libpq sets no SQLSTATE when the connection is lost.
+        sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE) or b"08006"
+        text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+        return ServerError(sqlstate.decode(), text.decode())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.finish()
+                self._connection = None
+
+
+def _run(connection: "pq.abc.PGconn", query: ReceivedQuery) -> "pq.abc.PGresult":
+    if not query.parameters:
+        return connection.exec_(query.text.encode())
+    values = [v.encode() if isinstance(v, str) else v for v in query.parameters]
+    formats = [int(isinstance(value, bytes)) for value in query.parameters]
+    types = query.types or None
+    return connection.exec_params(query.text.encode(), values, types, formats)
+
+
+def _rows(result: "pq.abc.PGresult") -> RowsAnswer:
+    columns = [((result.fname(n) or b"").decode(), result.ftype(n)) for n in range(result.nfields)]
+    rows = [
+        [_text(result.get_value(row, column)) for column in range(result.nfields)]
+        for row in range(result.ntuples)
+    ]
+    return RowsAnswer(columns, rows)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()

@@ -1,0 +1,327 @@
+"""Sink tests: interrupted snapshots, refused records and replayed letters."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from waltap.changes.decode.message import Insert
+from waltap.changes.events.record import Record
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.snapshot_progress import SnapshotProgress, TableChunks
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.ports.sink.refusal import RecordsRefused, leave_out
+from waltap.ports.sink.sink import Sink
+from waltap_testing.sink_crash import deliver, written
+from waltap_testing.sink_rig import SinkRig, assert_complete, sole, values_of
+from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, mixed, relation
+
+__all__ = [
+    "KINDS",
+    "KINDS_ROW",
+    "RefusesSingleRecords",
+    "SnapshotsGoOn",
+    "TakesReplays",
+    "filled",
+]
+
+KINDS = relation(
+    "kinds",
+    [
+        ("id", "int4"),
+        ("serial", "int8"),
+        ("flag", "bool"),
+        ("small", "int2"),
+        ("ratio", "float8"),
+        ("price", "numeric"),
+        ("name", "text"),
+        ("data", "bytea"),
+        ("day", "date"),
+        ("at", "timestamptz"),
+        ("note", "text"),
+    ],
+    oid=16403,
+    # PostgreSQL's typmod of numeric(12, 2).
+    typmods={"price": ((12 << 16) | 2) + 4},
+)
+KINDS_ROW = ("t", "-7", "0.1", "12345.60", "x", r"\x00ff", "2024-02-29", "2024-02-29 12:30:00+00")
+# The chunks of a table in the recorded progress: more than any table of the suite has.
+MOST_CHUNKS = 100
+
+
+def filled(items: int, notes: int, kinds: int) -> ScriptedWorkload:
+    """Return a workload whose tables hold rows before it begins."""
+    workload = ScriptedWorkload()
+    for number in range(1, items + 1):
+        workload.insert(ITEMS, number, "read")
+    for number in range(1, notes + 1):
+        workload.insert(NOTES, number, "read")
+    for number in range(1, kinds + 1):
+        workload.insert(KINDS, number, *KINDS_ROW, None)
+    workload.commit()
+    workload.begin_again()
+    return workload
+
+
+def _progress(batches: Iterable[Batch]) -> SnapshotProgress:
+    """Return the offset's progress after ``batches`` became durable."""
+    tables: dict[str, TableChunks] = {}
+    for piece in _pieces(batches):
+        known = tables.get(str(piece.relation.oid), TableChunks(count=MOST_CHUNKS))
+        if piece.ends_chunk:
+            known = known.ended(piece.chunk, complete=piece.complete)
+        tables[str(piece.relation.oid)] = known
+    return SnapshotProgress(kind="initial", lsn=0, tables=tables)
+
+
+def _pieces(batches: Iterable[Batch]) -> list[SnapshotRows]:
+    return [part for batch in batches for part in batch.parts if isinstance(part, SnapshotRows)]
+
+
+def _going_on(batches: Sequence[Batch]) -> Sequence[Batch]:
+    """Mark the first piece as the resumption of the snapshot."""
+    for number, piece in enumerate(_pieces(batches)):
+        piece.opens, piece.goes_on = False, not number
+    return batches
+
+
+class SnapshotsGoOn:
+    """Rules for sinks that accept a resumed snapshot.
+
+    They declare `SinkCapabilities.resumes_snapshots`.
+    """
+
+    @pytest.mark.parametrize("delivered", [1, 3, 4, 6])
+    def test_a_snapshot_that_broke_off_goes_on(
+        self, rig: SinkRig, tmp_path: Path, delivered: int
+    ) -> None:
+        """Flushed pieces count, and the rest follows without an opening."""
+        sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
+        records = sink.capabilities.records
+        if not sink.capabilities.resumes_snapshots:
+            pytest.skip("declares that a snapshot is taken anew")
+        workload = filled(5, 0, 4)
+        batches = workload.snapshot(tables, 2, records=records)
+        deliver(sink, batches[:delivered])
+        sink = rig.build(tmp_path, resumes=True, snapshot=_progress(batches[:delivered]))
+        sink.open()
+        workload.insert(NOTES, 101, "streamed")
+        workload.commit()
+        rest = [*_going_on(batches[delivered:]), *workload.batches(10, records=records)]
+        written(sink, rest, each=True)
+        sink.close()
+        assert_complete(rig, sink.capabilities, workload)
+
+    @pytest.mark.parametrize("opened_again", [True, False])
+    @pytest.mark.parametrize("ended", [True, False])
+    def test_a_chunk_that_comes_again_counts_once(
+        self, rig: SinkRig, tmp_path: Path, *, ended: bool, opened_again: bool
+    ) -> None:
+        """A chunk that is delivered again leaves no double.
+
+        The sink has the chunk, whole or in part, and the offset does not know it. This applies to
+        sinks that keep position and data together and accept a resumed snapshot.
+        """
+        sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
+        capable = sink.capabilities
+        if not (capable.restarts_tables and capable.exactly_once):
+            pytest.skip("takes rows of a snapshot as they come")
+        workload = filled(6, 0, 4)
+        batches = workload.snapshot(tables, 2, records=capable.records)
+        if not ended:  # one chunk of three pieces
+            for number, piece in enumerate(_pieces(batches)[:3]):
+                piece.chunk, piece.ends_chunk = 0, number == 2
+        sink.open()
+        written(sink, batches[:2])
+        if opened_again:
+            sink.close()
+            sink = rig.build(tmp_path, resumes=True, snapshot=_progress([]))
+            sink.open()
+        written(sink, _going_on(batches), each=True)
+        sink.close()
+        assert_complete(rig, capable, workload)
+
+    @pytest.mark.parametrize("flushed", [True, False])
+    @pytest.mark.parametrize("opened_again", [True, False])
+    def test_what_came_of_a_table_that_restarts_counts_for_nothing(
+        self, rig: SinkRig, tmp_path: Path, *, flushed: bool, opened_again: bool
+    ) -> None:
+        """A restarted table replaces its earlier rows.
+
+        Its rows come again from the first, some no longer exist, and its chunks differ.
+        """
+        sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
+        capable = sink.capabilities
+        if not capable.restarts_tables:
+            pytest.skip("takes rows of a snapshot as they come")
+        first, workload = filled(6, 0, 4), filled(6, 0, 4)
+        # A row that the restarted table lacks: the sink must remove it without a delete.
+        del workload.rows[ITEMS.name][2]
+        begun = first.snapshot(tables, 2, records=capable.records)[:2]
+        again = workload.snapshot(tables, 3, records=capable.records)
+        sink.open()
+        for batch in begun:
+            sink.write(batch)
+        if flushed or opened_again:
+            sink.flush()
+        if opened_again:
+            sink.close()
+            sink = rig.build(tmp_path, resumes=True, snapshot=_progress(begun))
+            sink.open()
+        _pieces(again)[0].restarts = True
+        written(sink, _going_on(again), each=True)
+        sink.close()
+        # A history without a position of its own cannot remove the first attempt's rows.
+        broken_off = first.events if rig.keeps_history and not capable.exactly_once else ()
+        assert_complete(rig, capable, workload, broken_off=broken_off)
+
+
+# In the middle of a transaction, with rows before and after it.
+UNFIT_ID = 4
+# Changes in a batch: all, or so few that a transaction is in several batches.
+WHOLE, CUT = 100, 2
+
+
+class RefusesSingleRecords:
+    """Rules for sinks whose rig has ``unfit``; the contract: `RecordsRefused`."""
+
+    @pytest.fixture
+    def tolerant(
+        self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
+    ) -> tuple[SinkRig, ScriptedWorkload]:
+        """Return a rig that tolerates refusals, and changes with one unfit row."""
+        rig = new_rig(tmp_path)
+        if rig.unfit is None:
+            pytest.skip("declares no value that its destination refuses")
+        unfit, context = rig.unfit(), rig.context
+        told = dataclasses.replace(
+            rig, context=lambda given: dataclasses.replace(context(given), tolerant=True)
+        )
+        workload = ScriptedWorkload()
+        workload.insert(ITEMS, 1, "first")
+        workload.commit()
+        for number in range(2, 8):
+            workload.insert(ITEMS, number, unfit if number == UNFIT_ID else "fits")
+        workload.commit()
+        workload.insert(ITEMS, 8, "last")
+        workload.commit()
+        return told, workload
+
+    @pytest.mark.parametrize("most", [WHOLE, CUT], ids=["one batch", "a cut transaction"])
+    def test_a_record_that_is_refused_costs_no_other(
+        self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path, most: int
+    ) -> None:
+        """The sink names the refused record and delivers the others in order."""
+        rig, workload = tolerant
+        sink = rig.build(tmp_path)
+        sink.open()
+        refused: list[int] = []
+        for batch in workload.batches(most, records=sink.capabilities.records):
+            refused += _written(sink, batch)
+        assert refused == [UNFIT_ID]
+        assert sole(sink.flush()) == Position(workload.parts[-1].end_lsn)
+        sink.close()
+        assert _ids(rig) == [1, 2, 3, 5, 6, 7, 8]
+
+    def test_a_kill_between_a_refusal_and_the_rest_loses_nothing(
+        self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path
+    ) -> None:
+        """A crash after a refusal loses no record: the batch comes again."""
+        rig, workload = tolerant
+        sink = rig.build(tmp_path)
+        sink.open()
+        once = sink.capabilities.exactly_once
+        (batch,) = workload.batches(WHOLE, records=sink.capabilities.records)
+        with pytest.raises(RecordsRefused):
+            sink.write(batch)
+        # The refused record is kept elsewhere by then; no other record of the batch may count.
+        if not once:
+            assert sole(sink.flush()) is None, (
+                "the batch was not taken, and its position not either"
+            )
+        sink.close()
+        sink = rig.build(tmp_path, resumes=True)
+        after = sole(sink.open()) or Position(0)
+        for batch in workload.batches(WHOLE, after, records=sink.capabilities.records):
+            _written(sink, batch)
+        assert sole(sink.flush()) == Position(workload.parts[-1].end_lsn)
+        sink.close()
+        found = _ids(rig)
+        assert list(dict.fromkeys(found)) == [1, 2, 3, 5, 6, 7, 8]
+        if once:
+            assert len(found) == len(set(found)), "doubled"
+
+
+def _written(sink: Sink, batch: Batch) -> list[int]:
+    """Write as the engine does; return the ids of refused rows."""
+    # The engine keeps the refused records, removes them, and writes the same batch object again.
+    refused: list[int] = []
+    for _ in range(100):
+        try:
+            sink.write(batch)
+        except RecordsRefused as error:
+            for each in error.refused:
+                if batch.records is not None:
+                    refused.append(int(str(values_of(batch.records[each.index])["id"])))
+                else:
+                    refused.append(int(str(each.change.new[0])))  # type: ignore[union-attr] # inserts
+            leave_out(batch, error.refused)
+        else:
+            return refused
+    pytest.fail("it names records of the batch that are not there any more")
+
+
+def _ids(rig: SinkRig) -> list[int]:
+    found = [item for item in rig.read_back() if not isinstance(item, Record) or item.value]
+    return [int(str(values_of(item)["id"])) for item in found]
+
+
+# The identifier of a dead letter.
+LETTER = "16B3-1#1"
+ROW = ("900001", "900001", "a letter")
+
+
+class TakesReplays:
+    """Rules for `Batch.replays`; a base class of the suite."""
+
+    def test_a_replayed_letter_is_new_and_known_again(self, rig: SinkRig, tmp_path: Path) -> None:
+        """A replayed letter arrives, although its position was passed."""
+        sink = rig.build(tmp_path)
+        batches = mixed(truncate=False).batches(4, records=sink.capabilities.records)
+        promised = deliver(sink, batches, each=True)
+        assert promised is not None
+        before = len(rig.read_back())
+        again = rig.build(tmp_path, resumes=True)
+        held = sole(again.open()) or promised
+        assert LETTER not in again.replayed()
+        again.write(_letter(again, held))
+        again.flush()
+        again.close()
+        last = rig.build(tmp_path, resumes=True)
+        last.open()
+        # A sink that keeps the identifiers of letters names it when it opens again.
+        assert set(last.replayed()) <= {LETTER}
+        last.close()
+        assert len(rig.read_back()) == before + 1, "it is there, once"
+
+
+def _letter(sink: Sink, position: Position) -> Batch:
+    # The position stays: a replay does not move the stream.
+    batch = Batch(parts=[], position=position, events=1, replays=(LETTER,))
+    if sink.capabilities.records:
+        batch.records = [
+            Record("server.public.items", b'{"id":"900001"}', b'{"op":"c","serial":"900001"}')
+        ]
+        return batch
+    change = Insert(ITEMS, position.end_lsn, ROW)
+    part = TransactionPart(
+        xid=0,
+        begin_lsn=position.end_lsn,
+        commit_lsn=position.end_lsn,
+        commit_ts=0,
+        end_lsn=position.end_lsn,
+        changes=[change],
+    )
+    batch.parts = [part]
+    return batch
