@@ -8,19 +8,18 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from tests.differential.engines import peer_installed
-from tests.harness import command
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 from tests.hunt.takeover import SETUP, Handovers, play
 
-from waltap.changes.transactions.position import parse_lsn
 from waltap.cli.commands.offsets import export_to, import_from
 from waltap.config.layers import load
 from waltap.config.resolve import resolve
 from waltap.errors import OffsetError
-from waltap.pipeline import Engine, Limits
+from waltap.pipeline import Engine
 from waltap.plugins.host import Host
 from waltap.services.debezium_offsets import (
     DebeziumOffsetMissing,
@@ -31,46 +30,41 @@ from waltap.services.debezium_offsets import (
 from waltap.services.debezium_offsets.place import java_map, parse_java_map
 from waltap_kafka.errors import KafkaTopicMissing
 
-PREFIX = "shop"
 KEY = b'["shop-connector",{"server":"shop"}]'
 
 
-class Shop:
-    """A slot that somebody else made, a profile, and where it writes."""
+class Takeover(Shop):
+    """A slot that somebody else made, a connector's file, and where its offsets are."""
 
-    def __init__(self, database: Database, folder: Path, **more: object) -> None:
-        self.database, self.folder = database, folder
-        self.slot = f"{database.name}_dbz"
-        database.execute(
-            "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION dbz FOR TABLE t"
+    def __init__(self, database: Database, folder: Path, **more: str) -> None:
+        slot = f"{database.name}_dbz"
+        database.run(
+            "CREATE TABLE t (id int PRIMARY KEY, v text)",
+            "CREATE PUBLICATION dbz FOR TABLE t",
+            f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
         )
-        database.execute(f"SELECT pg_create_logical_replication_slot('{self.slot}', 'pgoutput')")
-        values = {
-            "name": "shop-connector",
-            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-            "topic.prefix": PREFIX,
-            "plugin.name": "pgoutput",
-            "slot.name": self.slot,
-            "publication.name": "dbz",
+        own = {"slot.name": slot, "publication.name": "dbz"}
+        own |= {
             "publication.autocreate.mode": "disabled",
             "value.converter.schemas.enable": "false",
-            "waltap.sink.type": "jsonl",
-            "waltap.sink.path": "out.jsonl",
-            **database.properties(),
-            **more,
         }
-        self.path, self.file = folder / "offsets.dat", folder / "connector.json"
-        self.file.write_text(json.dumps({"name": "shop-connector", "config": values}))
+        super().__init__(folder, database, **own, **more)
+        self.name, self.offsets = "shop-connector", folder / "offsets.dat"
+        self.file = self.connector(name=self.name)
+
+    @property
+    def slot(self) -> str:
+        return f"{self.database.name}_dbz"
 
     def now(self) -> int:
-        return int(self.database.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
+        return self.database.wal_end()
 
     def imported(
         self, entries: dict[bytes, dict[str, object]], connector: str | None = None
     ) -> None:
         """Take over what a file with these offsets says."""
-        self.path.write_bytes(java_map({k: json.dumps(v).encode() for k, v in entries.items()}))
-        import_from(str(self.file), str(self.path), connector, yes=True)
+        self.offsets.write_bytes(java_map({k: json.dumps(v).encode() for k, v in entries.items()}))
+        import_from(str(self.file), str(self.offsets), connector, yes=True)
 
     def exported(self, place: object) -> None:
         until(lambda: not self.database.slots()[self.slot], "the reader of before to go")
@@ -79,11 +73,8 @@ class Shop:
     def ids(self) -> list[int]:
         """Run to the end of WAL, and return the keys of all rows that have come so far."""
         ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn()::text")
-        host = Host()
-        profile = resolve(load(self.file), host)
-        Engine(profile, host, limits=Limits(until_lsn=parse_lsn(lsn), max_seconds=90)).run()
-        lines = (self.folder / "out.jsonl").read_text().splitlines()
-        return [json.loads(line)["value"]["after"]["id"] for line in lines]
+        self.says("run", self.file, "--until-lsn", lsn)
+        return [number for _, number in self.operations()]
 
     def changes(self) -> list[tuple[int, int]]:
         """Return (LSN, id) of what the slot has, in order."""
@@ -95,8 +86,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
-    return Shop(database, tmp_path)
+def shop(database: Database, tmp_path: Path) -> Takeover:
+    return Takeover(database, tmp_path)
 
 
 def test_debezium_and_waltap_take_turns_on_one_slot(
@@ -112,7 +103,7 @@ def test_debezium_and_waltap_take_turns_on_one_slot(
     assert found.repeated[0] == 0, "behind its snapshot Debezium has nothing open"
 
 
-def test_a_transaction_goes_on_behind_the_change_that_was_delivered_last(shop: Shop) -> None:
+def test_a_transaction_goes_on_behind_the_change_that_was_delivered_last(shop: Takeover) -> None:
     before = shop.now()
     shop.database.execute("BEGIN; INSERT INTO t SELECT n, 'a' FROM generate_series(1, 5) n; COMMIT")
     shop.database.execute("INSERT INTO t VALUES (6, 'b')")
@@ -122,7 +113,7 @@ def test_a_transaction_goes_on_behind_the_change_that_was_delivered_last(shop: S
     assert shop.ids() == [4, 5, 6]
 
 
-def test_a_transaction_that_was_delivered_whole_does_not_come_again(shop: Shop) -> None:
+def test_a_transaction_that_was_delivered_whole_does_not_come_again(shop: Takeover) -> None:
     """Debezium without heartbeats stores the last change, not the commit."""
     before = shop.now()
     shop.database.execute("BEGIN; INSERT INTO t SELECT n, 'a' FROM generate_series(1, 3) n; COMMIT")
@@ -134,7 +125,9 @@ def test_a_transaction_that_was_delivered_whole_does_not_come_again(shop: Shop) 
 
 
 @pytest.mark.parametrize(("events", "expected"), [(None, [1, 2, 3, 4]), (3, [4])], ids=str)
-def test_rows_of_one_copy_share_an_lsn(shop: Shop, events: int | None, expected: list[int]) -> None:
+def test_rows_of_one_copy_share_an_lsn(
+    shop: Takeover, events: int | None, expected: list[int]
+) -> None:
     """How many of them were delivered only the number tells that Debezium 3.7 keeps: else none is lost."""
     before = shop.now()
     with shop.database.connect() as connection, connection.cursor() as cursor:
@@ -150,7 +143,7 @@ def test_rows_of_one_copy_share_an_lsn(shop: Shop, events: int | None, expected:
     assert shop.ids() == expected
 
 
-def test_nothing_of_the_next_transaction_is_taken_for_delivered(shop: Shop) -> None:
+def test_nothing_of_the_next_transaction_is_taken_for_delivered(shop: Takeover) -> None:
     """Behind a commit, and behind the begin of a transaction whose first change has the same LSN."""
     before = shop.now()
     shop.database.execute("INSERT INTO t VALUES (1, 'a')")
@@ -160,14 +153,14 @@ def test_nothing_of_the_next_transaction_is_taken_for_delivered(shop: Shop) -> N
     assert shop.ids() == [1]
 
 
-def test_offsets_go_back_and_other_connectors_keep_theirs(shop: Shop) -> None:
+def test_offsets_go_back_and_other_connectors_keep_theirs(shop: Takeover) -> None:
     other = b'["other",{"server":"elsewhere"}]'
     start = shop.now()
     shop.imported({KEY: {"lsn": start}, other: {"lsn": 1}})
     shop.database.execute("INSERT INTO t VALUES (1, 'a')")
     assert shop.ids() == [1]
-    shop.exported(shop.path)
-    kept = parse_java_map(shop.path.read_bytes())
+    shop.exported(shop.offsets)
+    kept = parse_java_map(shop.offsets.read_bytes())
     assert json.loads(kept[other]) == {"lsn": 1}
     assert json.loads(kept[KEY])["lsn"] > start
     fresh = shop.folder / "fresh.dat"
@@ -179,26 +172,23 @@ def test_a_file_of_a_worker_that_asks_for_exactly_once_needs_no_brokers(
     database: Database, tmp_path: Path
 ) -> None:
     """Nor a sink; and where nobody answers, nothing is done, and the exit code says so."""
-    shop = Shop(database, tmp_path, **{"exactly.once.support": "required"})
+    shop = Takeover(database, tmp_path, **{"exactly.once.support": "required"})
     document = json.loads(shop.file.read_text())
     document["config"] = {k: v for k, v in document["config"].items() if "waltap.sink" not in k}
     shop.file.write_text(json.dumps(document))
-    shop.path.write_bytes(java_map({KEY: json.dumps({"lsn": shop.now()}).encode()}))
-    taken = ("offsets", "import", shop.file, "--from-debezium", shop.path)
+    shop.offsets.write_bytes(java_map({KEY: json.dumps({"lsn": shop.now()}).encode()}))
     fresh = tmp_path / "fresh.dat"
-    given = ("offsets", "export", shop.file, "--to-debezium", fresh)
     for words, done in (
-        (taken, lambda: list(tmp_path.rglob("offset.json"))),
-        (given, fresh.exists),
-    ):
-        unanswered = command.waltap(*words, cwd=tmp_path)
-        assert (unanswered.returncode, bool(done())) == (1, False), unanswered.stderr
-        assert "--yes" in unanswered.stderr
-        agreed = command.waltap(*words, "--yes", cwd=tmp_path)
-        assert (agreed.returncode, bool(done())) == (0, True), agreed.stderr
+        (("import", shop.file, "--from-debezium", shop.offsets), lambda: list(tmp_path.rglob("offset.json"))),
+        (("export", shop.file, "--to-debezium", fresh), fresh.exists),
+    ):  # fmt: skip
+        assert "--yes" in shop.says("offsets", *words, code=1)
+        assert not done()
+        shop.says("offsets", *words, "--yes")
+        assert done()
 
 
-def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Shop) -> None:
+def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Takeover) -> None:
     here = {"lsn": shop.now()}
     ahead = {"lsn": shop.now() + (1 << 40), "lsn_commit": shop.now() + (1 << 40)}
     begun = {"lsn": shop.now(), "snapshot": "INITIAL", "snapshot_completed": False}
@@ -220,7 +210,7 @@ def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Shop) 
     assert list(shop.folder.rglob("offset.json"))
 
 
-def test_a_place_that_holds_no_offsets_is_told(shop: Shop) -> None:
+def test_a_place_that_holds_no_offsets_is_told(shop: Takeover) -> None:
     bad = shop.folder / "bad.dat"
     bad.write_bytes(b"\xac\xed\x00\x05sr\x00\x13java.util.ArrayList")
     for place, words in (
@@ -233,7 +223,7 @@ def test_a_place_that_holds_no_offsets_is_told(shop: Shop) -> None:
         assert words
 
 
-def test_a_slot_that_is_being_read_is_refused(shop: Shop) -> None:
+def test_a_slot_that_is_being_read_is_refused(shop: Takeover) -> None:
     shop.imported({KEY: {"lsn": shop.now()}})
     overrides = {"snapshot.mode": "no_data", "waltap.state.dir": str(shop.folder / "elsewhere")}
     host = Host()
@@ -243,7 +233,7 @@ def test_a_slot_that_is_being_read_is_refused(shop: Shop) -> None:
     try:
         until(lambda: shop.database.slots()[shop.slot], "another pipeline reads the slot")
         with pytest.raises(DebeziumStillReads):
-            import_from(str(shop.file), str(shop.path), yes=True)
+            import_from(str(shop.file), str(shop.offsets), yes=True)
     finally:
         engine.stop()
         thread.join(120)
@@ -255,7 +245,7 @@ def test_the_topic_of_a_worker_is_read_and_written(
 ) -> None:
     topic = kafka.topic_name("connect-offsets")
     create(kafka.bootstrap, NewTopic(topic, num_partitions=3, config={"cleanup.policy": "compact"}))
-    shop = Shop(database, tmp_path, **{"bootstrap.servers": kafka.bootstrap})
+    shop = Takeover(database, tmp_path, **{"bootstrap.servers": kafka.bootstrap})
     gone = b'["gone",{"server":"shop"}]'
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "partitioner": "murmur2_random"})
     early = shop.now()
