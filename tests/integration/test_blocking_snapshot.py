@@ -110,8 +110,7 @@ def test_rows_stand_where_the_signal_does(pipeline: PipelineRig) -> None:
     assert [op for op in ops if op[1] <= 1000][1:] == [("r", n) for n in [*range(291, 301), 1000]]
     assert ops[-1] == ("c", 1001)
     assert rows(pipeline, "u") == list(range(1, 16))
-    parts = [part for batch in pipeline.destination.batches for part in batch.parts]
-    read = [part for part in parts if isinstance(part, SnapshotRows)]
+    read = pipeline.destination.pieces()
     assert {part.kind for part in read} == {"blocking"}
     assert {part.relation.name: part.xid for part in read}["public.u"] is not None
     assert (read[0].first_marker, read[-1].last_marker) == ("first", "last")

@@ -90,11 +90,6 @@ def gaps(pipeline: PipelineRig) -> list[CaptureGap]:
     return GapCertificates(pipeline.folder / "state" / "p").all()
 
 
-def wal_end(database: Database) -> int:
-    ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
-    return parse_lsn(lsn)
-
-
 def test_a_held_sink_is_foretold_and_told_of(pipeline: PipelineRig) -> None:
     """The engine waits for the sink; the guardian looks over a connection of its own."""
     database = pipeline.database
@@ -197,11 +192,11 @@ def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: PipelineRig)
         run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the change")
         run.until(lambda: not run.engine.status().unflushed_ms, "the flush")
         watched.free.clear()
-        begin, (_, restart) = wal_end(database), pipeline.slot_lsns()
+        begin, (_, restart) = database.wal_end(), pipeline.slot_lsns()
         database.execute("INSERT INTO t VALUES (4, 'd')")
         fill(database, 9)
         until(lambda: pipeline.slot not in database.slots(), "the slot is gone")
-        end = wal_end(database)
+        end = database.wal_end()
         watched.run.until(lambda: "SLOT_DROPPED" in watched.kinds(), "the notice")
         watched.free.set()
         run.join()
