@@ -115,8 +115,8 @@ def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> N
     assert held is not None
     for target in held.targets.values():
         rig.spark.sql(
-            f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '1',"
-            " 'delta.logRetentionDuration' = 'interval 7 days')"
+            f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '1', "
+            "'delta.logRetentionDuration' = 'interval 7 days')"
         )
     rig.db.insert(PEOPLE, ["2", "b", None])
     rig.commit()
@@ -404,7 +404,8 @@ def current_target(foreign: Rig) -> tuple[str, int]:
 def named(foreign: Rig) -> int:
     """Return the version that the error names."""
     found = re.search(
-        r"back to version (\d+), the last one without that", foreign.output.table("people").failed
+        r"restore version (\d+), the last one without its writes",
+        foreign.output.table("people").failed,
     )
     assert found is not None, foreign.output.table("people").failed
     return int(found[1])

@@ -253,7 +253,7 @@ def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written
     rig.apply()
     stands = rig.output.table(PEOPLE.name)
     assert stands.failed.startswith("WT-5245 the catalogue gone cannot be had: ")
-    assert "say the profile's settings spark.sql.catalog.gone and" in stands.failed
+    assert "The profile's settings spark.sql.catalog.gone and" in stands.failed
     assert stands.held is None
     assert not (tmp_path / "lake").exists()
     if kind == "jdbc":

@@ -83,10 +83,11 @@ COMMAND_LINE = "the command line"
 """Origin of a `ConfigurationError` about arguments and options instead of a profile."""
 
 NOT_UTF8 = (
-    "The database holds text that is not UTF-8, as one with the encoding SQL_ASCII may. Where it is, say, "
-    "LATIN1, fix it: UPDATE … SET c = convert_from(convert(convert_to(c, 'SQL_ASCII'), 'LATIN1', "
-    "'UTF8'), 'SQL_ASCII'). The WAL keeps the bytes; to go on behind them with a new snapshot: "
-    "`waltap offsets clear FILE`, `waltap slot drop FILE`, and start again."
+    "The database holds text that is not UTF-8, as one with the encoding SQL_ASCII may. If it "
+    "is LATIN1, for example, convert it: UPDATE … SET c = convert_from(convert(convert_to(c, "
+    "'SQL_ASCII'), 'LATIN1', 'UTF8'), 'SQL_ASCII'). The WAL still has the bytes; to continue "
+    "after them with a new snapshot: `waltap offsets clear FILE`, `waltap slot drop FILE`, and "
+    "start again."
 )
 """Remedy for text that cannot be decoded."""
 
@@ -131,7 +132,7 @@ class SystemRefused(WaltapError):
     """The operating system refuses a resource that waltap or a plugin needs."""
 
     code = "WT-1201"
-    remedy = "{advice} `waltap doctor FILE` tells whether a start would succeed."
+    remedy = "{advice} `waltap doctor FILE` checks whether a start would succeed."
 
     @classmethod
     def of(cls, error: OSError) -> "SystemRefused | None":
@@ -196,7 +197,7 @@ class ConfigurationError(WaltapError):
 
     code = "WT-1001"
     remedy = (
-        "Correct what is named above; `waltap explain FILE` shows every property with its meaning."
+        "Correct the properties above; `waltap explain FILE` shows every property with its meaning."
     )
 
     def __init__(self, problems: list[PropertyProblem], *, origin: str = "profile") -> None:
@@ -208,7 +209,7 @@ class ConfigurationError(WaltapError):
     def advice(self) -> str:
         """Return where to read more: the properties, or the command's help."""
         if self.fields["origin"] == COMMAND_LINE and system_advice(self.__cause__) is None:
-            return "Correct what is named above; --help behind the command shows what it takes."
+            return "Correct the options above; --help after the command lists them."
         return super().advice()
 
 
@@ -223,7 +224,7 @@ class SourceError(WaltapError):
     """The database refuses an operation of capture, or lacks its setup."""
 
     code = "WT-2000"
-    remedy = "`waltap doctor FILE` checks the database and prints what fixes it."
+    remedy = "`waltap doctor FILE` checks the database and prints remedies."
 
 
 class ConnectionLost(SourceError):
@@ -232,8 +233,8 @@ class ConnectionLost(SourceError):
     code = "WT-2001"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "A run that had connected goes on by itself when it can connect again; else check that the server "
-        "is up and reachable."
+        "A run that was connected reconnects by itself; otherwise check that the server is up "
+        "and reachable."
     )
 
 
@@ -249,8 +250,8 @@ class RecordError(WaltapError):
 
     code = "WT-3002"
     remedy = (
-        "errors.tolerance and event.processing.failure.handling.mode say what becomes of an event that "
-        "cannot be delivered: stop, leave it out, or write it to the dead letters and go on."
+        "errors.tolerance and event.processing.failure.handling.mode decide about an event that "
+        "cannot be delivered: stop, leave it out, or write it to the dead letters."
     )
     # A value cannot be converted; a property of its own sets the policy.
     of_conversion: ClassVar[bool] = False
@@ -299,7 +300,7 @@ class SnapshotError(WaltapError):
     """A snapshot could not be taken or completed."""
 
     code = "WT-4000"
-    remedy = "Fix what is named above and start again; the snapshot starts over."
+    remedy = "Correct the problem above and start again; the snapshot starts over."
 
 
 class SinkError(WaltapError):
@@ -313,7 +314,7 @@ class OffsetError(WaltapError):
     """Stored positions cannot be read, or do not fit the server."""
 
     code = "WT-6000"
-    remedy = "`waltap offsets show FILE` prints what is stored."
+    remedy = "`waltap offsets show FILE` prints the stored offset."
 
 
 class StopRequested(Exception):

@@ -155,7 +155,7 @@ def test_an_error_shows_code_what_cause_and_remedy(capsys: Captured) -> None:
         "the server says [no].\n"
         "Cause: ValueError: line 1 line 2\n"
         "\n"
-        "`waltap doctor FILE` checks the database and prints what fixes it.\n"
+        "`waltap doctor FILE` checks the database and prints remedies.\n"
     )
     same = OSError("connection failed: db refuses\nIs it running?")
     show(chained(SourceError("db refuses"), same))
@@ -174,10 +174,10 @@ def test_problems_of_a_profile_are_a_list_and_each_source_has_its_help(capsys: C
         "  • slot.nam is not known; given: [x]; did you mean slot.name?",
         "  • a is wrong; allowed: b, c",
         "",
-        "Correct what is named above; `waltap explain FILE` shows every property with its meaning.",
+        "Correct the properties above; `waltap explain FILE` shows every property with its meaning.",
     ]
     show(ConfigurationError([PropertyProblem("--set", "is not NAME=VALUE")], origin=COMMAND_LINE))
-    help_ = "Correct what is named above; --help behind the command shows what it takes."
+    help_ = "Correct the options above; --help after the command lists them."
     assert text(capsys).splitlines()[-1] == help_
 
 

@@ -291,7 +291,7 @@ def test_a_name_that_is_not_there_gives_the_known_ones_and_the_nearest() -> None
     assert error.value.nearest == "jsonl"
     assert str(error.value) == (
         "WT-1101 no sink is called 'jsnol'; known: jsonl, null. Did you mean jsonl? "
-        "`waltap plugins` shows every plugin with what it provides and its health."
+        "`waltap plugins` shows every plugin with its contributions and its health."
     )
 
 

@@ -24,7 +24,7 @@ class SpecMissing(PluginError):
     """
 
     code = "WT-1101"
-    remedy = "{hint}`waltap plugins` shows every plugin with what it provides and its health."
+    remedy = "{hint}`waltap plugins` shows every plugin with its contributions and its health."
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class HookRaised(PluginError):
 
     code = "WT-1103"
     remedy = (
-        "This is a fault of {distribution}: update it, or report it to its authors; "
+        "{distribution} has a bug: update it, or report it to its authors; "
         "WALTAP_PLUGINS=name,name loads other plugins only."
     )
 
@@ -75,8 +75,8 @@ class ImportFailed(PluginError):
 
     code = "WT-1105"
     remedy = (
-        "Reinstall {distribution} with what it depends on: pip install --force-reinstall "
-        "{distribution}; or uninstall it when it is not needed."
+        "Reinstall {distribution} with its dependencies: pip install --force-reinstall "
+        "{distribution}; or uninstall it if you do not need it."
     )
 
 
@@ -111,6 +111,6 @@ class PluginRaised(WaltapError):
 
     code = "WT-1108"
     remedy = (
-        "This is a fault of {distribution}: update it, or report it to its authors with what "
-        "WALTAP_TRACEBACK=1 shows. Positions were moved only as far as its data is durable."
+        "{distribution} has a bug: update it, or report it to its authors with the traceback of "
+        "WALTAP_TRACEBACK=1. The position covers only data that is durable."
     )

@@ -18,7 +18,7 @@ class DemoIncomplete(SourceError):
     """A package that only the demo needs is missing."""
 
     code = "WT-2901"
-    remedy = "Install what the demo needs: pip install 'waltap[demo]'."
+    remedy = "Install the demo's packages: pip install 'waltap[demo]'."
 
 
 class DemoStuck(WaltapError):
@@ -32,4 +32,4 @@ class DemoDifferent(WaltapError):
     """The source's and Spark's tables differ."""
 
     code = "WT-9102"
-    remedy = "This is a bug in waltap: please report it with what lies in {folder}."
+    remedy = "This is a bug in waltap: please report it with the files in {folder}."

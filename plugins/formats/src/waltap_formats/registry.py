@@ -63,8 +63,8 @@ class RegistryLogin(WaltapError):
     code = "WT-3312"
     retry = RetryVerdict.NEVER
     remedy = (
-        "Check basic.auth.user.info (USER:PASSWORD) or bearer.auth.token, and what the registry allows "
-        "on {what}; then start again: nothing was lost."
+        "Check basic.auth.user.info (USER:PASSWORD) or bearer.auth.token, and the registry's "
+        "permissions on {what}; then start again: nothing was lost."
     )
 
 

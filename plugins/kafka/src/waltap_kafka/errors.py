@@ -41,8 +41,9 @@ class KafkaUnreachable(SinkError):
     code = "WT-5401"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "Check that a broker listens at {servers} (bootstrap.servers), that its advertised.listeners can "
-        "be reached from here, and that producer.security.protocol is what that port speaks."
+        "Check that a broker listens at {servers} (bootstrap.servers), that its "
+        "advertised.listeners can be reached from here, and that producer.security.protocol "
+        "fits that port."
     )
 
 
@@ -52,9 +53,10 @@ class KafkaRefused(SinkError):
     code = "WT-5402"
     remedy = (
         "Check producer.security.protocol, producer.sasl.mechanism, producer.sasl.username and "
-        "producer.sasl.password. The user needs WRITE and DESCRIBE on the topics, CREATE where topics "
-        "are to be created, and for delivery.guarantee=exactly_once READ and WRITE on topic {positions}, "
-        "WRITE and DESCRIBE on the transactional id {transactional_id}: kafka-acls.sh --add."
+        "producer.sasl.password. The user needs WRITE and DESCRIBE on the topics, CREATE to "
+        "create topics, and for delivery.guarantee=exactly_once READ and WRITE on topic "
+        "{positions}, WRITE and DESCRIBE on the transactional id {transactional_id}: "
+        "kafka-acls.sh --add."
     )
 
 
@@ -108,8 +110,8 @@ class KafkaFenced(SinkError):
 
     code = "WT-5406"
     remedy = (
-        "Leave one instance running. If they are two pipelines, give each a `name` or a transactional.id "
-        "of its own; {transactional_id} is taken."
+        "Leave one instance running. If they are two pipelines, give each its own `name` or "
+        "transactional.id; {transactional_id} is in use."
     )
 
 
@@ -140,8 +142,8 @@ class KafkaPositionUnusable(SinkError):
 
     code = "WT-5409"
     remedy = (
-        "Check topic {topic} (position.topic): it must hold nothing but this pipeline's positions. "
-        "Without it the pipeline goes on from its stored offset, and events since then come twice."
+        "Check topic {topic} (position.topic): it must contain only this pipeline's positions. "
+        "Without it the pipeline continues from its stored offset, and later events come twice."
     )
 
 
@@ -154,7 +156,7 @@ class KafkaOffsetUnkept(OffsetError):
     code = "WT-5411"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "Check that the brokers {servers} are up and let this user read and write topic {topic}, and that "
-        "it is compacted: cleanup.policy=compact. What is delivered after the last stored offset comes "
-        "again."
+        "Check that the brokers {servers} are up and let this user read and write topic "
+        "{topic}, and that it is compacted: cleanup.policy=compact. Events after the last "
+        "stored offset repeat."
     )

@@ -29,8 +29,9 @@ class LakeUnavailable(SinkError):
     code = "WT-5551"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "waltap tries again by itself, and goes on behind what each table has. If this lasts, look "
-        "whether {place} is up and has room, and whether path, storage.* or catalog.* of the sink name it."
+        "waltap tries again by itself, and continues after each table's position. If this "
+        "lasts, check whether {place} is up and has room, and whether path, storage.* or "
+        "catalog.* of the sink name it."
     )
 
 
@@ -39,8 +40,9 @@ class LakeRefused(SinkError):
 
     code = "WT-5552"
     remedy = (
-        "Correct the credentials of the sink (storage.* or catalog.*, or the environment's) and what they "
-        "may do at {place}: read, write, list and delete; then start again: it goes on where it was."
+        "Correct the credentials of the sink (storage.* or catalog.*, or the environment's) and "
+        "their rights at {place}: read, write, list and delete; then start again: it continues "
+        "where it stopped."
     )
 
 
@@ -49,9 +51,9 @@ class LakeTableUnfit(SinkError):
 
     code = "WT-5553"
     remedy = (
-        "Widen the column there with a tool of the lake's, or rename {table} away: the next start makes a "
-        "new table with the source's columns, and goes on behind what the old one has. "
-        "column.exclude.list leaves a column out."
+        "Widen the column there with the lake's tools, or rename {table} away: the next start "
+        "makes a new table with the source's columns, and continues after the old one's "
+        "position. column.exclude.list leaves a column out."
     )
 
 
@@ -60,8 +62,8 @@ class LakeFenced(SinkError):
 
     code = "WT-5554"
     remedy = (
-        "Leave one instance of pipeline {pipeline} running; two pipelines need names of their own. Then "
-        "start again: it goes on behind what the tables have."
+        "Leave one instance of pipeline {pipeline} running; two pipelines need different names. "
+        "Then start again: it continues after the tables' positions."
     )
 
 
@@ -71,9 +73,9 @@ class LakeGone(SinkError):
     code = "WT-5555"
     loses = True
     remedy = (
-        "Put {place} back as it was. Or remove what is left of the table that is named, and read the "
-        "captured tables again by `waltap repair FILE`, or from the beginning by "
-        "`waltap offsets clear FILE` and a start."
+        "Restore {place}. Or remove the rest of the named table, and read the captured tables "
+        "again by `waltap repair FILE`, or from the beginning by `waltap offsets clear FILE` "
+        "and a start."
     )
 
 

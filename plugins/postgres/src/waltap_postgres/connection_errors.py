@@ -30,10 +30,10 @@ class PasswordOutdated(ConnectionLost):
 
     code = "WT-2032"
     remedy = (
-        "The server says the same of a wrong password and of a role that does not exist: look at "
-        "database.user first: SELECT rolname FROM pg_roles. While it streams waltap asks for the "
-        "password again with each try, as one that is changed may reach server and file at different "
-        "times. If this lasts, look at what gives it; on the server: {way}."
+        "The server gives this error for a wrong password and for a role that does not exist: "
+        "check database.user first: SELECT rolname FROM pg_roles. A streaming run gets the "
+        "password again at each try, since server and file may change at different times. If "
+        "this lasts, check the source of the password; on the server: {way}."
     )
 
 
@@ -41,7 +41,7 @@ class CertificateRefused(SourceError):
     """TLS failed, because a certificate does not fit the profile."""
 
     code = "WT-2028"
-    remedy = "{way}. `waltap doctor FILE` tells whether it fits."
+    remedy = "{way}. `waltap doctor FILE` checks the result."
 
 
 # Messages of PgBouncer and similar poolers. PostgreSQL calls its own parameters `unrecognized`.

@@ -116,9 +116,9 @@ class SnapshotReadFailed(SnapshotError):
 
     code = "WT-4001"
     remedy = (
-        "Check that {table} can be read by the role (GRANT SELECT), and the SELECT that the profile may "
-        "have for it; or leave it out with table.exclude.list. Start again: what was delivered "
-        "counts where the sink takes that, else the snapshot starts over."
+        "Check that {table} can be read by the role (GRANT SELECT), and the SELECT that the "
+        "profile may have for it; or leave it out with table.exclude.list. Start again: the "
+        "snapshot resumes if the sink supports it, else it starts over."
     )
 
 
@@ -126,7 +126,7 @@ class SnapshotInterrupted(SnapshotError):
     """The last run ended in its snapshot, and this mode takes no new one."""
 
     code = "WT-4002"
-    remedy = "Run with snapshot.mode=initial to take it anew, or `waltap offsets clear FILE`."
+    remedy = "Run with snapshot.mode=initial to take it again, or `waltap offsets clear FILE`."
 
 
 class TableOvertaken(SnapshotError):
@@ -146,8 +146,8 @@ class SnapshotNotShared(SnapshotError):
     code = "WT-4004"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "The snapshot is taken again by itself. Where something between waltap and the server hands "
-        "connections to several servers, name one in database.hostname, or set snapshot.max.threads=1."
+        "waltap takes the snapshot again. If a proxy spreads connections over several servers, "
+        "name one server in database.hostname, or set snapshot.max.threads=1."
     )
 
 
@@ -156,8 +156,9 @@ class SnapshotModeUnclear(SnapshotError):
 
     code = "WT-4005"
     remedy = (
-        "This is a fault of {mode}; the SnapshotterSuite of waltap_testing finds it. Until it is "
-        "mended: snapshot.mode=initial, without snapshot.query.mode and snapshot.locking.mode."
+        "{mode} has a bug, which the SnapshotterSuite of waltap_testing finds. Until it is "
+        "corrected: snapshot.mode=initial, without snapshot.query.mode and "
+        "snapshot.locking.mode."
     )
 
 
@@ -168,9 +169,10 @@ class SnapshotLockRefused(SnapshotError):
 
     code = "WT-4006"
     remedy = (
-        "Who holds locks on tables: SELECT pid, relation::regclass, mode FROM pg_locks WHERE granted AND "
-        "locktype = 'relation'; start again when they are gone, or raise snapshot.lock.timeout.ms "
-        "({timeout} now). snapshot.locking.mode=none needs no such lock."
+        "Sessions with locks on tables: SELECT pid, relation::regclass, mode FROM pg_locks "
+        "WHERE granted AND locktype = 'relation'; start again when they have ended, or raise "
+        "snapshot.lock.timeout.ms ({timeout} now). snapshot.locking.mode=none needs no such "
+        "lock."
     )
 
 
@@ -249,14 +251,16 @@ class DatabaseMissing(SourceError):
     """The database does not exist."""
 
     code = "WT-2004"
-    remedy = "Check database.dbname ({database}); `psql -l` lists what there is."
+    remedy = "Check database.dbname ({database}); `psql -l` lists the databases."
 
 
 class PrivilegeMissing(SourceError):
     """The role lacks a privilege that capture needs."""
 
     code = "WT-2005"
-    remedy = "As a superuser or the owner: {sql}; `waltap doctor FILE` tells what else is missing."
+    remedy = (
+        "As a superuser or the owner: {sql}; `waltap doctor FILE` lists other missing privileges."
+    )
 
 
 class TableUnreadable(SourceError):
@@ -281,7 +285,7 @@ class ServerLimit(SourceError):
 
     code = "WT-2007"
     remedy = (
-        "Raise max_replication_slots and restart the server, or drop a slot that nobody reads: "
+        "Raise max_replication_slots and restart the server, or drop a slot without a reader: "
         "SELECT slot_name, active FROM pg_replication_slots."
     )
 
@@ -292,9 +296,9 @@ class ConnectionsUsedUp(ServerLimit):
     code = "WT-2010"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "Wait for others to leave, or raise max_connections or max_wal_senders and restart the "
-        "server; SELECT pid, usename, application_name, backend_type FROM pg_stat_activity tells "
-        "who is there."
+        "Wait for other connections to end, or raise max_connections or max_wal_senders and "
+        "restart the server. The connections: SELECT pid, usename, application_name, backend_type "
+        "FROM pg_stat_activity."
     )
 
 
@@ -360,8 +364,8 @@ class SlotMissing(OffsetError):
     code = "WT-2103"
     loses = True
     remedy = (
-        "Changes after {position} until now are lost for this pipeline. `waltap repair FILE` makes a new "
-        "slot and reads the tables anew. Or start over with a new snapshot: "
+        "Changes after {position} until now are lost for this pipeline. `waltap repair FILE` "
+        "makes a new slot and reads the tables again. Or start over with a new snapshot: "
         "`waltap run FILE --set snapshot.mode=when_needed`."
     )
 
@@ -376,9 +380,9 @@ class SlotInvalidated(SourceError):
     code = "WT-2104"
     loses = True
     remedy = (
-        "`waltap repair FILE` makes a new slot and reads the tables anew; snapshot.mode=when_needed takes "
-        "a new snapshot instead (and `waltap slot drop FILE` removes slot {slot!r}). So that it does not "
-        "happen again: {prevention}"
+        "`waltap repair FILE` makes a new slot and reads the tables again; "
+        "snapshot.mode=when_needed takes a new snapshot instead (and `waltap slot drop FILE` "
+        "removes slot {slot!r}). To prevent it: {prevention}"
     )
 
     def __init__(self, problem: str, *, slot: str, reason: str = "wal_removed") -> None:
@@ -390,10 +394,10 @@ class SlotUnfit(SourceError):
 
     code = "WT-2105"
     remedy = (
-        "When the slot is this pipeline's, set database.dbname and plugin.name back, to go on where it "
-        "stopped; or start over, and lose what the slot still holds: SELECT "
-        "pg_drop_replication_slot('{slot}'); and `waltap offsets clear FILE`. When it is another's, "
-        "choose another slot.name."
+        "If the slot is this pipeline's, restore database.dbname and plugin.name to continue; "
+        "or start over and lose the slot's remaining changes: SELECT "
+        "pg_drop_replication_slot('{slot}'); and `waltap offsets clear FILE`. If it is another "
+        "pipeline's, choose another slot.name."
     )
 
 
@@ -407,14 +411,14 @@ class PublicationGone(SourceError):
 
     code = "WT-2113"
     remedy = (
-        "`waltap run FILE --set snapshot.mode=when_needed` makes a new slot and takes a new snapshot; so "
-        "do `waltap slot drop FILE` and `waltap offsets clear FILE` with the start behind them. If the "
-        "profile named another publication until now, name that one again instead (publication.name): "
-        "nothing is lost then. If {publication!r} was dropped, making it again does not help: the slot "
-        "cannot be read past the changes made without it. Make it for those to come, where "
-        "publication.autocreate.mode is disabled. "
-        "Lost are the single changes since the stored position (`waltap offsets show FILE`); "
-        "what they left in the tables comes with the snapshot, rows deleted meanwhile are not told."
+        "`waltap run FILE --set snapshot.mode=when_needed` makes a new slot and takes a new "
+        "snapshot; so do `waltap slot drop FILE`, `waltap offsets clear FILE` and a start. If "
+        "the profile named another publication until now, name that one again instead "
+        "(publication.name): nothing is lost then. If {publication!r} was dropped, making it "
+        "again does not help: the slot cannot be read past the changes made without it. Make it "
+        "for those to come, where publication.autocreate.mode is disabled. Lost are the single "
+        "changes since the stored position (`waltap offsets show FILE`); their effect on the "
+        "tables comes with the snapshot, but deleted rows are not reported."
     )
 
 
@@ -427,12 +431,13 @@ class PublicationDropped(PublicationGone):
     code = "WT-2125"
     loses = True
     remedy = (
-        "`waltap repair FILE` makes a new slot and reads the tables anew; making {publication!r} again "
-        "alone does not help, but goes before that where publication.autocreate.mode is disabled. To "
-        "start over with a new snapshot instead: run with snapshot.mode=when_needed, or "
-        "`waltap slot drop FILE`, then `waltap offsets clear FILE`. Lost are the single changes since the "
-        "stored position (`waltap offsets show FILE`); what they left in the tables is read anew, rows "
-        "deleted meanwhile are not told."
+        "`waltap repair FILE` makes a new slot and reads the tables again; creating "
+        "{publication!r} again does not help alone, but must come first if "
+        "publication.autocreate.mode is disabled. To start over with a new snapshot instead: "
+        "run with snapshot.mode=when_needed, or `waltap slot drop FILE`, then `waltap offsets "
+        "clear FILE`. Lost are the single changes since the stored position (`waltap offsets "
+        "show FILE`); their effect on the tables is read again, but deleted rows are not "
+        "reported."
     )
 
 
@@ -445,11 +450,12 @@ class InsertsPublicationGone(PublicationGone):
 
     code = "WT-2120"
     remedy = (
-        "Make it anew without tables: DROP PUBLICATION IF EXISTS {inserts}; CREATE PUBLICATION {inserts} "
-        "WITH (publish = '{operations}'); the next start goes on from the stored position with the other "
-        "tables. Those without a key join again at a later start, which tells of them: what is inserted "
-        "into them until then is not captured, nor what was while no publication had them. Or start over: "
-        "snapshot.mode=when_needed makes a new slot and takes a new snapshot."
+        "Create it again without tables: DROP PUBLICATION IF EXISTS {inserts}; CREATE "
+        "PUBLICATION {inserts} WITH (publish = '{operations}'); the next start continues from "
+        "the stored position with the other tables. Those without a key join again at a later "
+        "start, which tells of them: what is inserted into them until then is not captured, nor "
+        "what was while no publication had them. Or start over: snapshot.mode=when_needed makes "
+        "a new slot and takes a new snapshot."
     )
 
 
@@ -462,7 +468,7 @@ class SlotUnreadable(SourceError):
     code = "WT-2117"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "waltap makes slot {slot!r} anew by itself and takes a new snapshot; when it ended before, start "
+        "waltap creates slot {slot!r} again and takes a new snapshot; if it ended before, start "
         "it again."
     )
 
@@ -472,9 +478,9 @@ class EncodingNotConverted(SourceError):
 
     code = "WT-2119"
     remedy = (
-        "Take pgoutput: the server converts what it sends. A slot of the former plugin goes first: "
-        "`waltap slot drop FILE`; then plugin.name=pgoutput, and a snapshot for what was not read yet: "
-        "`waltap offsets clear FILE`."
+        "Use pgoutput: the server converts its values. First drop the former plugin's slot: "
+        "`waltap slot drop FILE`; then plugin.name=pgoutput, and a new snapshot: `waltap "
+        "offsets clear FILE`."
     )
 
 
@@ -486,10 +492,9 @@ class SlotNotOurs(SourceError):
 
     code = "WT-2112"
     remedy = (
-        "Choose another slot.name; or, when nothing else needs slot {slot!r}, remove it "
-        "(`waltap slot drop FILE`) and start with a new one, or take it over as it stands: "
-        "slot.adopt=true. When this pipeline has run before, its state is kept in another folder: "
-        "see waltap.state.dir."
+        "Choose another slot.name; or, if nothing else needs slot {slot!r}, remove it (`waltap "
+        "slot drop FILE`) and start with a new one, or take it over: slot.adopt=true. If this "
+        "pipeline has run before, its state is in another folder: see waltap.state.dir."
     )
 
 
@@ -559,10 +564,10 @@ class PositionGap(OffsetError):
     code = "WT-6101"
     loses = True
     remedy = (
-        "`waltap repair FILE` goes on at this slot and reads the tables anew: changes between the two "
-        "positions cannot be had from it. Or start over with a new snapshot: `waltap run FILE --set "
-        "snapshot.mode=when_needed`, or a start behind `waltap offsets clear FILE` and `waltap slot drop "
-        "FILE`."
+        "`waltap repair FILE` continues at this slot and reads the tables again: it does not "
+        "have the changes between the two positions. Or start over with a new snapshot: `waltap "
+        "run FILE --set snapshot.mode=when_needed`, or a start after `waltap offsets clear "
+        "FILE` and `waltap slot drop FILE`."
     )
 
 
@@ -575,9 +580,9 @@ class PositionAhead(OffsetError):
     code = "WT-6103"
     loses = True
     remedy = (
-        "`waltap run FILE --set snapshot.mode=when_needed` starts over with a new snapshot; so does a "
-        "start behind `waltap offsets clear FILE`. `waltap repair FILE` cannot: this server never had "
-        "what was delivered last, and would skip as much of what comes now."
+        "`waltap run FILE --set snapshot.mode=when_needed` starts over with a new snapshot; so "
+        "does a start after `waltap offsets clear FILE`. `waltap repair FILE` cannot help: this "
+        "server never had the last delivered changes, and as many new ones would be skipped."
     )
 
 
@@ -598,10 +603,11 @@ class OtherSlot(OffsetError):
 
     code = "WT-6104"
     remedy = (
-        'To go on where the pipeline stopped, name its slot in the profile: slot.name = "{stored}", and '
-        "publication.name as it was then. (Unnamed, both are called after the pipeline; earlier versions "
-        "called them waltap.) To start over under the new name with a new snapshot: `waltap offsets "
-        "clear FILE`, and drop the old slot: SELECT pg_drop_replication_slot('{stored}');"
+        "To continue where the pipeline stopped, name its slot in the profile: slot.name = "
+        '"{stored}", and the former publication.name. (Unnamed, both are called after the '
+        "pipeline; earlier versions called them waltap.) To start over under the new name with "
+        "a new snapshot: `waltap offsets clear FILE`, and drop the old slot: SELECT "
+        "pg_drop_replication_slot('{stored}');"
     )
 
 
@@ -616,7 +622,9 @@ class QueryFailed(SourceError):
     """The server refused a statement."""
 
     code = "WT-2009"
-    remedy = "The server's own words are above (SQLSTATE {sqlstate}); `waltap doctor FILE` may tell more."
+    remedy = (
+        "The server's message is above (SQLSTATE {sqlstate}); `waltap doctor FILE` may show more."
+    )
 
 
 class TableLocked(QueryFailed):
@@ -624,9 +632,9 @@ class TableLocked(QueryFailed):
 
     code = "WT-2024"
     remedy = (
-        "Let whoever holds the lock end: SELECT pid, query FROM pg_stat_activity WHERE pid = ANY("
-        "SELECT pid FROM pg_locks WHERE locktype = 'relation' AND mode NOT IN ('AccessShareLock', "
-        "'RowShareLock')). Then try again."
+        "End the session that holds the lock: SELECT pid, query FROM pg_stat_activity WHERE pid "
+        "= ANY(SELECT pid FROM pg_locks WHERE locktype = 'relation' AND mode NOT IN "
+        "('AccessShareLock', 'RowShareLock')). Then try again."
     )
 
 
@@ -635,9 +643,9 @@ class PublicationLocked(ConnectionLost):
 
     code = "WT-2026"
     remedy = (
-        "waltap tries again by itself. Let whoever holds the lock end: SELECT pid, query FROM "
-        "pg_stat_activity WHERE pid = ANY(SELECT pid FROM pg_locks WHERE locktype = 'relation' AND mode "
-        "NOT IN ('AccessShareLock', 'RowShareLock')). "
+        "waltap tries again by itself. End the session that holds the lock: SELECT pid, query "
+        "FROM pg_stat_activity WHERE pid = ANY(SELECT pid FROM pg_locks WHERE locktype = "
+        "'relation' AND mode NOT IN ('AccessShareLock', 'RowShareLock')). "
         "snapshot.lock.timeout.ms ({timeout_ms} now) is the longest wait each time."
     )
 
@@ -657,9 +665,10 @@ class ConditionRefused(SourceError):
 
     code = "WT-4104"
     remedy = (
-        "Send the signal again with a condition that only compares values of the table by what "
-        "pg_catalog has; what needs more goes into snapshot.select.statement.overrides, which the profile "
-        "has. Raise waltap.signal.condition.timeout.ms where it takes long for good reason."
+        "Send the signal again with a condition that only compares values of the table by "
+        "functions and operators of pg_catalog; put other SELECTs into "
+        "snapshot.select.statement.overrides of the profile. If a good condition takes long, "
+        "raise waltap.signal.condition.timeout.ms."
     )
 
 

@@ -120,9 +120,9 @@ class ChangeUnfit(SinkError):
 
     code = "WT-5256"
     remedy = (
-        "ALTER TABLE … REPLICA IDENTITY FULL at the source makes it send all values. After a truncate, "
-        "run the pipeline with a full refresh and startingPosition behind it. Or keep the history, and a "
-        "materialized view of it, as docs/howto/spark-pipelines.md has it: that gets both right."
+        "ALTER TABLE … REPLICA IDENTITY FULL at the source makes it send all values. After a "
+        "truncate, run the pipeline with a full refresh and startingPosition after it. Or use a "
+        "history with a materialized view, which handles both: docs/howto/spark-pipelines.md."
     )
 
 
@@ -148,10 +148,10 @@ class JvmEnded(SinkError):
 
     code = "WT-5248"
     remedy = (
-        "What it said is in {log}. Where that is OutOfMemoryError: give it more memory "
-        "(spark.driver.memory, which is {memory}), or less at a time (apply.parallel, batch.max.rows; "
-        "where single values are large, spark.sql.parquet.columnarReaderBatchSize). Then start again: "
-        "nothing is lost or doubled."
+        "Its output is in {log}. If it has OutOfMemoryError: give it more memory "
+        "(spark.driver.memory, now {memory}), or smaller commits (apply.parallel, "
+        "batch.max.rows; for large single values spark.sql.parquet.columnarReaderBatchSize). "
+        "Then start again: nothing is lost or doubled."
     )
 
 
@@ -163,9 +163,9 @@ class SparkRefused(SinkError):
 
     code = "WT-5268"
     remedy = (
-        "See the text, which is Spark's. Where it names a catalogue or a file system: the settings "
-        "spark.… of the profile (of a command: --set) say where that is; it must be up, and take what "
-        "this program's user asks for. A table goes on by itself within minutes."
+        "See Spark's text. For a catalogue or file system, check the profile's settings spark.… "
+        "(of a command: --set); it must be up and accept this program's user. A table continues "
+        "by itself within minutes."
     )
 
 
@@ -181,8 +181,8 @@ class OutputDamaged(SinkError):
 
     code = "WT-5204"
     remedy = (
-        "Remove {path} and the commits after it: the tables then stand where the commit before it left "
-        "them, and go on from there."
+        "Remove {path} and the commits after it: the tables then return to the commit before it "
+        "and continue from there."
     )
 
 
@@ -191,8 +191,8 @@ class TypeChanged(SinkError):
 
     code = "WT-5205"
     remedy = (
-        "Set type.change = string (both old and new values are kept as text), or move {path} away "
-        "and take a new snapshot."
+        "Set type.change = string (old and new values become text), or move {path} away and "
+        "take a new snapshot."
     )
 
 
@@ -204,7 +204,7 @@ class NamesClash(SinkError):
     """
 
     code = "WT-5259"
-    remedy = "Give one of them a name of its own: columns.renames = SCHEMA\\.TABLE\\.COLUMN:NAME."
+    remedy = "Rename one of them: columns.renames = SCHEMA\\.TABLE\\.COLUMN:NAME."
 
 
 class SourcesDiffer(SinkError):
@@ -221,8 +221,8 @@ class SourcesDiffer(SinkError):
         "source.column), or none where there was none: it goes on, nothing is lost. Else "
         "give the column the same type in all sources, or source.column another name, or each table a "
         "source of its own (@SOURCE), and all of a target one mode, which those that are there have; or "
-        "leave the table out of source.into in an output that begins anew."
-        " Where a group may match nothing, as (x)? does, write a rule for each of the two cases."
+        "leave the table out of source.into in an output that begins anew. "
+        "Where a group may match nothing, as (x)? does, write a rule for each of the two cases."
     )
 
 
@@ -262,7 +262,8 @@ class TablesStandStill(SinkError):
 
     code = "WT-5208"
     remedy = (
-        "See `waltap spark status {output}`; what is named there stands still until it is fixed."
+        "See `waltap spark status {output}`; tables named there are suspended until their cause "
+        "is corrected."
     )
 
 
@@ -275,9 +276,10 @@ class SegmentDamaged(SinkError):
 
     code = "WT-5211"
     remedy = (
-        "Restore {path} from a copy: the table then goes on within minutes. Where there is none: "
-        "`waltap spark resume OUTPUT TABLE --skip-damaged` goes on without these rows, and a new snapshot "
-        "(`waltap run PROFILE --set snapshot.mode=always`) replaces what they left."
+        "Restore {path} from a copy: the table then continues within minutes. Without a copy: "
+        "`waltap spark resume OUTPUT TABLE --skip-damaged` continues without these rows, and a "
+        "new snapshot (`waltap run PROFILE --set snapshot.mode=always`) replaces the table's "
+        "rows."
     )
 
 
@@ -285,7 +287,7 @@ class FormatError(SinkError):
     """A table format cannot do what it should."""
 
     code = "WT-5229"
-    remedy = "See the text; `waltap plugins` shows what table formats there are."
+    remedy = "See the text; `waltap plugins` lists the table formats."
 
 
 class ModeUnfit(FormatError):
@@ -293,9 +295,9 @@ class ModeUnfit(FormatError):
 
     code = "WT-5241"
     remedy = (
-        "Rules for {table} that fit: mode append or scd1, deletes hard, history keep. Without a key there "
-        "is nothing else, and extra.columns must be empty then. Or give it a key in the source (ALTER "
-        "TABLE … ADD PRIMARY KEY …): it goes on from where it stands with its next change, or with a "
+        "Rules for {table} that fit: mode append or scd1, deletes hard, history keep. A table "
+        "without a key supports only these, without extra.columns. Or give it a key in the "
+        "source (ALTER TABLE … ADD PRIMARY KEY …): it continues with its next change, or with a "
         "snapshot of it (`waltap signal PROFILE execute-snapshot …`)."
     )
 
@@ -324,7 +326,10 @@ class FormatUnknown(FormatError):
     """No plugin contributes a table format of that name."""
 
     code = "WT-5230"
-    remedy = "Known are: {known}. `waltap plugins` shows what is installed and what failed to load."
+    remedy = (
+        "Table formats: {known}. `waltap plugins` lists installed plugins and those that failed "
+        "to load."
+    )
 
 
 class FormatUnsupported(FormatError):
@@ -332,8 +337,8 @@ class FormatUnsupported(FormatError):
 
     code = "WT-5231"
     remedy = (
-        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1 (with Delta beside it): "
-        "pip install 'pyspark=={wanted}.*', or choose another format."
+        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1 (with Delta "
+        "too): pip install 'pyspark=={wanted}.*', or choose another format."
     )
 
 
@@ -371,8 +376,9 @@ class FormatLimit(FormatError):
 
     code = "WT-5234"
     remedy = (
-        "What format.partition.by and format.cluster.by name must be columns of the table. A column that "
-        "the format does not take: leave it out (column.exclude.list), rename it, or choose parquet."
+        "format.partition.by and format.cluster.by must name columns of the table. If the "
+        "format does not support a column: leave it out (column.exclude.list), rename it, or "
+        "choose parquet."
     )
 
 
@@ -395,8 +401,8 @@ class NameTaken(FormatError):
 
     code = "WT-5246"
     remedy = (
-        "Call it otherwise: format.names = TABLE-REGEX:NAME, for example "
-        "format.names = {pattern}:NAME. It then goes on from its first change."
+        "Give it another name: format.names = TABLE-REGEX:NAME, for example format.names = "
+        "{pattern}:NAME. It then continues from its first change."
     )
 
     def __init__(self, problem: str, *, table: str, **fields: object) -> None:
@@ -409,9 +415,9 @@ class TargetChanged(FormatError):
 
     code = "WT-5235"
     remedy = (
-        "Stop who writes {table}. Then bring it back to version {version}, the last one without that "
-        "(Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … rollback_to_snapshot), or move the "
-        "output away and take a new snapshot."
+        "Stop the other writer of {table}. Then restore version {version}, the last one without "
+        "its writes (Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … "
+        "rollback_to_snapshot), or move the output away and take a new snapshot."
     )
 
 
@@ -424,10 +430,10 @@ class StepDiffers(FormatError):
 
     code = "WT-5267"
     remedy = (
-        "Put back what there was then (columns.dropped, columns.names, columns.renames; the release) "
-        "until the table has gone on. Or, where it shares {table} with no other, bring that back to "
-        "version {version} (Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … "
-        "rollback_to_snapshot): what came since is then written anew."
+        "Restore the former settings (columns.dropped, columns.names, columns.renames; the "
+        "release) until the table has continued. Or, where it shares {table} with no other, "
+        "restore version {version} (Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … "
+        "rollback_to_snapshot): later changes are then written again."
     )
 
 
@@ -445,8 +451,8 @@ class CatalogueUnreachable(FormatError):
 
     code = "WT-5245"
     remedy = (
-        "See the text. What the catalogue is, and where, say the profile's settings "
-        "spark.sql.catalog.{catalog} and spark.sql.catalog.{catalog}.*; its driver must be among the jars."
+        "See the text. The profile's settings spark.sql.catalog.{catalog} and "
+        "spark.sql.catalog.{catalog}.* define the catalogue; its driver must be among the jars."
     )
 
 
@@ -467,8 +473,8 @@ class ChunksRefused(SinkError):
 
     code = "WT-5260"
     remedy = (
-        "See the text for what is to be done. Nothing of the snapshot counts; the next start takes "
-        'another. To have the engine read it: snapshot.readers = "engine" of the sink.'
+        "See the text. The snapshot is discarded; the next start takes another. To have the "
+        'engine read it: snapshot.readers = "engine" of the sink.'
     )
 
 

@@ -32,8 +32,8 @@ class StreamUnavailable(SinkError):
     code = "WT-5561"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "A run that had connected goes on by itself when it can connect again; else look whether the "
-        "server at {place} is up and can be reached, and whether it wants TLS."
+        "A run that was connected reconnects by itself; otherwise check whether the server at "
+        "{place} is up and can be reached, and whether it wants TLS."
     )
 
 
@@ -42,8 +42,8 @@ class StreamRefused(SinkError):
 
     code = "WT-5562"
     remedy = (
-        "Correct user, password or credentials of the sink, and what they may do at {place}: {rights}. "
-        "Then start again: it goes on where it was."
+        "Correct user, password or credentials of the sink, and their rights at {place}: "
+        "{rights}. Then start again: it continues where it stopped."
     )
 
 
@@ -61,8 +61,8 @@ class StreamUnfit(SinkError):
 
     code = "WT-5564"
     remedy = (
-        "Look at what {place} has under that name, and how large a record may be there. {property} names "
-        "another place; a table [[transforms]] of type filter leaves records out. Nothing was confirmed."
+        "Check that name and the limit of records at {place}. {property} names another place; a "
+        "table [[transforms]] of type filter leaves records out. Nothing was confirmed."
     )
 
 
@@ -82,6 +82,6 @@ class StreamFenced(SinkError):
 
     code = "WT-5566"
     remedy = (
-        "Leave one instance of pipeline {pipeline} running; two pipelines need names of their own. Then "
-        "start again: it goes on behind what is there."
+        "Leave one instance of pipeline {pipeline} running; two pipelines need different names. "
+        "Then start again: it continues after the stored position."
     )

@@ -27,8 +27,8 @@ class NotYugabyte(SourceError):
 
     code = "WT-2150"
     remedy = (
-        "For PostgreSQL: [source] type = 'postgres'. When it is YugabyteDB behind something that hides "
-        "it: yb.server.check=warn."
+        "For PostgreSQL: [source] type = 'postgres'. If a proxy hides YugabyteDB: "
+        "yb.server.check=warn."
     )
 
 
@@ -37,10 +37,10 @@ class ChangeRefused(SourceError):
 
     code = "WT-2151"
     remedy = (
-        "Consider using output plugin yboutput instead: plugin.name=yboutput, with a new slot.name. Or "
-        "give the tables another identity and make the slot anew, which keeps what they had when it was "
-        "made: ALTER TABLE … REPLICA IDENTITY DEFAULT; `waltap slot drop FILE`; "
-        "`waltap offsets clear FILE`."
+        "Consider using output plugin yboutput instead: plugin.name=yboutput, with a new "
+        "slot.name. Or give the tables another identity and create the slot again, since a slot "
+        "keeps the identities of its creation: ALTER TABLE … REPLICA IDENTITY DEFAULT; `waltap "
+        "slot drop FILE`; `waltap offsets clear FILE`."
     )
 
 
@@ -60,13 +60,12 @@ class ReadTimeRefused(SourceError):
     code = "WT-2153"
     remedy = (
         "As a superuser, in a schema of the role's search_path: CREATE PROCEDURE "
-        "set_yb_read_time(value TEXT) LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SET LOCAL yb_read_time = ' "
-        "|| quote_literal(value); END $$ SECURITY DEFINER SET search_path = pg_catalog, pg_temp; "
-        "CREATE PROCEDURE "
-        "disable_catalog_version_check() LANGUAGE plpgsql AS $$ BEGIN EXECUTE "
-        "'SET yb_disable_catalog_version_check = true'; END $$ SECURITY DEFINER "
-        "SET search_path = pg_catalog, pg_temp. Or "
-        "yb.consistent.snapshot=false, by which rows that change meanwhile come twice."
+        "set_yb_read_time(value TEXT) LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SET LOCAL "
+        "yb_read_time = ' || quote_literal(value); END $$ SECURITY DEFINER SET search_path = "
+        "pg_catalog, pg_temp; CREATE PROCEDURE disable_catalog_version_check() LANGUAGE plpgsql "
+        "AS $$ BEGIN EXECUTE 'SET yb_disable_catalog_version_check = true'; END $$ SECURITY "
+        "DEFINER SET search_path = pg_catalog, pg_temp. Or yb.consistent.snapshot=false, with "
+        "which rows that change during the snapshot come twice."
     )
 
 
@@ -101,8 +100,8 @@ class SlotRead(SourceError):
     code = "WT-2159"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "Stop the other process ({reader}), or choose another slot.name. Where it is gone already, the "
-        "node ends its session by itself; SELECT pg_terminate_backend({pid}) ends it at once."
+        "Stop the other process ({reader}), or choose another slot.name. If it is dead, the "
+        "node ends its session; SELECT pg_terminate_backend({pid}) ends it immediately."
     )
 
 
@@ -116,11 +115,11 @@ class TableTooLate(SourceError):
     code = "WT-2160"
     retry = RetryVerdict.NEVER
     remedy = (
-        "Leave {names} out of what the profile captures (table.exclude.list, or a table.include.list "
-        "without). To have them, begin with a new slot and a new snapshot: `waltap slot drop FILE`, "
-        "`waltap offsets clear FILE`, and start again. Where the cluster keeps such tables for longer "
-        "(cdcsdk_tablet_not_of_interest_timeout_secs), or leaves them out by itself, "
-        "yb.table.interest.ms says until when they may join."
+        "Exclude {names} from the profile (table.exclude.list, or a table.include.list "
+        "without). To capture them, begin with a new slot and a new snapshot: `waltap slot drop "
+        "FILE`, `waltap offsets clear FILE`, and start again. Where the cluster keeps such "
+        "tables for longer (cdcsdk_tablet_not_of_interest_timeout_secs), or leaves them out by "
+        "itself, yb.table.interest.ms says until when they may join."
     )
 
 

@@ -33,8 +33,8 @@ class FilesUnavailable(SinkError):
     code = "WT-5101"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "Check that {path} can be written and has room; delivery resumes from what was published last, "
-        "nothing is lost or doubled."
+        "Check that {path} can be written and has room; delivery resumes from the last "
+        "manifest, nothing is lost or doubled."
     )
 
 
@@ -87,7 +87,7 @@ class FilesInUse(SinkError):
     """Another process holds this folder's lock."""
 
     code = "WT-5103"
-    remedy = "Stop the other process (see {path}), or give this pipeline a folder of its own."
+    remedy = "Stop the other process (see {path}), or give this pipeline another folder."
 
 
 # Texts of Amazon's, Google's and Microsoft's libraries. pyarrow gives no error codes.

@@ -31,8 +31,8 @@ class IdentityUnknown(PluginError):
 
     code = "WT-1110"
     remedy = (
-        "Install the plugin package of this database (for PostgreSQL waltap-postgres); "
-        "`waltap plugins` shows what is there."
+        "Install the plugin package of this database (for PostgreSQL waltap-postgres); `waltap "
+        "plugins` lists the installed plugins."
     )
 
 
@@ -41,8 +41,9 @@ class IdentityAmbiguous(PluginError):
 
     code = "WT-1111"
     remedy = (
-        "Leave one of the plugins out (WALTAP_PLUGINS=NAME,NAME names those to load; `waltap plugins` "
-        "shows who provides what), or let a plugin's choose_replica_identity name one."
+        "Leave one of the plugins out (WALTAP_PLUGINS=NAME,NAME names those to load; `waltap "
+        "plugins` shows their contributions), or let a plugin's choose_replica_identity name "
+        "one."
     )
 
 

@@ -179,10 +179,10 @@ class PreparedTransactionLost(WaltapError):
 
     code = "WT-3102"
     remedy = (
-        "Its rows were kept in the spill folder under waltap.state.dir: bring that folder back and start "
-        "again. If it is gone, run past it with two.phase.policy=prepare; then, if rows are missing, take "
-        "a snapshot of the tables that the transaction changed, by an execute-snapshot signal or after "
-        "`waltap offsets clear FILE`."
+        "Its rows were in the spill folder under waltap.state.dir: restore that folder and "
+        "start again. Without it, run with two.phase.policy=prepare; then, if rows are missing, "
+        "take a snapshot of the tables that the transaction changed, by an execute-snapshot "
+        "signal or after `waltap offsets clear FILE`."
     )
 
 

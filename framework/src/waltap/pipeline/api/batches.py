@@ -45,8 +45,8 @@ class AcknowledgedTooLate(WaltapError):
 
     code = "WT-1203"
     remedy = (
-        "The batch comes again with the next run. Acknowledge inside the loop, or behind it within "
-        "`with waltap.stream(...) as batches:`."
+        "The next run repeats the batch. Acknowledge inside the loop, or after it within `with "
+        "waltap.stream(...) as batches:`."
     )
 
 

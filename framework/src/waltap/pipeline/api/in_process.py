@@ -108,7 +108,7 @@ class PipelineEnded(WaltapError):
     """A pipeline ended before the awaited status came."""
 
     code = "WT-1202"
-    remedy = "Start it anew with `start`; `status` says how far it came."
+    remedy = "Start it again with `start`; `status` shows its progress."
 
 
 class Pipeline:

@@ -44,11 +44,11 @@ class RepairIncomplete(OffsetError):
 
     code = "WT-6402"
     remedy = (
-        "Delete the rows that the source has no more at the destination: while the pipeline runs, "
-        "`waltap verify FILE` names them in a file, with the SQL where the destination speaks it. Where "
-        "rows cannot be deleted there, as in a change log, or a table has no key, one run with "
-        "`waltap run FILE --set snapshot.mode=always` replaces the tables. Then stop it, and run "
-        "`waltap repair FILE` again."
+        "Delete the rows that the source no longer has from the destination: while the pipeline "
+        "runs, `waltap verify FILE` names them in a file, with the SQL where the destination "
+        "speaks it. Where rows cannot be deleted there, as in a change log, or a table has no "
+        "key, one run with `waltap run FILE --set snapshot.mode=always` replaces the tables. "
+        "Then stop it, and run `waltap repair FILE` again."
     )
 
 

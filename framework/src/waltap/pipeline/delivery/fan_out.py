@@ -36,7 +36,7 @@ class OutletReturned(SinkError):
 
     code = "WT-5802"
     retry = RetryVerdict.RECONNECT
-    remedy = "Nothing is to be done: the other sinks leave out what they have."
+    remedy = "No action is needed: the other sinks skip what they have."
 
 
 class OutletPausedTooLong(SinkError):
@@ -44,8 +44,8 @@ class OutletPausedTooLong(SinkError):
 
     code = "WT-5803"
     remedy = (
-        "Make {outlet} work again and start: it goes on where it was. Or raise its pause.max.bytes, or "
-        "take it out of the profile: what it missed is then not delivered to it."
+        "Make {outlet} work again and start: it continues where it stopped. Or raise its "
+        "pause.max.bytes, or remove it from the profile and lose what it missed."
     )
 
 

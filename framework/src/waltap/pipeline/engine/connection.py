@@ -30,7 +30,7 @@ class OnePartitionOnly(SourceError):
     """A part of the pipeline knows one partition only; the source has several."""
 
     code = "WT-2016"
-    remedy = "Run one pipeline for each partition, each with a `name` of its own in its profile."
+    remedy = "Run one pipeline for each partition, each with its own `name` in its profile."
 
 
 class SourceConnection:

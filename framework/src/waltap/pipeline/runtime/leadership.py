@@ -30,7 +30,7 @@ class LeaseLost(SourceError):
     code = "WT-2017"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "Nothing is to be done: the process writes nothing more, and waits as a standby. Where it happens "
+        "No action is needed: the process stops writing and waits as a standby. If it happens "
         "often, raise waltap.lease.ms above the longest pause of process and network."
     )
 

@@ -41,8 +41,9 @@ class StateFolderGone(OffsetError):
 
     code = "WT-6008"
     remedy = (
-        "Put {path} back where it was, and start again: nothing is lost then. Where it was deleted, "
-        "slot.adopt=true goes on from what the slot has confirmed; some changes may come twice."
+        "Put {path} back where it was, and start again: nothing is lost then. If it was "
+        "deleted, slot.adopt=true continues from the slot's confirmed position; some changes "
+        "may come twice."
     )
 
 

@@ -22,7 +22,7 @@ class StreamSilent(SourceError):
     """The server sends nothing from the slot, and does not say that there is nothing."""
 
     code = "WT-2022"
-    remedy = "Look into the server's log; `waltap status FILE` shows what it keeps for the slot."
+    remedy = "See the server's log; `waltap status FILE` shows the WAL that it keeps for the slot."
 
 
 def position_behind(

@@ -105,9 +105,9 @@ class WebhookDown(WaltapError):
 
     code = "WT-4201"
     remedy = (
-        "Check notification.webhook.url, and notification.webhook.secret where the receiver checks "
-        "signatures. Notifications wait, notification.webhook.queue.size of them; what was given up is "
-        "counted (Engine.status().notifications_lost)."
+        "Check notification.webhook.url, and notification.webhook.secret where the receiver "
+        "checks signatures. Notifications wait, notification.webhook.queue.size of them; lost "
+        "ones are counted (Engine.status().notifications_lost)."
     )
 
 

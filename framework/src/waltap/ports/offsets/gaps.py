@@ -21,8 +21,8 @@ class GapsUnusable(OffsetError):
 
     code = "WT-6401"
     remedy = (
-        "Make {path} readable and writable; a certificate that is damaged may be moved away: it says what "
-        "was lost, and nothing depends on it but `waltap repair`."
+        "Make {path} readable and writable; you may move a damaged certificate away: it "
+        "describes the loss, and only `waltap repair` needs it."
     )
 
 

@@ -38,8 +38,8 @@ class OutletPositionsUnreadable(OffsetError):
 
     code = "WT-6203"
     remedy = (
-        "Restore {path} from a backup, or remove it: every sink then goes on from the stored offset, "
-        "which is the slowest's, and those that were ahead get some changes twice."
+        "Restore {path} from a backup, or remove it: every sink then continues from the stored "
+        "offset, the slowest sink's, and the others get some changes twice."
     )
 
 

@@ -21,8 +21,8 @@ class SignalIgnored(SnapshotError):
     code = "WT-4101"
     remedy = (
         "Send it again, corrected: type is execute-snapshot, stop-snapshot, pause-snapshot, "
-        "resume-snapshot, log, or what a plugin acts on (`waltap plugins`); data is a JSON object, for "
-        "snapshots with data-collections, type, additional-conditions, surrogate-key."
+        "resume-snapshot, log, or a type of a plugin (`waltap plugins`); data is a JSON object, "
+        "for snapshots with data-collections, type, additional-conditions, surrogate-key."
     )
 
 

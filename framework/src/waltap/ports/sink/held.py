@@ -59,8 +59,8 @@ class DestinationBehind(SinkError):
     code = "WT-5003"
     loses = True
     remedy = (
-        "It was restored from a backup, emptied or made anew. Bring it back as it was; or read the "
-        "captured tables again by `waltap repair FILE`, or from the beginning by "
+        "It was restored from a backup, emptied or created again. Restore its former state; or "
+        "read the captured tables again by `waltap repair FILE`, or from the beginning by "
         "`waltap offsets clear FILE` and a start{replay}."
     )
 

@@ -49,8 +49,8 @@ class LinesFileError(SinkError):
 
     code = "WT-5001"
     remedy = (
-        "Check that {path} can be written and that its disk has room, then start again: what was "
-        "not confirmed is written again, and a torn last line is cut off."
+        "Check that {path} can be written and that its disk has room, then start again: "
+        "unconfirmed records are written again, and a torn last line is cut off."
     )
 
 
@@ -60,9 +60,9 @@ class LinesFileCut(SinkError):
     code = "WT-5002"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "What was not confirmed is written again by itself. Rotate {path} by renaming it (logrotate: "
-        "create, not copytruncate): lines that were confirmed before it was cut are where they were "
-        "copied to, or nowhere."
+        "waltap writes unconfirmed records again. Rotate {path} by renaming it (logrotate: "
+        "create, not copytruncate): confirmed lines from before the truncation are only in your "
+        "copy, if there is one."
     )
 
 

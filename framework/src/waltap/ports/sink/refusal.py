@@ -45,8 +45,8 @@ class RecordsRefused(SinkError, RecordError):
 
     code = "WT-5804"
     remedy = (
-        "See what the destination says of it. errors.tolerance says what becomes of such records: stop, "
-        "leave them out, or write them to the dead letters and go on."
+        "See the destination's message. errors.tolerance decides about such records: stop, "
+        "leave them out, or write them to the dead letters."
     )
 
     def __init__(self, refused: Sequence[RefusedEvent]) -> None:

@@ -115,7 +115,7 @@ class SourceLacks(SourceError):
     """The connector does not offer the requested operation."""
 
     code = "WT-2025"
-    remedy = "Leave out what asks for it, or use a connector that offers it."
+    remedy = "Remove the property that requires it, or use a connector that supports it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,9 +91,10 @@ class ControlSocketUnusable(OffsetError):
     code = "WT-6202"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "Only the user that runs the pipeline may use the socket, and only on the same machine. Where it "
-        "has just started, ask again; what the log of the run says of its control socket tells more. "
-        "Signals can also be given by the table of signal.data.collection, or by the file of signal.file."
+        "Only the user that runs the pipeline may use the socket, and only on the same machine. "
+        "If the run has just started, try again; its log has messages about the control socket. "
+        "You can also send signals by the table of signal.data.collection, or by the file of "
+        "signal.file."
     )
 
 
@@ -102,9 +103,9 @@ class ReplayUndone(OffsetError):
 
     code = "WT-6205"
     remedy = (
-        "What is listed as delivered is. See what the log of the run says, mend it, and give the command "
-        "again: letters that were delivered are left alone. A snapshot, or a sink that is away, is "
-        "waited for with --wait SECONDS; a pipeline that is stopped is replayed by the command itself."
+        "Letters listed as delivered were delivered. See the run's log, correct the cause, and "
+        "repeat the command: it skips delivered letters. --wait SECONDS waits for a snapshot or "
+        "an absent sink; without a running pipeline the command itself replays."
     )
 
 

@@ -36,8 +36,8 @@ class DebeziumOffsetUnusable(OffsetError):
 
     code = "WT-6303"
     remedy = (
-        "Let the one that stored it end its snapshot, stop it, and try again; or start anew, with a "
-        "snapshot: `waltap run FILE` with a slot of its own (--set slot.name=NAME)."
+        "Let the connector that stored it end its snapshot, stop it, and try again; or start "
+        "over with a snapshot: `waltap run FILE` with its own slot (--set slot.name=NAME)."
     )
 
 

@@ -220,9 +220,9 @@ class SinkHeld(SinkError):
 
     code = "WT-5004"
     remedy = (
-        "Nothing is lost: what was not durable comes again at the next start. Find out why the "
-        "destination does not answer (its process may be stopped, its disk full, or a lock held), then "
-        "start again with `waltap run FILE`."
+        "Nothing is lost: the next start repeats what was not durable. Find out why the "
+        "destination does not answer (its process may be stopped, its disk full, or a lock "
+        "held), then start again with `waltap run FILE`."
     )
 
 

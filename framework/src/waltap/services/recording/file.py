@@ -45,8 +45,8 @@ class RecordingDamaged(SourceError):
 
     code = "WT-2041"
     remedy = (
-        "Give the file that `waltap record` wrote, as it was written: it is gzip, and copying it as text "
-        "damages it. What stands before the damage was delivered."
+        "Give the file that `waltap record` wrote, as it was written: it is gzip, and copying "
+        "it as text damages it. Everything before the damage was delivered."
     )
 
 

@@ -45,8 +45,9 @@ class SlotGivenUp(SourceError):
 
     code = "WT-2030"
     remedy = (
-        "The database is safe; the pipeline has a gap, of which {certificate} says all. When the sink "
-        "takes changes again: `waltap repair FILE` makes a new slot and reads the tables anew."
+        "The database is safe; the pipeline has a gap, described by {certificate}. When the "
+        "sink accepts changes again: `waltap repair FILE` makes a new slot and reads the tables "
+        "again."
     )
 
 

@@ -456,8 +456,8 @@ class StandbyCannotDecode(SourceError):
 
     code = "WT-2124"
     remedy = (
-        "Give database.hostname the primary's address ({primary}): standbys decode from PostgreSQL 16 "
-        "on. `waltap doctor FILE` tells whether another address will do."
+        "Give database.hostname the primary's address ({primary}): standbys decode from "
+        "PostgreSQL 16 on. `waltap doctor FILE` checks another address."
     )
 
 

@@ -64,11 +64,12 @@ class ChangeLogRetired(SinkError):
 
     code = "WT-5106"
     remedy = (
-        "Put the manifests before {path} back from a copy, with their segments. Without one, tables "
-        "that lack them begin anew, and with them the log: give the pipeline another sink.path, and "
-        "`waltap run PROFILE --set snapshot.mode=always`. A query starts over with a new checkpoint, from "
-        "what is still there. Keep a log longer with a larger changelog.retention.hours, or for a reader: "
-        "`waltap changelog readers LOG --register NAME`."
+        "Put the manifests before {path} back from a copy, with their segments. Without one, "
+        "tables that need them must start again, with a new log: give the pipeline another "
+        "sink.path, and `waltap run PROFILE --set snapshot.mode=always`. A query starts over "
+        "with a new checkpoint, from the remaining manifests. Keep a log longer with a larger "
+        "changelog.retention.hours, or for a reader: `waltap changelog readers LOG --register "
+        "NAME`."
     )
 
 
@@ -77,8 +78,9 @@ class ChangeLogGone(DestinationBehind):
 
     code = "WT-5107"
     remedy = (
-        "Put {path} back as it was and start again: it goes on from its last manifest, nothing is lost. "
-        "Else{repair} begin a new log there with a new snapshot: `waltap offsets clear FILE`."
+        "Put {path} back as it was and start again: it continues from its last manifest, and "
+        "nothing is lost. Else{repair} begin a new log there with a new snapshot: `waltap "
+        "offsets clear FILE`."
     )
 
 
@@ -90,9 +92,9 @@ class ChangeLogOlder(DestinationBehind):
 
     code = "WT-5109"
     remedy = (
-        "What lies between was confirmed to the server and does not come again. Put the newer copy of "
-        "{path} back and start again. Else{repair} go on with this one and a new snapshot: `waltap slot "
-        "drop FILE` and `waltap offsets clear FILE`."
+        "The changes between were confirmed to the server and will not come again. Put the "
+        "newer copy of {path} back and start again. Else{repair} continue with this one and a "
+        "new snapshot: `waltap slot drop FILE` and `waltap offsets clear FILE`."
     )
 
 

@@ -11,8 +11,8 @@ class HttpUnavailable(SinkError):
     code = "WT-5601"
     retry = RetryVerdict.SAME_BATCH
     remedy = (
-        "Look whether the service at {place} is up, and how much it takes (429 says: too much); nothing "
-        "is confirmed meanwhile, and delivery goes on with the same records. url, timeout.ms and "
+        "Check that the service at {place} is up and its rate limit (429); nothing is confirmed "
+        "until then, and delivery continues with the same records. url, timeout.ms and "
         "retry.timeout.ms are properties of the sink."
     )
 
@@ -22,10 +22,10 @@ class HttpRefused(SinkError):
 
     code = "WT-5602"
     remedy = (
-        "Look at what {place} wants: url, body and the format of the profile decide what it gets. Nothing "
-        "behind the record was confirmed: after a correction the next start goes on there. A table "
-        "[[transforms]] of type filter leaves out what the service is not to have; errors.tolerance says "
-        "what becomes of single records that it calls wrong (400, 409, 413, 415, 422)."
+        "Check what {place} expects: url, body and the profile's format decide the request. "
+        "Nothing after the record was confirmed: the next start continues there. A table "
+        "[[transforms]] of type filter leaves records out; errors.tolerance decides about "
+        "single refused records (400, 409, 413, 415, 422)."
     )
 
     @property
@@ -44,6 +44,6 @@ class HttpLoginRefused(SinkError):
 
     code = "WT-5603"
     remedy = (
-        "Correct the auth.* properties of the sink, header.Authorization or signature.secret, whichever "
-        "{place} asks for, and start again: it goes on where it was."
+        "Correct the auth.* properties of the sink, header.Authorization or signature.secret, "
+        "as {place} requires, and start again: it continues where it stopped."
     )

@@ -64,8 +64,8 @@ class SqlUnreachable(SinkError):
     code = "WT-5701"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "A run that had connected goes on by itself when it can connect again; else check that the server "
-        "of {url} is up, reachable, and has room for one more connection."
+        "A run that was connected reconnects by itself; otherwise check that the server of "
+        "{url} is up, reachable, and has room for one more connection."
     )
 
 
@@ -88,8 +88,8 @@ class SqlConstraintViolated(SinkError):
 
     code = "WT-5703"
     remedy = (
-        "Drop the constraint in the target, or change the rows there that are in the way ({table}), and "
-        "start again: delivery goes on with the transaction that commits at {position}."
+        "Drop the constraint in the target, or correct the conflicting rows ({table}), and "
+        "start again: delivery continues with the transaction that commits at {position}."
     )
 
 
@@ -111,8 +111,9 @@ class SqlValueUnfit(SinkError):
 
     code = "WT-5705"
     remedy = (
-        "Widen the column of {table} (ALTER TABLE), or set schema.evolution = basic where it is "
-        "none, and start again: delivery goes on with the transaction that commits at {position}."
+        "Widen the column of {table} (ALTER TABLE), or set schema.evolution = basic if it is "
+        "none, and start again: delivery continues with the transaction that commits at "
+        "{position}."
     )
 
 
@@ -125,11 +126,11 @@ class SqlKeyUnfit(SinkError):
 
     code = "WT-5721"
     remedy = (
-        "Set waltap.arrow.out.of.range = string where the column is a date, a time or a numeric. Where "
-        "the target's column takes no text (SQLite's does), drop the table there, too: the next start "
-        "ends with WT-5718, and `waltap repair FILE` makes the table anew. Or give the table a key at the "
-        "source that has no such values; or leave it out with table.exclude.list = {source}. Nothing of "
-        "this change was confirmed."
+        "Set waltap.arrow.out.of.range = string where the column is a date, a time or a "
+        "numeric. Where the target's column takes no text (SQLite's does), drop the table "
+        "there, too: the next start ends with WT-5718, and `waltap repair FILE` creates the "
+        "table again. Or give the table a key at the source that has no such values; or leave "
+        "it out with table.exclude.list = {source}. Nothing of this change was confirmed."
     )
 
 
@@ -141,7 +142,7 @@ class SqlTableUnfit(SinkError):
 
     code = "WT-5706"
     remedy = (
-        "Give it what it lacks: {statement}; or let table.name.format lead to another name. Then "
+        "Add the missing index: {statement}; or choose another name by table.name.format. Then "
         "start again: nothing was confirmed."
     )
 
@@ -155,8 +156,8 @@ class SqlTableGone(SinkError):
     code = "WT-5718"
     loses = True
     remedy = (
-        "Bring it back from a backup of the target, as it was; or `waltap repair FILE` makes it anew and "
-        "reads its rows again. Where it is not wanted, leave it out of table.include.list or "
+        "Restore it from a backup of the target; or `waltap repair FILE` creates it again and "
+        "reads its rows. If you do not need it, leave it out of table.include.list or "
         "column.include.list."
     )
 
@@ -169,8 +170,8 @@ class SqlChangeIgnored(SinkError):
 
     code = "WT-5719"
     remedy = (
-        "Have the target do what is written: {statement}. Then start again: nothing of this change was "
-        "confirmed."
+        "Make the target apply writes: {statement}. Then start again: nothing of this change "
+        "was confirmed."
     )
 
 
@@ -182,8 +183,9 @@ class SqlFunctionFailed(SinkError):
 
     code = "WT-5722"
     remedy = (
-        "Give the function a path of its own: {statement} (the schemas that its names are in); or name "
-        "them with their schema in it. Then start again: nothing of this change was confirmed."
+        "Give the function its own path: {statement} (the schemas that its names are in); or "
+        "name them with their schema in it. Then start again: nothing of this change was "
+        "confirmed."
     )
 
 
@@ -220,8 +222,8 @@ class SqlFenced(SinkError):
 
     code = "WT-5708"
     remedy = (
-        "Leave one instance running. If they are two pipelines, give each a `name` of its own: "
-        "{pipeline} is taken in {positions}."
+        "Leave one instance running. If they are two pipelines, give each its own `name`: "
+        "{pipeline} is in use in {positions}."
     )
 
 
@@ -249,8 +251,8 @@ class SqlCommitUnknown(SinkError):
     code = "WT-5709"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "waltap connects again and reads {positions}: what was committed is not applied again, what was "
-        "not comes again."
+        "waltap reconnects and reads {positions}: committed changes are not applied again, "
+        "others are repeated."
     )
 
 
@@ -295,8 +297,8 @@ class SqlFailed(SinkError):
 
     code = "WT-5711"
     remedy = (
-        "See what the target says, put it right there, and start again: delivery goes on with the "
-        "transaction that commits at {position}."
+        "See the target's message, correct it there, and start again: delivery continues with "
+        "the transaction that commits at {position}."
     )
 
 
@@ -317,8 +319,9 @@ class SqlReadOnly(SinkError):
     code = "WT-5715"
     retry = RetryVerdict.RECONNECT
     remedy = (
-        "A run that had connected goes on by itself when {url} leads to a server that can be written: "
-        "the primary (target_session_attrs=read-write in the url finds it), or this one, writable again."
+        "A run that was connected continues by itself when {url} leads to a writable server: "
+        "the primary (target_session_attrs=read-write in the url finds it), or this one, "
+        "writable again."
     )
 
 

@@ -38,9 +38,10 @@ class EventUnread(SinkError):
 
     code = "WT-5252"
     remedy = (
-        "Say what the topics hold: form json or avro, with the registry's address. Topics must have "
-        "whole events (before, after, source, op), not rows that a transform took out of them. A topic "
-        "with truncates has to have one partition. bad = 'keep' puts such records aside, and goes on."
+        "Set the topics' form: json or avro, with the registry's address. Topics must have "
+        "whole events (before, after, source, op), not rows extracted by a transform. A topic "
+        "with truncates must have one partition. bad = 'keep' stores such records and "
+        "continues."
     )
 
 

@@ -36,9 +36,9 @@ class CapturedElsewhere(SinkError):
 
     code = "WT-5266"
     remedy = (
-        "Read with the spool (option spool, or none) that the profile was read with before, or give this "
-        "query a profile of its own, with another name, slot and publication. To begin anew, with a "
-        "snapshot: `waltap offsets clear {file}`."
+        "Read with the spool (option spool, or none) of the profile's earlier query, or give "
+        "this query another profile, with another name, slot and publication. To start over "
+        "with a snapshot: `waltap offsets clear {file}`."
     )
 
 
@@ -57,8 +57,8 @@ class TableNotLogged(SinkError):
 
     code = "WT-5223"
     remedy = (
-        "Tables there are: {known}. A table appears with its first change or snapshot; one whose changes "
-        "were all retired can be read with .schema(…)."
+        "The tables are: {known}. A table appears with its first change or snapshot; one whose "
+        "changes were all retired can be read with .schema(…)."
     )
 
 
@@ -68,8 +68,8 @@ class ColumnsGrew(SinkError):
 
     code = "WT-5224"
     remedy = (
-        "Load and start the query again: it goes on from its checkpoint, with what is new. "
-        '.option("newColumns", "ignore") leaves new columns and tables out instead.'
+        "Load and start the query again: it continues from its checkpoint, with the new columns "
+        'and tables. .option("newColumns", "ignore") leaves new columns and tables out instead.'
     )
 
 
@@ -79,6 +79,6 @@ class ValuesUnfit(SinkError):
 
     code = "WT-5269"
     remedy = (
-        "Give .schema(…) with a type for {column} that holds what it was and what it is, such as string, "
-        "or read from a position behind the change of its type on."
+        "Give .schema(…) with a type for {column} that holds old and new values, such as "
+        "string, or read from a position after the change of its type."
     )
