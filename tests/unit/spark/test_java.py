@@ -132,12 +132,12 @@ def test_what_follows_a_blank_line_is_a_plan() -> None:
 def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own() -> None:
     error = refused(ValueError("nobody listens"))
     assert isinstance(error, SparkRefused)
-    assert str(error).startswith("WT-5268 nobody listens. See the text")
+    assert str(error).startswith("WT-5268 nobody listens. See Spark's text")
     error = refused(ValueError("Job aborted: java.lang.OutOfMemoryError: Java heap space"))
     assert isinstance(error, JvmEnded)
-    assert "spark.driver.memory, which is " in str(error)  # that of a session, where there is one
+    assert "spark.driver.memory, now " in str(error)  # that of a session, where there is one
     again = refused(ValueError("java.lang.OutOfMemoryError"), "512m")
-    assert "spark.driver.memory, which is 512m)" in str(again)
+    assert "spark.driver.memory, now 512m)" in str(again)
     assert refused(error) is error
 
 
