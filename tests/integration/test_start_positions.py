@@ -162,7 +162,9 @@ def test_a_slot_of_another_plugin_is_refused_and_kept(pipeline: PipelineRig) -> 
 
 
 def test_a_pipeline_whose_decoder_changed_is_told_both_ways_out(behind: PipelineRig) -> None:
-    with pytest.raises(SlotUnfit, match=r"restore database.*plugin.name.*lose the.*offsets clear FILE"):
+    with pytest.raises(
+        SlotUnfit, match=r"restore database.*plugin.name.*lose the.*offsets clear FILE"
+    ):
         behind.catch_up(**{"plugin.name": "wal2json"})
     behind.catch_up()
     assert behind.destination.ids("t", "c") == [1, 2]
