@@ -378,7 +378,7 @@ def test_every_decoder_gives_the_same_records_but_for_what_it_declares(
         "SELECT (SELECT roident::text FROM pg_replication_origin WHERE roname = %s),"
         " (SELECT sum(stream_txns) FROM pg_stat_replication_slots WHERE slot_name LIKE %s)",
         f"origin_{yb_database.name}",
-        f"%{yb_database.name}_2",
+        f"%{yb_database.name}_{list(VARIANTS).index('pgoutput streaming')}",
     )
     assert streamed > 0, "no transaction was streamed in progress"
     problems = {}

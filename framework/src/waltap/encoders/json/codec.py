@@ -4,7 +4,7 @@ Constant text is literal in the generated f-strings. Each column adds one expres
 the codec is made, so that no row needs a lookup.
 
 Every column's expression is ``to_json(v) if v.__class__ is str else other(v)``. PostgreSQL text, the
-common case, goes straight to its JSON; NULL, UNCHANGED, ABSENT and send-format bytes take a call.
+common case, goes straight to its JSON; NULL, UNCHANGED and ABSENT take a call.
 """
 
 import base64
