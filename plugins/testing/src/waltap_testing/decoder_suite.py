@@ -150,20 +150,6 @@ STREAM_FRAMES, KEPT_BYTES = 4_000, 128 * 1024
 ROWS_ASKED = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RecordingContext:
-    """The author's context with a recording's options and server version."""
-
-    context: DecoderContext
-
-    def of(self, spec: DecoderSpec, recording: FrameRecording) -> DecoderContext:
-        options = {**self.context.options, **recording.options, **spec.forced_options}
-        server = self.context.server
-        if recording.version_num:
-            server = replace(server, version_num=recording.version_num)
-        return replace(self.context, options=options, server=server)
-
-
 DEFAULT_CONTEXT = DecoderContext(
     server=ServerInfo(version_num=150020, version="15.20"), catalogue=StaticCatalogue()
 )
@@ -189,7 +175,11 @@ class DecoderRig:
 
     def build(self, recording: FrameRecording) -> Decoder:
         """Return a new decoder for the session of ``recording``."""
-        return self.spec.factory(_RecordingContext(context=self.context).of(self.spec, recording))
+        options = {**self.context.options, **recording.options, **self.spec.forced_options}
+        server = self.context.server
+        if recording.version_num:
+            server = replace(server, version_num=recording.version_num)
+        return self.spec.factory(replace(self.context, options=options, server=server))
 
 
 class DecoderSuite(RigSuite):
@@ -588,10 +578,15 @@ class _DamageCase:
     def payload(self) -> bytes:
         return self.recording.frames[self.number][1]
 
-    def feed(self, payload: bytes) -> list[Message] | Exception:
-        """Feed ``payload`` in the frame's place; return messages or the exception."""
+    def decoder(self) -> Decoder:
+        """Return a decoder that has the frames before this one."""
         decoder = self.rig.build(self.recording)
         decoder.feed(self.recording.frames[: self.number])
+        return decoder
+
+    def feed(self, payload: bytes, decoder: Decoder | None = None) -> list[Message] | Exception:
+        """Feed ``payload`` in the frame's place; return messages or the exception."""
+        decoder = decoder or self.decoder()
         try:
             return decoder.feed([(self.lsn, payload)])
         except Exception as error:  # noqa: BLE001 - which one it is, is the question
@@ -617,13 +612,9 @@ def _cases(rig: DecoderRig) -> Iterator[_DamageCase]:
 
 def _assert_sound(case: _DamageCase, what: str, payload: bytes) -> None:
     """Check the outcome, time and memory of one damaged payload."""
-    decoder = case.rig.build(case.recording)
-    decoder.feed(case.recording.frames[: case.number])
+    decoder = case.decoder()
     with measured() as cost:
-        try:
-            outcome: list[Message] | Exception = decoder.feed([(case.lsn, payload)])
-        except Exception as error:  # noqa: BLE001 - which one it is, is the question
-            outcome = error
+        outcome = case.feed(payload, decoder)
     at = f"{case}, {what}"
     assert not isinstance(outcome, Exception) or isinstance(outcome, DecodeError), (
         f"{at}: {_outcome(outcome)}"

@@ -10,7 +10,7 @@ common case, goes straight to its JSON; NULL, UNCHANGED and ABSENT take a call.
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol, cast
 
 import msgspec
@@ -206,24 +206,13 @@ def guarded(column: ColumnCodec, absent: str, misfit: Callable[[Exception], None
 
         return write
 
-    return ColumnCodec(
-        index=column.index,
-        field=column.field,
-        text=None if column.text is None else guard(column.text),
-        other=guard(column.other),
-        constant=column.constant,
-    )
+    text = None if column.text is None else guard(column.text)
+    return replace(column, text=text, other=guard(column.other), inline=None, column=None)
 
 
 def always_null(column: ColumnCodec) -> ColumnCodec:
     """Return ``column`` written as NULL for every value."""
-    return ColumnCodec(
-        index=column.index,
-        field=column.field,
-        text=None,
-        other=column.other,
-        constant=column.other(None),
-    )
+    return replace(column, text=None, constant=column.other(None), inline=None, column=None)
 
 
 def celled(column: ColumnCodec, cell: CellShape) -> ColumnCodec:

@@ -1,6 +1,6 @@
 """Transforms that add, rename, move or drop fields of keys and values."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -20,6 +20,7 @@ from waltap_transforms.connect.sides import (
     Change,
     NullToDefault,
     Row,
+    by_schema,
     copied,
     map_of,
     sides,
@@ -60,28 +61,21 @@ class FlattenProperties(Properties):
 def _flattening(properties: FlattenProperties) -> Change:
     delimiter = properties.delimiter
 
-    def made(schema: Schema) -> tuple[Schema, list[Leaf]]:
-        if schema.kind is not ConnectKind.STRUCT:
-            raise RecordUnfit(f"it needs a struct to {FLATTENS}, and found {schema.kind.value}")
+    def made(schema: Schema) -> tuple[Schema, Callable[[Row, ConnectRecord], Row]]:
         leaves: list[Leaf] = []
         default = schema.default if isinstance(schema.default, dict) else None
         fields = _fields(schema, (), delimiter, leaves, optional=schema.optional, given=default)
-        return required_struct(schema, fields), leaves
+        updated = required_struct(schema, fields)
+        return updated, lambda row, _record: {
+            name: _at(row, steps, default) for name, steps, default in leaves
+        }
 
-    memory = SchemaMemory(made)
+    def plain(found: Row, _record: ConnectRecord) -> Row:
+        row: Row = {}
+        _flatten_map(found, "", delimiter, row)
+        return row
 
-    def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
-        if value is None:
-            return schema, value
-        if schema is None:
-            row: Row = {}
-            _flatten_map(map_of(value, FLATTENS), "", delimiter, row)
-            return None, row
-        struct = struct_of(schema, value, FLATTENS)
-        updated, leaves = memory.of(schema)
-        return updated, {name: _at(struct, steps, default) for name, steps, default in leaves}
-
-    return change
+    return by_schema(FLATTENS, made, plain)
 
 
 def _at(row: Any, steps: tuple[str, ...], default: Any) -> Any:
@@ -219,15 +213,13 @@ def _inserting(properties: InsertFieldProperties) -> Change:
     ]
     static = properties.static_value
 
-    def made(schema: Schema) -> tuple[Schema, Any]:
+    def made(schema: Schema) -> tuple[Schema, Callable[[Row, ConnectRecord], Row]]:
         # `required_struct` refuses a new field that has the name of an existing one.
         added = required_struct(schema, (*schema.fields, *(each.field() for each in inserted)))
-        return added, copied(schema, with_defaults=properties.null_to_default)
+        copy = copied(schema, with_defaults=properties.null_to_default)
+        return added, lambda row, record: fill(copy(row), record)
 
-    # Encoders find a schema by its object, so one source schema must always give the same object.
-    memory = SchemaMemory(made)
-
-    def fill(row: dict[str, Any], record: ConnectRecord) -> None:
+    def fill(row: Row, record: ConnectRecord) -> Row:
         values = {
             "topic": record.topic,
             "partition": record.partition,
@@ -239,22 +231,9 @@ def _inserting(properties: InsertFieldProperties) -> Change:
             # A missing key is null, so a null source needs no entry.
             if value is not None:
                 row[each.name] = value
+        return row
 
-    def change(record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
-        # A tombstone must stay one.
-        if value is None:
-            return schema, value
-        if schema is None:
-            row = dict(map_of(value, INSERTS))
-            fill(row, record)
-            return None, row
-        struct = struct_of(schema, value, INSERTS)
-        updated, copy = memory.of(schema)
-        row = copy(struct)
-        fill(row, record)
-        return updated, row
-
-    return change
+    return by_schema(INSERTS, made, lambda found, record: fill(dict(found), record))
 
 
 INSERT_FIELD = sides(
@@ -320,7 +299,7 @@ def _replacing(properties: ReplaceFieldProperties) -> Change:
     def stays(name: str) -> bool:
         return name not in exclude and (not include or name in include)
 
-    def made(schema: Schema) -> tuple[Schema, list[tuple[str, str, Any]]]:
+    def made(schema: Schema) -> tuple[Schema, Callable[[Row, ConnectRecord], Row]]:
         kept = [
             Field(renames.get(field.name, field.name), field.schema)
             for field in schema.fields
@@ -337,27 +316,20 @@ def _replacing(properties: ReplaceFieldProperties) -> Change:
                 raise RecordUnfit(f"the field {field.name} would stay, and be {old} as well")
             default = known[old].default if properties.null_to_default else None
             places.append((field.name, old, default))
-        return updated, places
 
-    # Encoders find a schema by its object, so one source schema must always give the same object.
-    memory = SchemaMemory(made)
+        def convert(struct: Row, _record: ConnectRecord) -> Row:
+            row = {}
+            for new, old, default in places:
+                value = struct.get(old)
+                row[new] = default if value is None else value
+            return row
 
-    def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
-        # A tombstone must stay one.
-        if value is None:
-            return schema, value
-        if schema is None:
-            found = map_of(value, REPLACES)
-            return None, {renames.get(k, k): v for k, v in found.items() if stays(k)}
-        struct = struct_of(schema, value, REPLACES)
-        updated, places = memory.of(schema)
-        row = {}
-        for new, old, default in places:
-            field = struct.get(old)
-            row[new] = default if field is None else field
-        return updated, row
+        return updated, convert
 
-    return change
+    def plain(found: Row, _record: ConnectRecord) -> Row:
+        return {renames.get(k, k): v for k, v in found.items() if stays(k)}
+
+    return by_schema(REPLACES, made, plain)
 
 
 REPLACE_FIELD = sides(

@@ -1,5 +1,6 @@
 """Transforms of headers and topics, and Filter, which drops records."""
 
+from collections.abc import Callable
 from typing import Any, Literal, Self
 
 from msgspec.structs import replace
@@ -233,28 +234,20 @@ def _or(row: Row, name: str, default: Any) -> Any:
     return default if value is None else value
 
 
-def _header_from_key(
-    properties: HeaderFromProperties, _context: RecordTransformContext
-) -> RecordTransform:
-    taken = _HeaderFrom(properties)
+def _header_from(side: str) -> Callable[[Any, Any], RecordTransform]:
+    """Return the factory of HeaderFrom for ``side``, key or value."""
 
-    def change(r: ConnectRecord) -> ConnectRecord:
-        schema, key, headers = taken(r.key_schema, r.key)
-        return replace(r, key_schema=schema, key=key, headers=r.headers + headers)
+    def make(properties: HeaderFromProperties, _context: RecordTransformContext) -> RecordTransform:
+        taken = _HeaderFrom(properties)
 
-    return each(change)
+        def change(r: ConnectRecord) -> ConnectRecord:
+            schema, value, headers = taken(getattr(r, f"{side}_schema"), getattr(r, side))
+            new = {f"{side}_schema": schema, side: value}
+            return replace(r, headers=r.headers + headers, **new)
 
+        return each(change)
 
-def _header_from_value(
-    properties: HeaderFromProperties, _context: RecordTransformContext
-) -> RecordTransform:
-    taken = _HeaderFrom(properties)
-
-    def change(r: ConnectRecord) -> ConnectRecord:
-        schema, value, headers = taken(r.value_schema, r.value)
-        return replace(r, value_schema=schema, value=value, headers=r.headers + headers)
-
-    return each(change)
+    return make
 
 
 def _drop_headers(
@@ -286,13 +279,13 @@ HEADERS = (
         "HeaderFrom$Key",
         "Moves or copies fields of the key to headers.",
         HeaderFromProperties,
-        _header_from_key,
+        _header_from("key"),
     ),
     connect_spec(
         "HeaderFrom$Value",
         "Moves or copies fields of the value to headers.",
         HeaderFromProperties,
-        _header_from_value,
+        _header_from("value"),
     ),
     connect_spec(
         "DropHeaders", "Takes headers from records.", DropHeadersProperties, _drop_headers

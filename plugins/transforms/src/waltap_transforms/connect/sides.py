@@ -9,12 +9,17 @@ from typing import Any
 
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.record_transform import ConnectRecord, RecordTransform, RecordUnfit
+from waltap.encoders.format.record_transform import (
+    ConnectRecord,
+    RecordTransform,
+    RecordUnfit,
+    SchemaMemory,
+)
 from waltap.ports.specs import RecordTransformSpec
 from waltap_transforms.specs import connect_spec
 from waltap_transforms.structs import defaults_of, filled
 
-__all__ = ["Change", "NullToDefault", "Row", "copied", "map_of", "sides", "struct_of"]
+__all__ = ["Change", "NullToDefault", "Row", "by_schema", "copied", "map_of", "sides", "struct_of"]
 
 Row = dict[str, Any]
 Change = Callable[[ConnectRecord, Schema | None, Any], tuple[Schema | None, Any]]
@@ -92,6 +97,32 @@ def _on_values(change: Change) -> RecordTransform:
         return out
 
     return transform
+
+
+def by_schema(
+    purpose: str,
+    made: Callable[[Schema], tuple[Schema, Callable[[Row, ConnectRecord], Row]]],
+    plain: Callable[[Row, ConnectRecord], Row],
+) -> Change:
+    """Return the change of structs and maps; null stays null.
+
+    ``made`` returns the new schema and the conversion of rows, once for each schema. ``plain`` converts
+    maps without schema. ``purpose`` completes messages.
+    """
+    # Encoders find a schema by its object, so one source schema must always give the same object.
+    memory = SchemaMemory(made)
+
+    def change(record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
+        # A tombstone must stay one.
+        if value is None:
+            return schema, value
+        if schema is None:
+            return None, plain(map_of(value, purpose), record)
+        struct = struct_of(schema, value, purpose)
+        updated, convert = memory.of(schema)
+        return updated, convert(struct, record)
+
+    return change
 
 
 def struct_of(schema: Schema, value: Any, purpose: str) -> Row:
