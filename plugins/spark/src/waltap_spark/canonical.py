@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from waltap_sinks.comparison import HASH_DIGITS, row_text
+from waltap_sinks.comparison.common_text import ARRAYS, duration, finite
 from waltap_spark.expression import quoted
 
 __all__ = ["Expressions", "expressions", "spark_row_hash"]
@@ -20,7 +21,6 @@ Expressions = tuple[str, str]
 
 _PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "time", "uuid"})
 _DECIMAL: Final = re.compile(r"decimal\(\d+,-?\d+\)")
-_SIMPLE_ARRAYS: Final = frozenset({"_int2", "_int4", "_int8", "_bool", "_text", "_varchar"})
 
 
 def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
@@ -32,13 +32,13 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
     spark = quoted(name)
     kind = json.loads(spark_type)
     if isinstance(kind, dict):
-        if kind.get("type") == "array" and pg_type in _SIMPLE_ARRAYS:
+        if kind.get("type") == "array" and pg_type in ARRAYS:
             return f"array_to_json({source})::text", f"to_json({spark})"
         return None
     if kind in ("double", "float"):
         return _bits(source, spark, kind)
     if kind == "string" and pg_type == "interval":
-        return _finite(source, _duration(source)), spark
+        return finite(source, duration(source)), spark
     if kind == "string":
         return f"{source}::text", spark
     if _DECIMAL.fullmatch(kind):
@@ -46,31 +46,16 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         cut = f"regexp_replace({plain}, '(\\\\.[0-9]*?)0+$', '$1')"
         return f"trim_scale({source}::numeric)::text", f"regexp_replace({cut}, '\\\\.$', '')"
     if kind == "date":
-        return _finite(source, f"to_char({source}, 'YYYY-MM-DD')"), f"cast({spark} as string)"
+        return finite(source, f"to_char({source}, 'YYYY-MM-DD')"), f"cast({spark} as string)"
     if kind in ("timestamp", "timestamp_ntz"):
         moment = f"{source} AT TIME ZONE 'UTC'" if pg_type == "timestamptz" else source
         text = f"to_char({moment}, 'YYYY-MM-DD HH24:MI:SS.US')"
-        return _finite(source, text), f"date_format({spark}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+        return finite(source, text), f"date_format({spark}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
     if kind == "binary" and pg_type == "bytea":
         return f"encode({source}, 'hex')", f"lower(hex({spark}))"
     if pg_type in _PLAIN:
         return f"{source}::text", f"cast({spark} as string)"
     return None
-
-
-def _finite(source: str, text: str) -> str:
-    """Return ``text``, which is NULL for infinity, with infinity as its own text."""
-    return f"CASE WHEN isfinite({source}) THEN {text} ELSE {source}::text END"
-
-
-def _duration(source: str) -> str:
-    """Return SQL of PostgreSQL of the ISO duration that stands for an interval."""
-    letters = (("year", "Y"), ("month", "M"), ("day", "DT"), ("hour", "H"), ("minute", "M"))
-    parts = [f"extract({part} from {source})::bigint, '{end}'" for part, end in letters]
-    seconds = f"trim_scale(extract(second from {source})::numeric)"
-    return (
-        f"CASE WHEN {source} IS NOT NULL THEN concat('P', {', '.join(parts)}, {seconds}, 'S') END"
-    )
 
 
 def _bits(source: str, spark: str, kind: str) -> Expressions:

@@ -81,7 +81,7 @@ class ColumnCodec:
     field: str
     # Converts str; None means that the text is JSON already.
     text: Convert | None
-    # Converts all other values: NULL, missing values and bytes.
+    # Converts all other values: NULL and missing values.
     other: Convert
     # JSON that replaces every value, such as a mask.
     constant: str | None = None
