@@ -599,6 +599,30 @@ def _is_plain(node: ast.AST) -> bool:
     return all(each in plain or each.startswith(("dataclass", "lru_cache")) for each in decorators)
 
 
+def test_only_its_own_methods_change_the_state_of_a_run() -> None:
+    """A run, its state, writer, stages and branches have transitions; no other object assigns attributes."""
+    owners = {
+        "run",
+        "state",
+        "delivery",
+        "stages",
+        "branch",
+        "outlet",
+        "connector",
+        "memory",
+        "desk",
+    }
+    assigned = [
+        f"{named(path)}:{node.lineno} {ast.unparse(node)}"
+        for path in sources()
+        if "pipeline" in path.parts
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if ast.unparse(node.value).rpartition(".")[2].lstrip("_") in owners
+    ]
+    assert not assigned
+
+
 def test_groups_reach_the_scheduler(request: pytest.FixtureRequest) -> None:
     """pytest-xdist 3.8 writes them into ids, which pytest from 9.2 on does not take."""
     if request.config.getoption("loadgroup", default=False):

@@ -286,8 +286,7 @@ class FanOut(Sink):
         """Continue without a sink, which gets the missed changes later."""
         with suppress(Exception):
             outlet.close()
-        outlet.paused = error
-        outlet.retry_at = self._clock.monotonic() + outlet.stages.properties.retry_ms / 1000
+        outlet.pause(error)
         log.warning("sink %s is paused: %s", outlet.name, error)
         self._failed(error)
 
@@ -297,8 +296,7 @@ class FanOut(Sink):
         try:
             candidate.open()
         except SinkError as error:
-            outlet.paused = error
-            outlet.retry_at = self._clock.monotonic() + outlet.stages.properties.retry_ms / 1000
+            outlet.pause(error)
             return
         finally:
             with suppress(Exception):

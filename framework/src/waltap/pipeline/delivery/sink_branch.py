@@ -80,6 +80,13 @@ class BranchStages:
     # None as long as no sink was made, and where the sink takes changes.
     format: Format | None = None
 
+    def new_sink(self) -> Sink:
+        """Make the sink, and with the first one the format of its records."""
+        sink = self.make()
+        if self.format is None and sink.capabilities.records:
+            self.format = self.make_format()
+        return sink
+
 
 class SinkBranch:
     """Render batches for one sink, and write them. Single-threaded."""
@@ -87,9 +94,7 @@ class SinkBranch:
     def __init__(self, stages: BranchStages, clock: Clock) -> None:
         self.stages, self._clock = stages, clock
         self.name, self.order = stages.name, stages.order
-        self.sink = stages.make()
-        if stages.format is None and self.sink.capabilities.records:
-            stages.format = stages.make_format()
+        self.sink = stages.new_sink()
         # How many events each batch transform left out of the last batch.
         self.left_out = [0] * len(stages.chain.batches)
 
@@ -212,6 +217,11 @@ class PositionedBranch(SinkBranch):
     def begin_anew(self) -> None:
         """Forget positions: a new snapshot begins."""
         self.reached = self.durable = Positions()
+
+    def pause(self, error: SinkError) -> None:
+        """Write nothing for a while, because of ``error``."""
+        self.paused = error
+        self.retry_at = self._clock.monotonic() + self.stages.properties.retry_ms / 1000
 
     def write(self, batch: Batch) -> None:
         """Give the sink the events of ``batch`` that it lacks.

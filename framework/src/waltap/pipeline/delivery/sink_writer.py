@@ -317,8 +317,8 @@ class SinkWriter:
         """Write ``batch``, and again if the sink asks for the same batch."""
         tried = 0
         while True:
-            self.check()
             try:
+                self._may_write()
                 write(batch)
             except RecordsRefused:
                 raise
@@ -431,9 +431,9 @@ class SinkWriter:
 
     def _flushed(self) -> Positions:
         assert not self.failed, "a sink that failed is never flushed again"
-        self.check()
         started = self._clock.monotonic()
         try:
+            self._may_write()
             with self.counts.calls.call("a flush"):
                 durable = self._sink.flush()
         except BaseException:
@@ -595,7 +595,6 @@ class SinkWriter:
 
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""
-        self.check()
         held = Positions.of(self._sink.held(), self.partition)
         if held and offset.snapshot is None:
             partitions = {
@@ -604,6 +603,7 @@ class SinkWriter:
             }
             offset = msgspec.structs.replace(offset, partitions=partitions)
         try:
+            self._may_write()
             with self.counts.calls.call("the storing of its position"):
                 self._store.store(offset)
         except BaseException:

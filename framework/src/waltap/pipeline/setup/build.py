@@ -19,6 +19,7 @@ from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.clock import Clock, SystemClock
 from waltap.config.profile import Component, OutletProfile, Profile, TransformUse
+from waltap.config.sink_branch_properties import OutletProperties
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.encoders.format.record_transform import RecordTransformContext
@@ -285,38 +286,50 @@ class PipelineStages:
     def _sole(self, run_id: str) -> BranchStages:
         """Return the stages of the only sink."""
         profile = self.profile
-        # a sink of several may be away for a while, or another's key be that of other rows; what was
-        # delivered at PREPARE may be rolled back
+        # One of several sinks may be away for a while, or another's key be that of other rows. Rows that
+        # were delivered at PREPARE may be rolled back.
         at_commit = profile.engine.two_phase_policy == "commit"
         plain = not self.conversions.converters and not self.policy.tolerant
         keep_all = all(use.spec.keeps_all for use in profile.transforms)
         whole = at_commit and plain and keep_all and not profile.capture.message_key_columns
-        chain, order = self._chain(profile.transforms), TransactionOrder()
-        return BranchStages(
-            name="",
-            component=profile.sink,
-            format_component=profile.format,
-            make=lambda: self._made_sink(profile.sink, self.state_dir, self.policy, whole=whole),
-            make_format=lambda: self._format(profile.format, chain, order, run_id),
-            chain=chain,
-            undeliverable=PoisonEventHandler(self.policy, "", order, self.desk),
-            order=order,
+        return self._stages_of(
+            OutletProfile(
+                name="",
+                sink=profile.sink,
+                format=profile.format,
+                transforms=(),
+                properties=OutletProperties(),
+            ),
+            self.state_dir,
+            self.policy,
+            run_id,
+            whole=whole,
         )
 
     def _outlet(self, outlet: OutletProfile, run_id: str) -> BranchStages:
         """Return the stages of one of several sinks: the pipeline's and its own."""
-        folder = self.state_dir / OUTLETS / outlet.name
-        chain = self._chain((*self.profile.transforms, *outlet.transforms))
-        order = TransactionOrder()
         policy = FailurePolicy.of(
             self.profile.engine, self.profile.capture, outlet.properties.errors_tolerance
         )
+        return self._stages_of(outlet, self.state_dir / OUTLETS / outlet.name, policy, run_id)
+
+    def _stages_of(
+        self,
+        outlet: OutletProfile,
+        folder: Path,
+        policy: FailurePolicy,
+        run_id: str,
+        *,
+        whole: bool = False,
+    ) -> BranchStages:
+        chain = self._chain((*self.profile.transforms, *outlet.transforms))
+        order = TransactionOrder()
         return BranchStages(
             name=outlet.name,
             component=outlet.sink,
             format_component=outlet.format,
             properties=outlet.properties,
-            make=lambda: self._made_sink(outlet.sink, folder, policy),
+            make=lambda: self._made_sink(outlet.sink, folder, policy, whole=whole),
             make_format=lambda: self._format(outlet.format, chain, order, run_id),
             chain=chain,
             undeliverable=PoisonEventHandler(policy, outlet.name, order, self.desk),

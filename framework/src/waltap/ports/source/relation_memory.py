@@ -49,6 +49,10 @@ class RelationMemory:
         self._written = 0
         self.judge: Callable[[Relation, Relation], None] | None = None
 
+    def judge_by(self, judge: "Callable[[Relation, Relation], None]") -> None:
+        """Compare descriptions by ``judge`` from now on."""
+        self.judge = judge
+
     def open(self, database: str) -> None:
         """Load the relations of ``database`` and drop those of another one.
 
