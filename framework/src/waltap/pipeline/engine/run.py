@@ -9,27 +9,28 @@ from pathlib import Path
 from typing import Final
 
 from waltap.base.files.durable_file import private, private_folder
-from waltap.base.text import duration
+from waltap.base.text import duration, size
 from waltap.changes.decode.relation import Relation, difference
 from waltap.changes.transactions.notification import Notification
-from waltap.changes.transactions.position import Position
-from waltap.clock import Clock, RandomSource
+from waltap.changes.transactions.position import Position, lsn_text
+from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
-from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
 from waltap.pipeline.delivery.redelivery import ReplayDesk
 from waltap.pipeline.delivery.sink_writer import SinkWriter
-from waltap.pipeline.runtime.channels import PipelineChannels
+from waltap.pipeline.runtime.channels import SLOT, PipelineChannels
 from waltap.pipeline.runtime.gap_notes import GapNotes
 from waltap.pipeline.runtime.leadership import leases_of
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.runtime.stop_conditions import Limits
 from waltap.pipeline.setup.build import chosen_password
-from waltap.pipeline.setup.slot_monitor_setup import guardian_of, orders_of
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host
-from waltap.ports.offsets.gaps import GapCertificates
+from waltap.ports.offsets.gaps import GapCertificates, GapEnd, moment
+from waltap.ports.signals.signal import Signal
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.source.lease import LeaderLease, LeaseContext
+from waltap.ports.source.slot_watch import SlotWatch, SlotWatchContext
 from waltap.services.monitor.counts import RATE_WINDOWS_S, StreamGauges
 from waltap.services.monitor.status import (
     IncrementalProgress,
@@ -38,6 +39,13 @@ from waltap.services.monitor.status import (
     RecentFailure,
     SchemaChange,
 )
+from waltap.services.slot_monitor.guard import (
+    SlotGivenUp,
+    SlotMonitor,
+    SlotMonitorDependencies,
+    WalBudgetPolicy,
+)
+from waltap.services.slot_monitor.health import SlotHealth
 
 __all__ = [
     "PipelineRun",
@@ -49,6 +57,8 @@ log = logging.getLogger(__name__)
 
 # Failures and schema changes that a status shows, the newest.
 KEPT: Final = 20
+
+SLOT_LOOK_S: Final = 10.0
 
 JOINED: Final = {
     "joined": "joined; nothing is missing",
@@ -99,6 +109,18 @@ class RecentEvents:
         self.schema_changes = (made, *self.schema_changes)[:KEPT]
 
 
+def wal_budget_of(profile: Profile) -> WalBudgetPolicy:
+    """Return the WAL budget of ``profile``."""
+    engine = profile.engine
+    return WalBudgetPolicy(
+        budget=engine.wal_budget,
+        disk=engine.wal_disk,
+        warn_at=engine.wal_warn_at,
+        act_at=engine.wal_act_at,
+        action=engine.wal_action,
+    )
+
+
 class PipelineRun:
     """Hold the state of one run and its services, and answer the status."""
 
@@ -147,7 +169,7 @@ class PipelineRun:
         # The stream at hand.
         self.streaming: StreamGauges | None = None
         # Watches how much WAL the slot keeps.
-        self.guard = guardian_of(self)
+        self.guard = self._slot_monitor()
 
     def restart(self) -> None:
         """Forget the connections and the sink.
@@ -175,7 +197,7 @@ class PipelineRun:
         """
         self.state.obey(profile)
         self.channels.obey(profile)
-        self.guard.obey(orders_of(profile))
+        self.guard.obey(wal_budget_of(profile))
 
     def deliver_by(self, delivery: SinkWriter) -> None:
         """Answer the status from ``delivery``, which a new connection writes by."""
@@ -201,6 +223,63 @@ class PipelineRun:
             password=chosen_password(state.host),
         )
         return leases_of(component)(component.properties, context)
+
+    # --- the slot monitor ---------------------------------------------------------------------
+
+    def _slot_monitor(self) -> SlotMonitor:
+        """Return the slot monitor of the run, which is not started."""
+        state, profile = self.state, self.state.profile
+        connects = profile.connector.spec.slot_watch is not None
+        return SlotMonitor(
+            wal_budget_of(profile),
+            SlotMonitorDependencies(
+                pipeline=profile.name,
+                monotonic=state.clock.monotonic,
+                now_ms=state.now_ms,
+                tell=lambda kind, **data: self.channels.tell(SLOT, kind, **data),
+                pause=self._pause_snapshots,
+                gave_up=self._slot_given_up,
+                open_watch=self._open_watch if connects else None,
+                every_s=min(profile.engine.status_interval_ms / 1000, SLOT_LOOK_S),
+                look_on=self.look_on,
+            ),
+        )
+
+    def _open_watch(self) -> SlotWatch:
+        component = self.state.profile.connector
+        assert component.spec.slot_watch is not None
+        password = chosen_password(self.state.host)
+        context = SlotWatchContext(stopping=self.guard.stopping, password=password)
+        return component.spec.slot_watch(component.properties, context)
+
+    def _pause_snapshots(self, wanted: bool) -> None:
+        kind = "pause-snapshot" if wanted else "resume-snapshot"
+        self.channels.inbox.put(Signal(new_identifier(self.state.chance), kind, ""))
+
+    def _slot_given_up(self, health: SlotHealth, end_lsn: int) -> WaltapError:
+        """Store the gap behind a dropped slot; return the error that ends the run."""
+        now_ms = self.state.now_ms()
+        offset = None if self.delivery is None else self.delivery.offset
+        begin = (
+            "the position at which the slot was made" if offset is None else str(offset.positions)
+        )
+        problem = (
+            f"slot {health.name} kept {size(health.retained_bytes)} of WAL, of "
+            f"{size(health.limit_bytes)} that it may, and was dropped as waltap.wal.action = drop has it: "
+            "lost for this pipeline is what "
+            f"committed behind {begin} up to {lsn_text(end_lsn)}"
+        )
+        where = "the log"
+        if offset is not None:
+            end = GapEnd(
+                lsn=lsn_text(end_lsn),
+                timeline=offset.first.timeline,
+                system_id=offset.first.system_id,
+                time=moment(now_ms),
+            )
+            error, tables = SlotGivenUp(problem, certificate=where), self.state.captured_tables
+            where = self.gaps.lost(error, offset, end=end, tables=tables, now_ms=now_ms)
+        return SlotGivenUp(problem, certificate=where)
 
     # --- observers and status ---------------------------------------------------------------------
 

@@ -1,134 +1,35 @@
 """Stream: one loop pulls from the server and does each step in turn."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from waltap.changes.decode.message import Message
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.errors import ConnectionLost, StopRequested, WaltapError
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.runtime.run_state import RunState
-from waltap.pipeline.runtime.stop_conditions import IdleDetector, batches, cut
+from waltap.pipeline.runtime.stop_conditions import IdleDetector
 from waltap.pipeline.setup.build import PipelineStages
 from waltap.pipeline.setup.slot_owners import orphan_slots
 from waltap.pipeline.stages.heartbeat import HeartbeatTimer
-from waltap.pipeline.stages.part_batcher import PartBatcher, PartitionMerge
-from waltap.pipeline.stages.partition_reader import PartitionReader, lane
+from waltap.pipeline.stages.partition_reader import (
+    PartitionMerge,
+    PartitionReader,
+    ReadLoop,
+    lane,
+)
 from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.pipeline.stages.slot_advancer import SlotAdvancer
-from waltap.ports.source.connector import ChangeStream, Connector, SnapshotOverlap
+from waltap.ports.source.connector import ChangeStream, Connector
 
 __all__ = [
-    "ReadLoop",
     "StreamEnd",
     "StreamLoop",
 ]
 
 log = logging.getLogger(__name__)
-
-
-FEW_MESSAGES = 256
-"""Fewer messages at a time may be large rows:
-
-they are not kept while the next are received. Many are kept, since their memory would be allocated again
-immediately (10 % of processor time).
-"""
-
-
-class ReadLoop:
-    """Move the changes of one stream to the sink.
-
-    Back-pressure is the absence of a `pull`. ``overlap`` has the changes that a snapshot has read;
-    ``slot_xmin`` is `Connector.slot_xmin`. ``gathered`` waits for ``waltap.linger.ms``, for a full batch,
-    or for whole transactions.
-    """
-
-    def __init__(
-        self,
-        state: RunState,
-        lane: PartitionReader,
-        signals: SignalStage,
-        delivery: SinkWriter,
-        overlap: SnapshotOverlap | None,
-        slot_xmin: Callable[[], int | None],
-        took: Callable[[list[TransactionPart]], None] | None = None,
-    ) -> None:
-        """Prepare one stream; ``took`` gets received parts in place of `take`."""
-        engine = state.profile.engine
-        self._state, self._stream, self._assembler = state, lane.stream, lane.assembler
-        self._signals, self._delivery = signals, delivery
-        self._partition, self._batch_events = lane.partition, engine.batch_events
-        self._overlap, self._slot_xmin = overlap, slot_xmin
-        whole = delivery.whole_transactions
-        self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
-        self._took = took or self.take
-        self._messages: list[Message] = []
-        self._parts: list[TransactionPart] = []
-
-    def pull(self, timeout: float) -> bool | None:
-        """Receive for at most ``timeout`` seconds; return whether changes came.
-
-        None: nothing came at all.
-        """
-        backlog = self._assembler.backlog
-        messages = self._messages = [] if backlog else self._stream.receive(timeout)
-        if not messages and not backlog:
-            return None
-        self._state.tenure.check()  # before it is assembled: large transactions wait in shared files
-        parts = self._parts = self._assembler.feed(messages)
-        if parts and self._overlap is not None:
-            parts = self._overlap.filter(parts)
-        if parts:
-            xmin = self._slot_xmin()
-            if xmin is not None:
-                for part in parts:
-                    part.xmin = xmin
-            self._state.received(parts[-1].end_lsn or parts[-1].commit_lsn)
-            self._took(parts)
-        if len(messages) < FEW_MESSAGES:
-            self._messages, self._parts = [], []
-        return bool(parts)
-
-    def take(self, parts: list[TransactionPart]) -> None:
-        """Gather ``parts``."""
-        self.gathered.add(parts, self._state.clock.monotonic())
-
-    def write_if_due(self, now: float) -> None:
-        """Write the gathered parts if they are due."""
-        if parts := self.gathered.take_due(now):
-            self._write(parts)
-
-    def write_rest(self) -> None:
-        """Write all gathered parts."""
-        if self.gathered:
-            self._write(self.gathered.take_all())
-
-    def _write(self, parts: list[TransactionPart]) -> None:
-        """Write ``parts`` in batches, with the rows that signals request between them."""
-        delivery, signals = self._delivery, self._signals
-        if self._state.limits.max_records is not None:
-            parts = self._cut(parts)
-        for batch in batches(parts, self._batch_events):
-            rest = batch
-            while rest:
-                with_rows, rest, noted = signals.process(rest)
-                delivery.write(with_rows, partition=self._partition, signals=noted)
-                if signals.blocking:
-                    signals.read_at_once()
-
-    def _cut(self, parts: list[TransactionPart]) -> list[TransactionPart]:
-        """Return as much of ``parts`` as the limit of records leaves."""
-        state, left = self._state, self._state.left()
-        assert left is not None
-        whole, midway = state.limits.whole_transactions, state.midway
-        kept, left_out = cut(parts, left, whole=whole and (left > 0 or midway))
-        if kept:
-            midway = whole and not kept[-1].complete
-        state.cut_off(cut=left_out, midway=midway)
-        return kept
 
 
 class StreamEnd:

@@ -1,11 +1,8 @@
 """Decide when a run ends by itself."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from waltap.changes.transactions.transaction import TransactionPart
-
-__all__ = ["IdleDetector", "Limits", "StopFlag", "batches", "cut"]
+__all__ = ["IdleDetector", "Limits", "StopFlag"]
 
 
 class StopFlag:
@@ -73,46 +70,3 @@ class IdleDetector:
             self.caught_up = read >= self._target
         wanted = self._seconds if self.caught_up else self._seconds + self.PATIENCE_S
         return now - self._since >= wanted
-
-
-def batches(parts: list[TransactionPart], most: int) -> Iterator[list[TransactionPart]]:
-    """Yield ``parts`` in batches of at most ``most`` changes; larger parts are split."""
-    batch: list[TransactionPart] = []
-    room = most
-    for part in parts:
-        rest = part
-        while len(rest.changes) > room:
-            if room:
-                first, rest = rest.split(room)
-                batch.append(first)
-            yield batch
-            batch, room = [], most
-        batch.append(rest)
-        room -= len(rest.changes)
-    if batch:
-        yield batch
-
-
-def cut(
-    parts: list[TransactionPart], events: int, *, whole: bool = False
-) -> tuple[list[TransactionPart], bool]:
-    """Return the first ``events`` changes, and whether any were left out.
-
-    The last part may then be incomplete. With ``whole`` the rest of its transaction is included.
-    """
-    if whole:
-        for number, part in enumerate(parts, 1):
-            events -= len(part.changes)
-            if events <= 0 and part.complete:
-                return parts[:number], number < len(parts)
-        return parts, False
-    kept: list[TransactionPart] = []
-    for part in parts:
-        if events <= 0:
-            return kept, True
-        if len(part.changes) > events:
-            kept.append(part.split(events)[0])
-            return kept, True
-        events -= len(part.changes)
-        kept.append(part)
-    return kept, False

@@ -1,20 +1,157 @@
-"""Read the stream of one partition, beside those of others."""
+"""Read the stream of a partition: receive, assemble, gather, write.
+
+A sink with costly writes gets fewer, larger batches (``waltap.linger.ms``), and a sink that wants it gets
+whole transactions.
+"""
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from waltap.changes.decode.message import Message
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import SOLE
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.run_state import RunState
+from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.ports.offsets.state_folder import SPILL
-from waltap.ports.source.connector import ChangeStream
+from waltap.ports.source.connector import ChangeStream, SnapshotOverlap
 
-__all__ = ["PartitionReader", "lane"]
+__all__ = [
+    "PartBatcher",
+    "PartitionMerge",
+    "PartitionReader",
+    "ReadLoop",
+    "batches",
+    "cut",
+    "lane",
+]
 
 log = logging.getLogger(__name__)
+
+
+# To merge partitions, their positions must be comparable: times of one clock. A partition that has
+# sent nothing for a while counts as empty, since its server does not report how far it has come.
+
+
+class PartitionMerge:
+    """Hold parts until no other partition can send an earlier commit.
+
+    A partition that is silent for ``quiet_s`` is not waited for; a later transaction of it is delivered
+    late, never lost. A partition with ``most`` held changes should receive no others.
+    """
+
+    def __init__(self, partitions: list[str], quiet_s: float, most: int, now: float) -> None:
+        self._held: dict[str, deque[TransactionPart]] = {name: deque() for name in partitions}
+        self._heard = dict.fromkeys(partitions, now)
+        self._inside: str | None = None  # the partition whose transaction has begun and not ended
+        self._quiet_s, self._most = quiet_s, most
+
+    def __bool__(self) -> bool:
+        return any(self._held.values())
+
+    def full(self, partition: str) -> bool:
+        """Return whether enough of this partition is held."""
+        return sum(len(part.changes) for part in self._held[partition]) >= self._most
+
+    def add(self, partition: str, parts: list[TransactionPart], now: float) -> None:
+        """Take the received parts of a partition, perhaps none."""
+        if parts:
+            self._held[partition] += parts
+            self._heard[partition] = now
+
+    def take(self, now: float) -> list[tuple[str, list[TransactionPart]]]:
+        """Return the deliverable parts in order, in runs of one partition.
+
+        Parts that remain at an end were not delivered, and come again.
+        """
+        out: list[tuple[str, list[TransactionPart]]] = []
+        while (name := self._next(now)) is not None:
+            part = self._held[name].popleft()
+            self._inside = None if part.complete else name
+            if out and out[-1][0] == name:
+                out[-1][1].append(part)
+            else:
+                out.append((name, [part]))
+        return out
+
+    def _next(self, now: float) -> str | None:
+        if self._inside is not None:
+            return self._inside if self._held[self._inside] else None
+        filled = [name for name, held in self._held.items() if held]
+        waits = any(
+            not held and now - self._heard[name] < self._quiet_s
+            for name, held in self._held.items()
+        )
+        if not filled or waits:
+            return None
+        return min(filled, key=lambda name: self._held[name][0].commit_lsn)
+
+
+class PartBatcher:
+    """Hold parts until they are written.
+
+    Without linger every `add` is due immediately. With ``whole``, parts of an unfinished transaction wait
+    for its end, up to ``most`` changes: then the result ends with a transaction, unless that is larger.
+    """
+
+    def __init__(self, seconds: float, most: int, *, whole: bool = False) -> None:
+        """Make parts due after ``seconds``, or with ``most`` changes."""
+        self._seconds, self._most, self._whole = seconds, most, whole
+        self._parts: list[TransactionPart] = []
+        self._changes, self._due_at = 0, 0.0
+        self._ready = 0
+        """The number of parts that may be taken."""
+
+    @property
+    def changes(self) -> int:
+        """Return how many changes wait, 0 without linger."""
+        return self._changes
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, parts: list[TransactionPart], now: float) -> None:
+        """Take ``parts``."""
+        if not self._ready:
+            self._due_at = now + self._seconds
+        before = len(self._parts)
+        self._parts += parts
+        if self._seconds or self._whole:
+            self._changes += sum(len(part.changes) for part in parts)
+        if not self._whole:
+            self._ready = len(self._parts)
+            return
+        for index in range(len(self._parts), before, -1):
+            if self._parts[index - 1].complete:
+                self._ready = index
+                break
+        waiting = self._parts[self._ready :]
+        if sum(len(part.changes) for part in waiting) >= self._most:
+            self._ready = len(self._parts)
+
+    def take_due(self, now: float) -> list[TransactionPart]:
+        """Return the parts to write now, mostly none or all; keep the rest."""
+        if not self._ready or (now < self._due_at and self._changes < self._most):
+            return []
+        taken, self._parts = self._parts[: self._ready], self._parts[self._ready :]
+        self._ready = 0
+        if self._changes:
+            self._changes -= sum(len(part.changes) for part in taken)
+        return taken
+
+    def wait(self, longest: float, now: float) -> float:
+        """Return how long to wait for more, at most ``longest``, in seconds."""
+        return min(longest, max(0.0, self._due_at - now)) if self._ready else longest
+
+    def take_all(self) -> list[TransactionPart]:
+        """Return everything, and begin again."""
+        taken, self._parts = self._parts, []
+        self._ready = self._changes = 0
+        return taken
 
 
 @dataclass(slots=True, eq=False)
@@ -50,3 +187,147 @@ def lane(
         warn=log.warning,
     )
     return PartitionReader(partition, stream, assembler)
+
+
+FEW_MESSAGES = 256
+"""Fewer messages at a time may be large rows:
+
+they are not kept while the next are received. Many are kept, since their memory would be allocated again
+immediately (10 % of processor time).
+"""
+
+
+class ReadLoop:
+    """Move the changes of one stream to the sink.
+
+    Back-pressure is the absence of a `pull`. ``overlap`` has the changes that a snapshot has read;
+    ``slot_xmin`` is `Connector.slot_xmin`. ``gathered`` waits for ``waltap.linger.ms``, for a full batch,
+    or for whole transactions.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        lane: PartitionReader,
+        signals: SignalStage,
+        delivery: SinkWriter,
+        overlap: SnapshotOverlap | None,
+        slot_xmin: Callable[[], int | None],
+        took: Callable[[list[TransactionPart]], None] | None = None,
+    ) -> None:
+        """Prepare one stream; ``took`` gets received parts in place of `take`."""
+        engine = state.profile.engine
+        self._state, self._stream, self._assembler = state, lane.stream, lane.assembler
+        self._signals, self._delivery = signals, delivery
+        self._partition, self._batch_events = lane.partition, engine.batch_events
+        self._overlap, self._slot_xmin = overlap, slot_xmin
+        whole = delivery.whole_transactions
+        self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
+        self._took = took or self.take
+        self._messages: list[Message] = []
+        self._parts: list[TransactionPart] = []
+
+    def pull(self, timeout: float) -> bool | None:
+        """Receive for at most ``timeout`` seconds; return whether changes came.
+
+        None: nothing came at all.
+        """
+        backlog = self._assembler.backlog
+        messages = self._messages = [] if backlog else self._stream.receive(timeout)
+        if not messages and not backlog:
+            return None
+        self._state.tenure.check()  # before it is assembled: large transactions wait in shared files
+        parts = self._parts = self._assembler.feed(messages)
+        if parts and self._overlap is not None:
+            parts = self._overlap.filter(parts)
+        if parts:
+            xmin = self._slot_xmin()
+            if xmin is not None:
+                for part in parts:
+                    part.xmin = xmin
+            self._state.received(parts[-1].end_lsn or parts[-1].commit_lsn)
+            self._took(parts)
+        if len(messages) < FEW_MESSAGES:
+            self._messages, self._parts = [], []
+        return bool(parts)
+
+    def take(self, parts: list[TransactionPart]) -> None:
+        """Gather ``parts``."""
+        self.gathered.add(parts, self._state.clock.monotonic())
+
+    def write_if_due(self, now: float) -> None:
+        """Write the gathered parts if they are due."""
+        if parts := self.gathered.take_due(now):
+            self._write(parts)
+
+    def write_rest(self) -> None:
+        """Write all gathered parts."""
+        if self.gathered:
+            self._write(self.gathered.take_all())
+
+    def _write(self, parts: list[TransactionPart]) -> None:
+        """Write ``parts`` in batches, with the rows that signals request between them."""
+        delivery, signals = self._delivery, self._signals
+        if self._state.limits.max_records is not None:
+            parts = self._cut(parts)
+        for batch in batches(parts, self._batch_events):
+            rest = batch
+            while rest:
+                with_rows, rest, noted = signals.process(rest)
+                delivery.write(with_rows, partition=self._partition, signals=noted)
+                if signals.blocking:
+                    signals.read_at_once()
+
+    def _cut(self, parts: list[TransactionPart]) -> list[TransactionPart]:
+        """Return as much of ``parts`` as the limit of records leaves."""
+        state, left = self._state, self._state.left()
+        assert left is not None
+        whole, midway = state.limits.whole_transactions, state.midway
+        kept, left_out = cut(parts, left, whole=whole and (left > 0 or midway))
+        if kept:
+            midway = whole and not kept[-1].complete
+        state.cut_off(cut=left_out, midway=midway)
+        return kept
+
+
+def batches(parts: list[TransactionPart], most: int) -> Iterator[list[TransactionPart]]:
+    """Yield ``parts`` in batches of at most ``most`` changes; larger parts are split."""
+    batch: list[TransactionPart] = []
+    room = most
+    for part in parts:
+        rest = part
+        while len(rest.changes) > room:
+            if room:
+                first, rest = rest.split(room)
+                batch.append(first)
+            yield batch
+            batch, room = [], most
+        batch.append(rest)
+        room -= len(rest.changes)
+    if batch:
+        yield batch
+
+
+def cut(
+    parts: list[TransactionPart], events: int, *, whole: bool = False
+) -> tuple[list[TransactionPart], bool]:
+    """Return the first ``events`` changes, and whether any were left out.
+
+    The last part may then be incomplete. With ``whole`` the rest of its transaction is included.
+    """
+    if whole:
+        for number, part in enumerate(parts, 1):
+            events -= len(part.changes)
+            if events <= 0 and part.complete:
+                return parts[:number], number < len(parts)
+        return parts, False
+    kept: list[TransactionPart] = []
+    for part in parts:
+        if events <= 0:
+            return kept, True
+        if len(part.changes) > events:
+            kept.append(part.split(events)[0])
+            return kept, True
+        events -= len(part.changes)
+        kept.append(part)
+    return kept, False
