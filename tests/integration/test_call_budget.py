@@ -1,0 +1,80 @@
+"""The way of a change is short: so many calls from its bytes to its line, and to its confirmation."""
+
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
+
+Event = tuple[str, str, str]
+"""call or return, module, function."""
+
+INSERT_CALLS, INSERT_MODULES = 124, 35
+FLUSH_CALLS, FLUSH_MODULES = 84, 20
+
+
+class Trace:
+    """The calls of functions of ours in new threads, while the block lasts."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __enter__(self) -> Self:
+        threading.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        threading.setprofile(None)
+
+    def _note(self, frame: Any, event: str, _argument: object) -> None:
+        module = frame.f_code.co_filename.partition("/src/waltap")[2]
+        if module and event in {"call", "return"}:
+            self.events.append((event, module, frame.f_code.co_qualname))
+
+    def between(self, first: str, last: str, through: str) -> list[list[Event]]:
+        """Return the calls from each call of ``first`` to the return of ``last``, where ``through`` is
+        among them."""
+        found = []
+        start: int | None = None
+        for number, (event, _module, name) in enumerate(self.events):
+            if event == "call" and name == first:
+                start = number
+            elif event == "return" and name == last and start is not None:
+                calls = [each for each in self.events[start:number] if each[0] == "call"]
+                if any(each[2] == through for each in calls):
+                    found.append(calls)
+                start = None
+        return found
+
+
+def least(found: list[list[Event]]) -> tuple[int, int]:
+    """Return the fewest calls, and modules: a change may come in several reads."""
+    assert found
+    return min(map(len, found)), min(len({each[1] for each in calls}) for calls in found)
+
+
+def test_an_insert_takes_so_many_calls_to_its_line_and_to_its_confirmation(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    lines = tmp_path / "lines.jsonl"
+    pipeline = PipelineRig(database, tmp_path, {"sink.type": "jsonl", "sink.path": str(lines)})
+    with Trace() as trace, pipeline.running() as run:
+        for number in range(1, 7):
+            database.execute("INSERT INTO t VALUES (%s, 'x')", number)
+            run.until(
+                lambda n=number: lines.exists() and lines.read_text().count("\n") == n,  # type: ignore[misc]
+                "the line",
+            )
+            run.until(lambda: run.engine.status().unflushed_ms is None, "its flush")
+    calls, modules = least(
+        trace.between("StreamLoop._receive", "SinkWriter.write", "TransactionAssembler.feed")
+    )
+    assert calls <= INSERT_CALLS
+    assert modules <= INSERT_MODULES
+    calls, modules = least(
+        trace.between("SlotAdvancer.flush_if_due", "SlotAdvancer.flush_if_due", "SinkWriter.flush")
+    )
+    assert calls <= FLUSH_CALLS
+    assert modules <= FLUSH_MODULES
