@@ -24,7 +24,6 @@ from waltap.ports.specs import (
 if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter
     from waltap.encoders.format.format import Format
-    from waltap.ports.notifications.channel import NotificationChannel
     from waltap.ports.source.connector import Connector, ConnectorContext
 
 
@@ -189,7 +188,7 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
 def register_notification_channels() -> Iterable[NotificationChannelSpec]:
     """Contribute the log and HTTP."""
     from waltap.ports.notifications.channel import LogNotifications
-    from waltap.ports.notifications.webhook_channel import WebhookProperties
+    from waltap.ports.notifications.webhook_channel import WebhookNotifications, WebhookProperties
 
     return [
         NotificationChannelSpec(
@@ -199,7 +198,7 @@ def register_notification_channels() -> Iterable[NotificationChannelSpec]:
             name="webhook",
             summary="An HTTP POST of JSON per notification, signed by HMAC.",
             properties=WebhookProperties,
-            factory=_webhook,
+            factory=WebhookNotifications,
         ),
     ]
 
@@ -208,12 +207,6 @@ def _recording(properties: Any, context: "ConnectorContext") -> "Connector":
     from waltap.services.recording.connector import RecordingConnector
 
     return RecordingConnector(properties, context)
-
-
-def _webhook(properties: Any) -> "NotificationChannel":
-    from waltap.ports.notifications.webhook_channel import WebhookNotifications
-
-    return WebhookNotifications(properties)
 
 
 def _json_converter(properties: Any, context: Any) -> "Converter":

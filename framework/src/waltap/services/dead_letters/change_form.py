@@ -51,50 +51,24 @@ class ChangeForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def change_form(change: Change, part: TransactionPart) -> ChangeForm:
     """Return the form of a change."""
-    lsn, ts = change.lsn, part.commit_ts
-    if isinstance(change, Insert):
-        return ChangeForm(
-            kind="insert",
-            relations=[change.relation],
-            lsn=lsn,
-            new=_written(change.new),
-            commit_ts=ts,
-        )
-    if isinstance(change, Update):
-        return ChangeForm(
-            kind="update",
-            relations=[change.relation],
-            lsn=lsn,
-            new=_written(change.new),
-            old=_written(change.old),
-            old_kind=change.old_kind.value,
-            commit_ts=ts,
-        )
-    if isinstance(change, Delete):
-        return ChangeForm(
-            kind="delete",
-            relations=[change.relation],
-            lsn=lsn,
-            old=_written(change.old),
-            old_kind=change.old_kind.value,
-            commit_ts=ts,
-        )
+    common: dict[str, Any] = {"lsn": change.lsn, "commit_ts": part.commit_ts}
     if isinstance(change, Truncate):
         return ChangeForm(
             kind="truncate",
             relations=list(change.relations),
-            lsn=lsn,
             cascade=change.cascade,
             restart_identity=change.restart_identity,
-            commit_ts=ts,
+            **common,
         )
-    return ChangeForm(
-        kind="message",
-        lsn=lsn,
-        prefix=change.prefix,
-        content=base64.b64encode(change.content).decode(),
-        commit_ts=ts,
-    )
+    if isinstance(change, LogicalMessage):
+        content = base64.b64encode(change.content).decode()
+        return ChangeForm(kind="message", prefix=change.prefix, content=content, **common)
+    common["relations"] = [change.relation]
+    if not isinstance(change, Delete):
+        common["new"] = _written(change.new)
+    if not isinstance(change, Insert):
+        common |= {"old": _written(change.old), "old_kind": change.old_kind.value}
+    return ChangeForm(kind=type(change).__name__.lower(), **common)
 
 
 def row_form(rows: SnapshotRows, at: int) -> ChangeForm:

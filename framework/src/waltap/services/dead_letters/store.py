@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import private, private_folder, sync
+from waltap.base.files.durable_file import private, private_folder, replace_durably, sync
 from waltap.errors import OffsetError
 from waltap.services.dead_letters.dead_letter import DeadLetter
 
@@ -106,13 +106,7 @@ class LetterStore:
 
     def _rewrite(self, letters: list[DeadLetter]) -> None:
         # a crash leaves either the old file or the whole new one
-        draft = self._path.with_suffix(".new")
-        with open(draft, "wb", opener=private) as file:
-            file.writelines(_encode(letter) + b"\n" for letter in letters)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
-        sync(self.folder)
+        replace_durably(self._path, b"".join(_encode(letter) + b"\n" for letter in letters))
 
     def _every(self) -> dict[str, DeadLetter]:
         """Return id → letter of the whole file."""

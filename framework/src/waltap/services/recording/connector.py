@@ -1,15 +1,15 @@
 """The connector ``recording``: a recorded stream instead of a server."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from waltap.changes.decode.decoder import Catalogue, Decoder, DecoderContext, NameResolution
+from waltap.changes.decode.decoder import Catalogue, Decoder, DecoderContext
 from waltap.changes.decode.message import Message
-from waltap.changes.decode.relation import DataType, Relation
+from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.offsets.offset import Offset, PartitionOffset
@@ -22,6 +22,8 @@ from waltap.ports.source.connector import (
 )
 from waltap.services.recording.file import (
     KINDS,
+    AnsweredCatalogue,
+    AnsweredNames,
     RecordedAnswer,
     RecordedFrames,
     RecordingDamaged,
@@ -71,7 +73,7 @@ class RecordingConnector(Connector):
         self._header = header
         self._answers = _RecordedAnswers(self._path, header)
         self.server = header.server.info()
-        self.catalogue: Catalogue = _RecordedCatalogue(self._answers)
+        self.catalogue: Catalogue = AnsweredCatalogue(self._answers.answering)
 
     def check(self, offset: Offset | None) -> list[PreflightCheck]:
         """Check that the profile has the recorded decoder."""
@@ -188,10 +190,10 @@ class _RecordedAnswers:
             if name in header.asks
         }
         if "standings" in header.asks:
-            answering["standings"] = _RecordedStandings(self)
+            answering["standings"] = AnsweredNames(self.answering)
         return DecoderContext(
             server=header.server.info(),
-            catalogue=_RecordedCatalogue(self),
+            catalogue=AnsweredCatalogue(self.answering),
             publications=header.publications,
             options=header.options,
             unsettled=self._unsettled,
@@ -242,30 +244,3 @@ class _RecordedAnswers:
         if known is None or len(known.columns) != len(relation.columns):
             return relation
         return known
-
-
-class _RecordedCatalogue(Catalogue):
-    def __init__(self, answers: _RecordedAnswers) -> None:
-        self._relation = answers.answering("relation")
-        self._data_type = answers.answering("data_type")
-        self._view = answers.answering("is_materialized_view")
-
-    def relation(self, schema: str, table: str) -> Relation | None:
-        return self._relation(schema, table)  # type: ignore[no-any-return]
-
-    def data_type(self, oid: int) -> DataType | None:
-        return self._data_type(oid)  # type: ignore[no-any-return]
-
-    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
-        return self._view(schema, table, xid, was_table=was_table)  # type: ignore[no-any-return]
-
-
-class _RecordedStandings(NameResolution):
-    def __init__(self, answers: _RecordedAnswers) -> None:
-        self._due, self._of = answers.answering("due"), answers.answering("of")
-
-    def due(self, xid: int) -> bool:
-        return self._due(xid)  # type: ignore[no-any-return]
-
-    def of(self, schema: str, table: str, xid: int) -> Hashable:
-        return self._of(schema, table, xid)  # type: ignore[no-any-return]

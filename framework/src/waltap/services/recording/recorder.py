@@ -1,10 +1,10 @@
 """Record the frames of a decoder, its questions and their answers."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from waltap.changes.decode.decoder import Catalogue, Decoder, DecoderContext, Frame, NameResolution
+from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame
 from waltap.changes.decode.message import (
     Commit,
     CommitPrepared,
@@ -12,10 +12,12 @@ from waltap.changes.decode.message import (
     Message,
     StreamCommit,
 )
-from waltap.changes.decode.relation import DataType, Relation
+from waltap.changes.decode.relation import Relation
 from waltap.ports.specs import DecoderSpec
 from waltap.services.recording.file import (
     OPTIONAL,
+    AnsweredCatalogue,
+    AnsweredNames,
     RecordedAnswer,
     RecordedFrames,
     RecordedServer,
@@ -98,9 +100,11 @@ class _AnswerRecorder:
             for name in ("describe", "relation_at", "gone", "captures")
             if getattr(context, name) is not None
         }
-        if context.standings is not None:
-            noted["standings"] = _NotedStandings(self, context.standings)
-        return replace(context, catalogue=_NotedCatalogue(self, context.catalogue), **noted)
+        catalogue, names = context.catalogue, context.standings
+        if names is not None:
+            noted["standings"] = AnsweredNames(lambda q: self.noting(q, getattr(names, q)))
+        noted["catalogue"] = AnsweredCatalogue(lambda q: self.noting(q, getattr(catalogue, q)))
+        return replace(context, **noted)
 
     def noting(self, question: str, ask: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``ask`` as a function that records its answers."""
@@ -118,31 +122,3 @@ class _AnswerRecorder:
             return answer
 
         return asked
-
-
-class _NotedCatalogue(Catalogue):
-    def __init__(self, notes: _AnswerRecorder, catalogue: Catalogue) -> None:
-        self._relation = notes.noting("relation", catalogue.relation)
-        self._data_type = notes.noting("data_type", catalogue.data_type)
-        self._view = notes.noting("is_materialized_view", catalogue.is_materialized_view)
-
-    def relation(self, schema: str, table: str) -> Relation | None:
-        return self._relation(schema, table)  # type: ignore[no-any-return]
-
-    def data_type(self, oid: int) -> DataType | None:
-        return self._data_type(oid)  # type: ignore[no-any-return]
-
-    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
-        return self._view(schema, table, xid, was_table=was_table)  # type: ignore[no-any-return]
-
-
-class _NotedStandings(NameResolution):
-    def __init__(self, notes: _AnswerRecorder, standings: NameResolution) -> None:
-        self._due = notes.noting("due", standings.due)
-        self._of = notes.noting("of", standings.of)
-
-    def due(self, xid: int) -> bool:
-        return self._due(xid)  # type: ignore[no-any-return]
-
-    def of(self, schema: str, table: str, xid: int) -> Hashable:
-        return self._of(schema, table, xid)  # type: ignore[no-any-return]
