@@ -53,14 +53,14 @@ DAMAGE_ADVICE = (
 )
 
 OutputArgument = Annotated[
-    str, typer.Argument(metavar="OUTPUT", help="The sink's path, or the folder of its tables.")
+    str, typer.Argument(metavar="OUTPUT", help="The sink's path, or its tables' folder.")
 ]
 ProfileOption = Annotated[
     str | None,
     typer.Option(
         "--profile",
         metavar="FILE",
-        help="The profile that writes them: it says how an object store is reached.",
+        help="The profile that writes them, with the settings of an object store.",
     ),
 ]
 SetOption = Annotated[
@@ -84,7 +84,7 @@ def apply(
         str | None, typer.Option("--master", help="Master of the Spark session: local[*].")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Apply what there is now, then end.")
+        bool, typer.Option("--once", help="Apply the present changes, then end.")
     ] = False,
     type_change: Annotated[
         str | None, typer.Option(help="A type that does not fit: fail, or string (keep as text).")
@@ -100,9 +100,9 @@ def apply(
 ) -> None:
     """Keep tables up to date with a change log, until SIGINT or SIGTERM.
 
-    This is what the spark sink runs beside the engine; run it by hand, or by a scheduler with
-    --once, where the sink has applier = none. One process per output at a time: a second one waits until
-    the first has ended, however it ends, and goes on then.
+    The spark sink runs this next to the engine. Run it yourself, or by a scheduler with --once,
+    if the sink has applier = none. One process per output: a second one waits until the first has
+    ended.
     """
     import logging
 
@@ -146,7 +146,7 @@ def adopt(
 ) -> None:
     """Tell tables that a change log is theirs, where both were moved before logs had ids (WT-5206).
 
-    The log must go on exactly where the tables stand. Needs no Java.
+    The log must continue exactly at the tables' position. Needs no Java.
     """
     from waltap.cli.terminal import notices
     from waltap_sinks.changelog import ChangeLog
@@ -239,7 +239,7 @@ def top(
     as_json: Annotated[bool, typer.Option("--json", help="Print one look as JSON.")] = False,
     profile: ProfileOption = None,
 ) -> None:
-    """Show, live, what each commit brought to each table, and what waits; Ctrl-C ends it.
+    """Show live the rows of each commit by table, and the waiting ones; Ctrl-C ends it.
 
     It reads commits and the change log that they follow; Spark is not asked. Needs no Java.
     """
@@ -271,7 +271,7 @@ def maintain(
     set_: SetOption = None,
     profile: ProfileOption = None,
 ) -> None:
-    """Make few large files of many small ones, and remove those that nobody reads any more.
+    """Compact small files, and remove files that are no longer used.
 
     A process that keeps the tables does it by itself, when it is due; this does it now, while none runs.
     Files of earlier Parquet commits stay for retention.seconds (--set), versions of Delta Lake and
@@ -302,11 +302,13 @@ def maintain(
 @application.command()
 def resume(
     output: OutputArgument,
-    table: Annotated[str, typer.Argument(help="The table that stands still: SCHEMA.TABLE.")],
+    table: Annotated[str, typer.Argument(help="The suspended table: SCHEMA.TABLE.")],
     as_text: Annotated[
         bool,
         typer.Option(
-            "--cast-to-text", "--as-text", help="Types that do not fit become text, in this table."
+            "--cast-to-text",
+            "--as-text",
+            help="Store types that do not fit as text, in this table.",
         ),
     ] = False,
     anew: Annotated[
@@ -314,7 +316,7 @@ def resume(
         typer.Option(
             "--full-refresh",
             "--anew",
-            help="Give up what the table holds, and begin with the changes since where it stands.",
+            help="Discard the table's rows, and begin with later changes.",
         ),
     ] = False,
     pass_over: Annotated[
@@ -322,16 +324,16 @@ def resume(
         typer.Option(
             "--skip-damaged",
             "--pass-over",
-            help="Go on without the rows of the damaged segment that is named.",
+            help="Continue without the rows of the named damaged segment.",
         ),
     ] = False,
     profile: ProfileOption = None,
 ) -> None:
-    """Have a table that stands still go on, from where it stands; the others are not touched.
+    """Resume a suspended table at its position; other tables stay unchanged.
 
-    The process that keeps the tables does it within seconds; where none runs, the next one does, or
-    `waltap spark apply --once`. After --full-refresh and --skip-damaged a new snapshot brings what is
-    missing: `waltap run PROFILE --set snapshot.mode=always`. Parquet alone can begin anew. Needs no Java.
+    The process that keeps the tables does it within seconds, otherwise the next one, or `waltap
+    spark apply --once`. After --full-refresh and --skip-damaged a new snapshot adds missing rows:
+    `waltap run PROFILE --set snapshot.mode=always`. --full-refresh needs Parquet. Needs no Java.
     """
     from waltap.cli.terminal import notices
     from waltap_spark.resume_requests import How, ResumeRequests
@@ -380,11 +382,11 @@ def sql(
     set_: SetOption = None,
     profile: ProfileOption = None,
 ) -> None:
-    """Run a query over the tables as they stand now; NAME_changes is a table's history.
+    """Query the current tables; NAME_changes is a table's history.
 
-    The view of public.orders is called orders; where two schemas have a table of that name, their views
-    are public_orders and sales_orders. The names are printed before the answer. Without a query a prompt
-    asks for them, with history and completion (Tab); each sees the tables as they stand then.
+    The view of public.orders is orders; if two schemas have a table of that name, public_orders
+    and sales_orders. View names are printed first. Without a query there is a prompt with history
+    and completion (Tab); each query sees the newest tables.
     """
     from waltap.cli.terminal import notices
     from waltap_spark.live import open_tables

@@ -82,9 +82,7 @@ def replay(
     ] = False,
     anew: Annotated[
         bool,
-        typer.Option(
-            "--anew", help="By the transforms and the format of now, not the record as it was."
-        ),
+        typer.Option("--anew", help="Use the present transforms and format, not the old record."),
     ] = False,
     wait: Annotated[
         float,
@@ -99,8 +97,8 @@ def replay(
 ) -> None:
     """Deliver letters to the sinks that refused them, the oldest first. The pipeline may run.
 
-    A running one does it itself, between two transactions, and goes on. A letter that was replayed is
-    marked, and left alone the next time. Exit code 1 when one is refused again; it stays, with its reason.
+    A running pipeline does it between two transactions. A replayed letter is marked and skipped
+    the next time. Exit code 1: one was refused again; it stays, with its reason.
     """
     letters = _chosen(_store(file, set_), ids)
     waiting = [each for each in letters if again or each.replayed_ms is None]

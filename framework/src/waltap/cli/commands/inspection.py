@@ -56,8 +56,8 @@ def explain(
 ) -> None:
     """Show every property of a profile: value, where it comes from, meaning. Secrets are hidden.
 
-    Of a faulty profile it shows what is right, and then what is wrong: exit code 2. --code connects to
-    the database; it changes nothing there.
+    For a bad profile it shows the valid properties, then the problems: exit code 2. --code
+    connects to the database and changes nothing.
     """
     from waltap.config.resolve import resolve, survey
     from waltap.plugins.host import Host
@@ -164,9 +164,9 @@ def doctor(
     set_: SetOption = None,
     as_json: Json = False,
 ) -> None:
-    """Go through the checks that `waltap run` goes through before it makes anything, and change nothing.
+    """Run the checks of `waltap run`, and change nothing.
 
-    Exit code 1 when there are errors, which a run would end with.
+    Exit code 1: errors that would end a run.
     """
     found = _checks(source, sink, set_)
     if as_json:
@@ -239,22 +239,20 @@ def plan(
     sink: SinkOption = None,
     set_: SetOption = None,
     types: Annotated[
-        bool, typer.Option("--types", help="Show what each column becomes, table by table.")
+        bool, typer.Option("--types", help="Show the type of each column in events.")
     ] = False,
     rate: Annotated[
         int,
         typer.Option(
-            min=1, metavar="ROWS", help="Rows a second to count with, for the time of the snapshot."
+            min=1, metavar="ROWS", help="Rows a second for the estimate of the snapshot's time."
         ),
     ] = 100_000,
-    as_sql: Annotated[
-        bool, typer.Option("--sql", help="Print the SQL alone, for whoever runs it.")
-    ] = False,
+    as_sql: Annotated[bool, typer.Option("--sql", help="Print only the SQL, for a DBA.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, columns included.")] = False,
 ) -> None:
-    """Say what a start would make on the server, what it would read, and what events will hold.
+    """Show the objects that a start would create, the tables it would read, and the events.
 
-    It connects and looks; it changes nothing. Exit code 1 when a start would be refused as things are.
+    It connects and changes nothing. Exit code 1: a start would be refused.
     """
     from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
     from waltap.pipeline.setup.preflight import checks

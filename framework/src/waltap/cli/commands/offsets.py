@@ -61,8 +61,8 @@ def import_from(
 ) -> None:
     """Go on where Debezium has stopped: with its slot, from its position, without a new snapshot.
 
-    The connector must be stopped. System identifier and timeline are asked from the server. Nothing is
-    lost; a transaction that Debezium had delivered in part goes on behind that part.
+    Stop the connector first. The server gives system identifier and timeline. Nothing is lost; a
+    partly delivered transaction continues after that part.
     """
     from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.services.debezium_offsets import OffsetMap, chosen, place_of
@@ -97,7 +97,7 @@ def export_to(
     yes: Yes = False,
     set_: SetOption = None,
 ) -> None:
-    """Give the slot back: Debezium goes on where this pipeline has stopped, without a new snapshot.
+    """Give the slot back: Debezium continues where this pipeline stopped, without a new snapshot.
 
     The pipeline must be stopped. A transaction that was delivered in part comes again from its begin.
     """
@@ -268,7 +268,7 @@ offsets.command("export")(export_to)
 
 @offsets.command()
 def show(file: FileArgument, set_: SetOption = None) -> None:
-    """Print what is stored, as JSON."""
+    """Print the stored offset as JSON."""
     import msgspec
 
     from waltap.changes.transactions.position import SOLE
@@ -294,9 +294,9 @@ def set_position(
     yes: Yes = False,
     set_: SetOption = None,
 ) -> None:
-    """Move the stored position. Forwards skips changes for good; backwards delivers them again.
+    """Move the stored position. Forwards loses the skipped changes; backwards repeats changes.
 
-    Slot and sink have a say in that: what they make of the position is told before anything is stored.
+    First it prints the effect on slot and sink, then stores the position.
     """
     from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
     from waltap.pipeline.runtime.lock import PipelineLock

@@ -113,7 +113,7 @@ ReadyFile = Annotated[
     typer.Option(
         "--ready-file",
         metavar="PATH",
-        help="Write this file when every change committed from then on is sure to be captured.",
+        help="Write this file when every later commit is sure to be captured.",
     ),
 ]
 Http = Annotated[
@@ -129,15 +129,15 @@ LogTo = Annotated[
     typer.Option(
         "--log-file",
         metavar="PATH",
-        help="Add the log to this file (waltap.log.file); with --all that of all.",
+        help="Append the log to this file (waltap.log.file); with --all the logs of all pipelines.",
     ),
 ]
 ExitOnChange = Annotated[
     bool,
     typer.Option(
         "--exit-on-change",
-        help="End with exit code 4 where SIGHUP finds a change that only a new start brings: for who "
-        "starts it again.",
+        help="End with exit code 4 if SIGHUP finds a change that needs a restart, for the "
+        "supervisor.",
     ),
 ]
 
@@ -154,7 +154,7 @@ def run(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="FILE is a folder: run every profile in it, each as a process of its own."
+            "--all", help="FILE is a folder: run every profile in it, each in its own process."
         ),
     ] = False,
     set_: SetOption = None,
@@ -164,18 +164,18 @@ def run(
         bool,
         typer.Option(
             "--set-from-stdin",
-            help="Read further settings from standard input, a JSON list of NAME=VALUE: no list of "
-            "processes shows them. --all hands on what it was given so.",
+            help="Read more settings from standard input, a JSON list of NAME=VALUE, so that no "
+            "list of processes shows them. --all passes them on.",
         ),
     ] = False,
 ) -> None:
     """Capture changes: snapshot first where the profile says so, then stream.
 
-    Without an end given it runs until SIGINT or SIGTERM; what was written is then made durable,
-    and the next run goes on from there. SIGHUP has the profile read again: what may change while it
-    runs holds from then on, the rest is named. Exit codes: 0 done, 1 failed, 2 bad configuration, 3
-    retriable and retries spent, 4 see --exit-on-change. With --all a pipeline that fails is started
-    again, and SIGHUP has the folder and every profile in it read again.
+    It runs until SIGINT or SIGTERM; it then makes everything durable, and the next run continues
+    there. SIGHUP reads the profile again: properties that can change in a run apply, others are
+    named. Exit codes: 0 done, 1 failed, 2 bad configuration, 3 retriable and retries spent, 4 see
+    --exit-on-change. With --all a failed pipeline is restarted, and SIGHUP reads the folder and
+    its profiles again.
     """
     if set_from_stdin:
         set_ = [*(set_ or ()), *_given()]

@@ -81,13 +81,13 @@ slot = typer.Typer(
 
 Orphans = Annotated[
     bool,
-    typer.Option("--orphans", help="Only slots that nobody reads and no stored offset belongs to."),
+    typer.Option("--orphans", help="Only slots without a reader and without a stored offset."),
 ]
 
 
 @slot.command()
 def show(file: FileArgument, as_json: Json = False, set_: SetOption = None) -> None:
-    """Print where the slot stands. Exit code 1 when there is none."""
+    """Print the slot's positions. Exit code 1: there is no slot."""
     from waltap.changes.transactions.position import lsn_text
     from waltap.cli.commands.status import slot_document
     from waltap.cli.views import facts
@@ -119,9 +119,9 @@ def list_slots(
 ) -> None:
     """List the slots of the profile's database, and whose they are.
 
-    A slot belongs to a pipeline whose offset, in the profile's state folder, names it. One that nobody
-    reads and that belongs to none keeps WAL for nobody: an orphan, as far as this folder tells. With
-    --orphans the exit code is 1 when there are any.
+    A slot belongs to a pipeline whose offset in the profile's state folder names it. A slot
+    without reader and pipeline is an orphan: it keeps WAL for no use. With --orphans exit code 1:
+    there are some.
     """
     from waltap.cli.views import table
     from waltap.pipeline.setup.slot_owners import slot_owners
@@ -173,7 +173,7 @@ def list_slots(
 
 @slot.command("drop")
 def drop_slot(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
-    """Drop the slot: changes not yet delivered are lost to this pipeline for good.
+    """Drop the slot: this pipeline permanently loses undelivered changes.
 
     Refused while the pipeline runs.
     """

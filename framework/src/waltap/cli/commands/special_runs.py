@@ -51,13 +51,15 @@ def tail(
     source: SourceArgument,
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", "-t", metavar="REGEX", help="Only tables schema.table like this."),
+        typer.Option(
+            "--table", "-t", metavar="REGEX", help="Only tables (schema.table) that match."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print records as JSON lines, as the jsonl sink does.")
     ] = False,
     snapshot: Annotated[
-        bool, typer.Option("--snapshot", help="Show the rows that are there first.")
+        bool, typer.Option("--snapshot", help="Show the existing rows first.")
     ] = False,
     until_idle: UntilIdle = None,
     max_records: MaxRecords = None,
@@ -66,8 +68,8 @@ def tail(
 ) -> None:
     """Stream the changes of all tables to the terminal, through a temporary slot.
 
-    Slot and publication go when it ends (Ctrl-C). Tables without a primary key show their inserts
-    only, so that watching never makes their updates fail.
+    Ctrl-C ends it and drops slot and publication. Tables without a primary key show inserts only,
+    so that their updates never fail.
     """
     from waltap.config.resolve import resolve
     from waltap.pipeline import Engine
@@ -172,7 +174,7 @@ def replay(
 ) -> None:
     """Run a recording through decoder, transforms, format and sink, from its beginning to its end.
 
-    Nothing is kept of the run but what the sink wrote: the same recording may be replayed again.
+    Only the sink's output is kept, so you may replay a recording again.
     """
     from dataclasses import replace
 
@@ -211,10 +213,10 @@ def _bare(made: "RecordingHead") -> "RawProfile":
 
 
 def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) -> None:
-    """Make good what could not be delivered: go on at a new slot, and read the tables of the gap anew.
+    """Close gaps: continue at a new slot, and read the tables of the gap again.
 
-    The pipeline must not run meanwhile. It ends when every table was read, and closes the certificates of
-    the gaps; `waltap run` goes on from there. Where there is no gap it says so, and does nothing.
+    Stop the pipeline first. The command ends when every table was read and the gap certificates
+    are closed; then use `waltap run`. Without a gap it does nothing.
     """
     from waltap.cli.commands.run import stopped_by_signals
     from waltap.clock import SystemClock
@@ -261,18 +263,20 @@ def record(
     source: SourceArgument,
     recording: Annotated[
         Path,
-        typer.Argument(metavar="RECORDING", help="File to write; one that is there is replaced."),
+        typer.Argument(metavar="RECORDING", help="File to write; an existing one is replaced."),
     ],
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", "-t", metavar="REGEX", help="Only tables schema.table like this."),
+        typer.Option(
+            "--table", "-t", metavar="REGEX", help="Only tables (schema.table) that match."
+        ),
     ] = None,
     ready_file: Annotated[
         Path | None,
         typer.Option(
             "--ready-file",
             metavar="PATH",
-            help="Write this file when every change committed from then on is sure to be recorded.",
+            help="Write this file when every later commit is sure to be recorded.",
         ),
     ] = None,
     until_idle: UntilIdle = None,
@@ -290,8 +294,8 @@ def record(
 ) -> None:
     """Record the stream of a database, from now on, for `waltap replay`.
 
-    The file holds what the server sent, rows included, and what was asked of its catalogue. Slot and
-    publication are temporary; the profile's own are not touched.
+    The file has the server's messages with rows, and all queries of its catalogue. Slot and
+    publication are temporary; the profile's stay unchanged.
     """
     from waltap.config.resolve import resolve
     from waltap.pipeline import Engine

@@ -138,9 +138,9 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one look as JSON.")] = False,
 ) -> None:
-    """Show what every pipeline of a folder does, by asking the processes that run them; Ctrl-C ends it.
+    """Show the state of every pipeline of a folder, live; Ctrl-C ends it.
 
-    Databases are not asked. Pipelines that nobody runs on this machine are listed as such.
+    It queries no database. Pipelines that do not run on this machine are marked.
     """
     from waltap.plugins.host import Host
 
@@ -157,11 +157,11 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a pipeline does, as the process that runs it says; and stored offset, slot and lag.
+    """Show the state of a pipeline's process, its stored offset, slot and lag.
 
-    The process is asked by its control socket, on this machine and as the user that runs it. Of a folder
-    every pipeline gets a line, and no database is asked, as with --watch. Exit code 1 when a pipeline does
-    not run and streaming cannot go on.
+    It uses the process's control socket, on the same machine and as the same user. A folder shows
+    one line per pipeline and queries no database, nor does --watch. Exit code 1: a pipeline does
+    not run and its stream cannot continue.
     """
     folder, every = Path(place), WATCH_S if watch else None
     if folder.is_dir():

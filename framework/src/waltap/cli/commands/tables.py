@@ -26,7 +26,7 @@ Place = tuple[str, str]
 tables = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Add tables to what a pipeline streams, or take them out; it may run.",
+    help="Add tables to a pipeline or remove them, also during a run.",
 )
 
 
@@ -41,8 +41,8 @@ def add(
 ) -> None:
     """Stream tables that the profile captures and the publication lacks, such as new ones.
 
-    Writers of a table are held up for the moment in which it is added. Its rows are then read chunk by
-    chunk while the stream goes on; where the pipeline does not run, at its next start.
+    Writers of a table wait for a moment while it is added. Its rows are then read in chunks
+    during streaming, or at the next start.
     """
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):

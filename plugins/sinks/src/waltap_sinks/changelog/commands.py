@@ -20,7 +20,7 @@ PathArgument = Annotated[
     typer.Argument(metavar="PATH", help="Its folder, a URI, or the profile that writes it."),
 ]
 HoursOption = Annotated[
-    float, typer.Option("--older-than-hours", min=0, help="Only what was written before that.")
+    float, typer.Option("--older-than-hours", min=0, help="Only files written before that.")
 ]
 
 
@@ -72,10 +72,12 @@ def readers(
     path: PathArgument,
     register: Annotated[
         str | None,
-        typer.Option("--register", metavar="NAME", help="Keep what this one has not read."),
+        typer.Option(
+            "--register", metavar="NAME", help="Keep changes that this reader has not read."
+        ),
     ] = None,
     forget: Annotated[
-        str | None, typer.Option("--forget", metavar="NAME", help="Wait for this one no more.")
+        str | None, typer.Option("--forget", metavar="NAME", help="Stop waiting for this reader.")
     ] = None,
     at: Annotated[
         str | None, typer.Option("--at", metavar="MARK", help="How far it is; the log's end.")
@@ -84,7 +86,7 @@ def readers(
         float, typer.Option("--hold-hours", min=0, help="How long to wait for its next word.")
     ] = HOLD_S / 3600,
 ) -> None:
-    """Show who reads this log and how far each is; register a reader, or forget one.
+    """List the log's readers and their positions; register or forget a reader.
 
     What a registered reader has not read stays in the log, until it has said nothing for so long.
     """

@@ -65,7 +65,7 @@ WithoutOption = Annotated[
     ),
 ]
 PatienceOption = Annotated[
-    float, typer.Option(min=0, help="Seconds for which rows that differ may be on their way.")
+    float, typer.Option(min=0, help="Seconds to wait for rows on their way.")
 ]
 
 PATIENCE_S = 30.0
@@ -114,10 +114,10 @@ def verify(
 ) -> None:
     """Compare the captured tables of the source with a destination, row by row.
 
-    Both may be written meanwhile. Without --dsn the source is read as the profile says. Exit code 1: rows
-    differ (also because of dead letters), or the destination lacks a column or a table with rows that
-    --without does not name. Exit code 5: nothing differs, but some tables are late, so that they were
-    not compared.
+    Both may be written during this. Without --dsn the profile gives the source. Exit code 1: rows
+    differ (also because of dead letters), or the destination lacks a column or a table with rows
+    that --without does not name. Exit code 5: nothing differs, but some tables are late, so that
+    they were not compared.
     """
     profile = _resolved(file, set_)
     codes, letters = [0], _letters(profile)

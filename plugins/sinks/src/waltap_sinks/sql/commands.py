@@ -39,7 +39,7 @@ application.command()(verify)  # the same command, with the same options
 
 @application.command()
 def sequences(file: FileArgument) -> None:
-    """Move the sequences of a PostgreSQL target behind their columns' values.
+    """Move the sequences of a PostgreSQL target after their columns' values.
 
     For the moment in which applications begin to write there; no sequence is moved back.
     """
@@ -116,8 +116,8 @@ def _move_sequences(
         for sequence, column in connection.execute(OWNED, [place]).fetchall():
             query = (
                 f"SELECT setval('{sequence.replace(chr(39), chr(39) * 2)}', top) FROM"
-                f" (SELECT max({column})::bigint AS top FROM {place}) rows, {sequence} held"
-                " WHERE top > held.last_value OR (top = held.last_value AND NOT held.is_called)"
+                f" (SELECT max({column})::bigint AS top FROM {place}) rows, {sequence} held "
+                "WHERE top > held.last_value OR (top = held.last_value AND NOT held.is_called)"
             )
             moved += [(sequence, int(last)) for (last,) in connection.execute(query.encode())]
     return moved
