@@ -5,6 +5,7 @@ Stages ask them per table and per relation version, never per row.
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from waltap.base.cache import BoundedDict
 from waltap.changes.capture.column_transform import ColumnTransform, ColumnTransforms
@@ -23,6 +24,9 @@ _BUILTIN_SCHEMAS = re.compile(r"pg_catalog|information_schema|pg_toast.*|pg_temp
 ANSWERS_KEPT = 20_000
 
 _BUILTIN_TABLES = frozenset({"spatial_ref_sys"})
+
+# Prefixes of logical messages whose filter result is cached.
+PREFIXES_KEPT = 10_000
 
 
 def _always(_name: str) -> bool:
@@ -58,8 +62,9 @@ class CaptureRules:
         self.skipped = frozenset(properties.skipped_operations) - {"none"}
         self.schema_name = schema_namer(properties.schema_name_adjustment)
         self.field_name = field_namer(properties.field_name_adjustment)
-        self.message_prefix: Callable[[str], bool] = _listed(
-            properties.message_prefix_include, properties.message_prefix_exclude
+        # Applications may make up a prefix per message, so the cache has a bound.
+        self.message_prefix: Callable[[str], bool] = lru_cache(PREFIXES_KEPT)(
+            _listed(properties.message_prefix_include, properties.message_prefix_exclude)
         )
         self._naming = naming or sanitising(with_schema, sanitised_topic)(properties)
         self._schema = _listed(properties.schema_include, properties.schema_exclude)

@@ -28,7 +28,7 @@ from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, T
 from waltap.changes.events.cell import PLAIN, CellShape
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
-from waltap.errors import ConfigurationError, PropertyProblem, RecordError
+from waltap.errors import ConfigurationError, DecodeError, PropertyProblem, RecordError
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
@@ -163,6 +163,16 @@ class EventPlan:
         self._strict = by_row or not context.stand_in_keys
         self._key_of: Callable[[Tuple], Any] | None = itemgetter(*self.keys) if self.keys else None
         self._refuse_one_name()
+
+    def wrong_tuple(self, decoder: str, lsn: int) -> DecodeError:
+        """Return the error for a tuple that no encoder can render."""
+        return DecodeError(
+            decoder,
+            lsn=lsn,
+            offset=0,
+            expected=f"tuples as wide as {self.name}",
+            found="one that is not",
+        )
 
     @property
     def name(self) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from waltap.changes.decode.message import Begin, Change, Commit, Skipped
 from waltap.changes.transactions.spill import Item, TransactionBuffer
 from waltap.changes.transactions.transaction import TransactionPart
@@ -114,7 +116,9 @@ def spooled_parts(
     size = 0
     for items, chunk_bytes in spool.chunks():
         if len(changes) >= PART_CHANGES or size >= PART_BYTES:
-            part = _copy(head, changes, gaps)
+            part = msgspec.structs.replace(
+                head, changes=changes, gaps=gaps, complete=False, end_lsn=0
+            )
             yield part
             head.first_index += part.wire_count
             head.starts = False
@@ -142,26 +146,6 @@ def _pass_over(gaps: list[tuple[int, int]], at: int, count: int) -> None:
         gaps[-1] = at, gaps[-1][1] + count
     else:
         gaps.append((at, count))
-
-
-def _copy(
-    head: TransactionPart, changes: list[Change], gaps: list[tuple[int, int]]
-) -> TransactionPart:
-    """Return an incomplete part like ``head`` with ``changes``."""
-    return TransactionPart(
-        xid=head.xid,
-        begin_lsn=head.begin_lsn,
-        commit_lsn=head.commit_lsn,
-        commit_ts=head.commit_ts,
-        previous_end_lsn=head.previous_end_lsn,
-        changes=changes,
-        first_index=head.first_index,
-        starts=head.starts,
-        complete=False,
-        origin=head.origin,
-        origin_lsn=head.origin_lsn,
-        gaps=gaps,
-    )
 
 
 def _ignore(_item: Item) -> None:

@@ -43,12 +43,11 @@ from waltap.encoders.format.record_stage import RecordStage
 from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord
 from waltap.encoders.format.tables import ConnectTable, ConnectTables, alike
 from waltap.encoders.json.codec import MISFITS
-from waltap.errors import DecodeError
 from waltap.version import VERSION
 
 __all__ = ["ConvertedFormat", "RecordConverters"]
 
-# Cached encoders, and cached filter results of message prefixes.
+# Cached encoders.
 KEPT = 10_000
 
 
@@ -72,7 +71,6 @@ class ConvertedFormat(Format):
         self._form = context.envelope
         self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
         self._order = context.order if shape.provide_transaction_metadata else None
-        self._prefixes = BoundedDict[str, bool](KEPT)
         self._tables = ConnectTables(context)
         self._events = EventStage(context.transforms, self._tables) if context.transforms else None
         self._stage = RecordStage(context.record_steps) if context.record_steps else None
@@ -80,7 +78,7 @@ class ConvertedFormat(Format):
         self._content = CONTENT_FORMS[shape.binary_handling_mode]
         self._headers: tuple[ConnectHeader, ...] = ()
         if shape.extended_headers:
-            self._headers = _context_headers(context)
+            self._headers = tuple((name, envelope.HEADER, value) for name, value in context.headers)
         self.text = converters.key.text and converters.value.text and converters.header.text
         self._key = _ConverterSide("key", converters.key)
         self._value = _ConverterSide("value", converters.value)
@@ -243,7 +241,7 @@ class ConvertedFormat(Format):
             for change in run:
                 if kind is TRUNCATES:
                     self._truncate(change, frame)  # type: ignore[arg-type]
-                elif self._takes(change.prefix):  # type: ignore[union-attr]
+                elif self._capture.message_prefix(change.prefix):  # type: ignore[union-attr]
                     self._message(change, frame)  # type: ignore[arg-type]
             return
         table = self._tables.of(relation)
@@ -266,7 +264,7 @@ class ConvertedFormat(Format):
                 try:
                     self._change(kind, table, change, frame)
                 except MISFITS as cause:
-                    raise _wrong_tuple(table, change.lsn) from cause
+                    raise table.plan.wrong_tuple("records", change.lsn) from cause
 
     def _straight(
         self,
@@ -450,14 +448,6 @@ class ConvertedFormat(Format):
             partition=0,
         )
 
-    def _takes(self, prefix: str) -> bool:
-        """Return whether messages with ``prefix`` become events."""
-        known = self._prefixes.get(prefix)
-        if known is None:
-            # Applications may make up a prefix per message, so the cache has a bound.
-            known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
-        return known
-
     def _message(self, change: LogicalMessage, frame: EventFrame) -> None:
         value = {
             "op": "m",
@@ -530,7 +520,7 @@ class ConvertedFormat(Format):
                 try:
                     frame.out.append(self._read(table, row, lsn, frame, part))
                 except MISFITS as cause:
-                    raise _wrong_tuple(table, part.lsn or 0) from cause
+                    raise table.plan.wrong_tuple("records", part.lsn or 0) from cause
         return table
 
     def _read(
@@ -601,24 +591,3 @@ def _stamps(now: int) -> dict[str, int]:
 
 def _quoted(lsn: int | None) -> str:
     return "null" if lsn is None else f'"{lsn}"'
-
-
-def _context_headers(context: FormatContext) -> tuple[ConnectHeader, ...]:
-    """Return the headers that name pipeline, task, connector and run."""
-    values = (
-        ("connectorLogicalName", context.capture.properties.topic_prefix),
-        ("taskId", "0"),
-        ("connectorName", context.connector),
-        ("runId", context.run_id),
-    )
-    return tuple((f"__debezium.context.{name}", envelope.HEADER, value) for name, value in values)
-
-
-def _wrong_tuple(table: ConnectTable, lsn: int) -> DecodeError:
-    return DecodeError(
-        "records",
-        lsn=lsn,
-        offset=0,
-        expected=f"tuples as wide as {table.plan.name}",
-        found="one that is not",
-    )

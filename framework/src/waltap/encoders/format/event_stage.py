@@ -5,15 +5,14 @@ from typing import Any
 
 import msgspec
 
-from waltap.base.cache import BoundedDict
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events import ChangeEvent, EventRow, EventTransform, GivenValue
 from waltap.changes.mapping.connect_schema import Field, Schema
 from waltap.encoders.format.converter import EventFrame
-from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord
+from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord, SchemaMemory
 from waltap.encoders.format.tables import ConnectTable, ConnectTables, ImageLayout
 from waltap.encoders.json.codec import MISFITS
-from waltap.encoders.json.event_format import EventTransformFailed
+from waltap.encoders.json.event_format import changed_fields, transformed_events
 
 __all__ = ["EventStage", "PlannedRecord"]
 
@@ -59,10 +58,7 @@ class EventStage:
         self, transforms: Sequence[tuple[str, EventTransform]], tables: ConnectTables
     ) -> None:
         self._transforms, self._tables = transforms, tables
-        # The entry keeps the old schema alive, so that no other object gets its id.
-        self._schemas = BoundedDict[tuple[int, str, tuple[Field, ...]], tuple[object, Schema]](
-            SCHEMAS_KEPT
-        )
+        self._schemas = SchemaMemory(self._made, most=SCHEMAS_KEPT)
 
     def event(
         self, op: str, intent: PlannedRecord, ts: int, xid: int | None, *, lsn: int | None = None
@@ -89,22 +85,7 @@ class EventStage:
 
         The transforms get the events first.
         """
-        events = [each for each in out if type(each) is ChangeEvent]
-        name = ""
-        if events:
-            for name, transform in self._transforms:
-                try:
-                    events = transform(events)
-                except Exception as cause:
-                    raise self._failed(name, f"raised {type(cause).__name__}") from cause
-        # Records between the events, such as BEGIN and END, keep their places. So transforms may
-        # remove events, but neither add nor reorder them.
-        kept = {id(event) for event in events}
-        left = [each for each in out if type(each) is not ChangeEvent or id(each) in kept]
-        if [id(each) for each in left if type(each) is ChangeEvent] != [
-            id(event) for event in events
-        ]:
-            raise self._failed(name, "returned events that it did not get, or in another order")
+        left = transformed_events(out, self._transforms)
         return [self._of(each, record) if type(each) is ChangeEvent else each for each in left]
 
     def _of(self, event: ChangeEvent, record: MakeRecord) -> ConnectRecord:
@@ -160,22 +141,9 @@ class EventStage:
 
         With a ``topic``, return the envelope's schema around it.
         """
-        known = {field.name: field.schema for field in schema.fields}
-        chosen = tuple(
-            Field(
-                name,
-                place.schema if isinstance(place, GivenValue) else known[row.columns[place].field],
-            )
-            for name, place in fields.items()
-        )
-        place = id(schema), topic, chosen
-        if place not in self._schemas:
-            made = msgspec.structs.replace(schema, fields=chosen)
-            if topic:
-                made = self._tables.envelope_schema(topic, made)
-            self._schemas[place] = schema, made
-        return self._schemas[place][1]
+        chosen = changed_fields(fields, row, schema)
+        return self._schemas.of(schema, topic, chosen)
 
-    @staticmethod
-    def _failed(name: str, what: str) -> EventTransformFailed:
-        return EventTransformFailed(f"the transform {name} {what}", transform=name)
+    def _made(self, schema: Schema, topic: str, chosen: tuple[Field, ...]) -> Schema:
+        made = msgspec.structs.replace(schema, fields=chosen)
+        return self._tables.envelope_schema(topic, made) if topic else made

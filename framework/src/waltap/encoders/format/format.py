@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.replica_identity import ReplicaIdentity
-from waltap.changes.events import PLAIN, CellShape, EventTransform
+from waltap.changes.events import PLAIN, CellShape, EventContext, EventTransform
 from waltap.changes.events.record import Record
 from waltap.changes.mapping.envelope import NEWEST, EnvelopeForm
 from waltap.changes.mapping.type_mapping import TypeMapper, TypeOptions
@@ -90,6 +90,29 @@ class FormatContext:
     # Counts the events of transactions, for transaction metadata. The counters are stored with the
     # offset, so they are right when a transaction continues after a restart.
     order: TransactionOrder = field(default_factory=TransactionOrder)
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Return the headers that name pipeline, task, connector and run."""
+        values = (
+            ("connectorLogicalName", self.capture.properties.topic_prefix),
+            ("taskId", "0"),
+            ("connectorName", self.connector),
+            ("runId", self.run_id),
+        )
+        return tuple((f"__debezium.context.{name}", value) for name, value in values)
+
+    def plans(self, mapper: TypeMapper) -> EventContext:
+        """Return the context of the plans of this format."""
+        return EventContext(
+            describe=self.describe,
+            identity=self.identity,
+            capture=self.capture,
+            mapper=mapper,
+            choose_topic=self.choose_topic,
+            cell=self.cell,
+            stand_in_keys=self.stand_in_keys,
+        )
 
 
 class Format(abc.ABC):

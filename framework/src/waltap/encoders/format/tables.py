@@ -7,7 +7,7 @@ from typing import Any
 from waltap.changes.capture.source_type import root_type
 from waltap.changes.decode.relation import Relation, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.events import EventContext, EventPlan, EventPlans
+from waltap.changes.events import EventPlan, EventPlans
 from waltap.changes.events.shape import ShapeColumn, TableShape, connect_values, table_shape
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
@@ -77,16 +77,7 @@ class ConnectTables(EventPlans[ConnectTable]):
         mode = options.event_converting_failure_handling_mode
         self._fails, self._warns = mode == "fail", mode == "warn"
         self.source = envelope.source_schema(context.connector, context.envelope)
-        plans = EventContext(
-            describe=context.describe,
-            identity=context.identity,
-            capture=context.capture,
-            mapper=self._types,
-            choose_topic=context.choose_topic,
-            cell=context.cell,
-            stand_in_keys=context.stand_in_keys,
-        )
-        super().__init__(plans, self._table)
+        super().__init__(context.plans(self._types), self._table)
 
     def renewed(self, relation: Relation, table: ConnectTable) -> ConnectTable:
         """Return the table for a row that ``table`` cannot convert.

@@ -29,12 +29,12 @@ from waltap.changes.mapping.json_schema import quote, value_json
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.format import FormatContext
 from waltap.encoders.json.codec import MISFITS, ColumnCodec, RowCodec
-from waltap.encoders.json.format import JsonFormat, PartTemplate, key_header, unsent, wrong_tuple
+from waltap.encoders.json.format import JsonFormat, PartTemplate, key_header, unsent
 from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import header_writer
 from waltap.errors import RecordError, RetryVerdict
 
-__all__ = ["EventTransformFailed", "JsonEventFormat"]
+__all__ = ["EventTransformFailed", "JsonEventFormat", "changed_fields", "transformed_events"]
 
 # Cached schema texts of rows that transforms changed.
 SCHEMAS_KEPT = 1000
@@ -49,6 +49,48 @@ class EventTransformFailed(RecordError):
     code = "WT-3202"
     retry = RetryVerdict.NEVER
     remedy = "Correct the transform {transform}, or take it out of the profile."
+
+
+def _failed(name: str, what: str) -> EventTransformFailed:
+    return EventTransformFailed(f"the transform {name} {what}", transform=name)
+
+
+def transformed_events(
+    out: Sequence[Any], transforms: Sequence[tuple[str, EventTransform]]
+) -> list[Any]:
+    """Return ``out`` without the events that ``transforms`` removed.
+
+    Raises: EventTransformFailed.
+    """
+    events = [each for each in out if type(each) is ChangeEvent]
+    # The error for wrong events names the last transform, though any may be the cause.
+    name = ""
+    for name, transform in transforms if events else ():
+        try:
+            events = transform(events)
+        except Exception as cause:
+            raise _failed(name, f"raised {type(cause).__name__}") from cause
+    # Records between the events, such as BEGIN and END, keep their places. So transforms may
+    # remove events, but neither add nor reorder them.
+    kept = {id(event) for event in events}
+    left = [each for each in out if type(each) is not ChangeEvent or id(each) in kept]
+    if [id(each) for each in left if type(each) is ChangeEvent] != [id(event) for event in events]:
+        raise _failed(name, "returned events that it did not get, or in another order")
+    return left
+
+
+def changed_fields(
+    fields: Mapping[str, int | GivenValue], row: EventRow, schema: Schema
+) -> tuple[Field, ...]:
+    """Return the fields of ``schema`` as a transform changed them."""
+    known = {field.name: field.schema for field in schema.fields}
+    return tuple(
+        Field(
+            name,
+            place.schema if isinstance(place, GivenValue) else known[row.columns[place].field],
+        )
+        for name, place in fields.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +124,10 @@ class JsonEventFormat(JsonFormat):
         Raises: EventTransformFailed too.
         """
         out: Sequence[Any] = super().render(parts, now)
-        events = [each for each in out if type(each) is ChangeEvent]
-        if not events:
+        if not any(type(each) is ChangeEvent for each in out):
             return out
-        # The error for wrong events names the last transform, though any may be the cause.
-        name = ""
-        for name, transform in self._transforms:
-            try:
-                events = transform(events)
-            except Exception as cause:
-                raise self._failed(name, f"raised {type(cause).__name__}") from cause
-        # Records between the events, such as BEGIN and END, keep their places. So transforms may
-        # remove events, but neither add nor reorder them.
-        kept = {id(event) for event in events}
-        left = [each for each in out if type(each) is not ChangeEvent or id(each) in kept]
-        if [id(each) for each in left if type(each) is ChangeEvent] != [
-            id(event) for event in events
-        ]:
-            raise self._failed(name, "returned events that it did not get, or in another order")
+        left = transformed_events(out, self._transforms)
         return [self._encoded(each) if type(each) is ChangeEvent else each for each in left]
-
-    @staticmethod
-    def _failed(name: str, what: str) -> EventTransformFailed:
-        return EventTransformFailed(f"the transform {name} {what}", transform=name)
 
     # --- events instead of records ------------------------------------------------------------------
 
@@ -211,14 +234,14 @@ class JsonEventFormat(JsonFormat):
             return self._record(event, source, codec)
         except _WrongFieldType as misgiven:
             names = " or ".join(name for name, _ in self._transforms)
-            raise self._failed(names, str(misgiven)) from misgiven
+            raise _failed(names, str(misgiven)) from misgiven
         except MISFITS:
             # An enum's label may be new: read the types again, then render column by column.
             codec = self._tables.renewed(seen, codec)
             try:
                 return self._record(event, source, codec.careful())
             except MISFITS as cause:
-                raise wrong_tuple(codec, event.lsn or 0) from cause
+                raise codec.plan.wrong_tuple("json", event.lsn or 0) from cause
 
     def _record(self, event: ChangeEvent, source: _EncoderInput, codec: RowCodec) -> Record:
         a, b, x = source.frame
@@ -303,14 +326,4 @@ def _cell(codec: ColumnCodec, values: Tuple) -> str:
 
 def _schema(fields: Mapping[str, int | GivenValue], row: EventRow, schema: Schema) -> Schema:
     """Return ``schema`` with the fields of a changed row."""
-    known = {field.name: field.schema for field in schema.fields}
-    return msgspec.structs.replace(
-        schema,
-        fields=tuple(
-            Field(
-                name,
-                place.schema if isinstance(place, GivenValue) else known[row.columns[place].field],
-            )
-            for name, place in fields.items()
-        ),
-    )
+    return msgspec.structs.replace(schema, fields=changed_fields(fields, row, schema))

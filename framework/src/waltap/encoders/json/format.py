@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waltap.base.cache import BoundedDict
 from waltap.changes.decode.message import Change, Delete, LogicalMessage, Truncate, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
@@ -43,7 +42,6 @@ from waltap.encoders.format.record_block import RecordBlock, TextRows
 from waltap.encoders.json.codec import MISFITS, ColumnCodec, RowCodec, json_text
 from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import JsonTables, header_writer, wrapping
-from waltap.errors import DecodeError
 from waltap.version import VERSION
 
 if TYPE_CHECKING:
@@ -57,7 +55,6 @@ __all__ = [
     "key_header",
     "record_block",
     "unsent",
-    "wrong_tuple",
 ]
 
 
@@ -219,8 +216,6 @@ def _rows(pieces: "Sequence[pa.StringArray | str]", start: int, count: int) -> T
     )
 
 
-# Prefixes of logical messages whose filter result is cached.
-PREFIXES_KEPT = 10_000
 _UNCOUNTED = '"event_count":null,"data_collections":null'
 
 
@@ -236,7 +231,6 @@ class JsonFormat(Format):
         self._capture = capture
         self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
         self._order = context.order if shape.provide_transaction_metadata else None
-        self._prefixes = BoundedDict[str, bool](PREFIXES_KEPT)
         self._headers: tuple[Header, ...] = ()
         if context.header is not None:
             self.text = context.header.text
@@ -375,7 +369,7 @@ class JsonFormat(Format):
                 for change in run:
                     if kind is TRUNCATES:
                         self._truncate(change, texts)  # type: ignore[arg-type]
-                    elif self._takes(change.prefix):  # type: ignore[union-attr]
+                    elif self._capture.message_prefix(change.prefix):  # type: ignore[union-attr]
                         self._message(change, texts)  # type: ignore[arg-type]
                 continue
             codec = codecs[relation] if relation in codecs else self._codec(relation)
@@ -404,7 +398,7 @@ class JsonFormat(Format):
                     try:
                         self._change(codec.careful(), change, texts)  # type: ignore[arg-type]
                     except MISFITS as cause:
-                        raise wrong_tuple(codec, change.lsn) from cause
+                        raise codec.plan.wrong_tuple("json", change.lsn) from cause
 
     def _new_rows(
         self,
@@ -498,14 +492,6 @@ class JsonFormat(Format):
         texts.out.append(Record(codec.plan.topic, None, value, self._headers))
 
     # --- messages and transactions ----------------------------------------------------------------
-
-    def _takes(self, prefix: str) -> bool:
-        """Return whether messages with ``prefix`` become events."""
-        known = self._prefixes.get(prefix)
-        if known is None:
-            # Applications may make up a prefix per message, so the cache has a bound.
-            known = self._prefixes[prefix] = self._capture.message_prefix(prefix)
-        return known
 
     def _message(self, change: LogicalMessage, texts: "PartTemplate") -> None:
         n, prefix = str(change.lsn), f'"prefix":{quote(change.prefix)}'
@@ -683,13 +669,7 @@ class PartTemplate:
 def _context_headers(properties: JsonProperties, context: FormatContext) -> tuple[Header, ...]:
     """Return the headers that name pipeline, task, connector and run."""
     write = header_writer(envelope.HEADER, properties, context)
-    values = (
-        ("connectorLogicalName", context.capture.properties.topic_prefix),
-        ("taskId", "0"),
-        ("connectorName", context.connector),
-        ("runId", context.run_id),
-    )
-    return tuple((f"__debezium.context.{name}", write(quote(value))) for name, value in values)
+    return tuple((name, write(quote(value))) for name, value in context.headers)
 
 
 def _counts(order: TransactionOrder) -> str:
@@ -747,18 +727,7 @@ def _render(
             try:
                 codec.careful().creates(*one, a, b, x, out.append)
             except MISFITS as cause:
-                raise wrong_tuple(codec, int(ns[at] or 0)) from cause
+                raise codec.plan.wrong_tuple("json", int(ns[at] or 0)) from cause
             rows, ns, cs = rows[after:], ns[after:], cs[after:]
         else:
             return
-
-
-def wrong_tuple(codec: RowCodec, lsn: int) -> DecodeError:
-    """Return the error for a tuple that no codec can render."""
-    return DecodeError(
-        "json",
-        lsn=lsn,
-        offset=0,
-        expected=f"tuples as wide as {codec.plan.name}",
-        found="one that is not",
-    )

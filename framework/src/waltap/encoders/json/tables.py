@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from waltap.changes.capture.source_type import may_grow
 from waltap.changes.decode.relation import Relation
-from waltap.changes.events import EventContext, EventPlan, EventPlans
+from waltap.changes.events import EventPlan, EventPlans
 from waltap.changes.events.record import Header
 from waltap.changes.events.shape import TableShape, table_shape
 from waltap.changes.mapping import envelope
@@ -80,16 +80,7 @@ class JsonTables(EventPlans[RowCodec]):
         mode = options.event_converting_failure_handling_mode
         self._fails, self._warns = mode == "fail", mode == "warn"
         self.source = envelope.source_schema(context.connector, context.envelope)
-        plans = EventContext(
-            describe=context.describe,
-            identity=context.identity,
-            capture=capture,
-            mapper=self._values,
-            choose_topic=context.choose_topic,
-            cell=context.cell,
-            stand_in_keys=context.stand_in_keys,
-        )
-        super().__init__(plans, self._codec)
+        super().__init__(context.plans(self._values), self._codec)
 
     def renewed(self, relation: Relation, codec: RowCodec) -> RowCodec:
         """Return the codec for a row that ``codec`` cannot render.
