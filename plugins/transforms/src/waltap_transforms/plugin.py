@@ -1,4 +1,4 @@
-"""Hook implementations of the transforms; each family says what it has."""
+"""Hook implementations of the transforms."""
 
 from collections.abc import Iterable
 
