@@ -17,7 +17,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.sql import Place, in_duckdb, in_mariadb, in_postgresql, in_sqlite
 
 from waltap_sinks.plugin import register_sinks
-from waltap_sinks.sql import SqlProperties
+from waltap_sinks.sql.properties import SqlProperties
 from waltap_testing.sink_losses import keeping
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 

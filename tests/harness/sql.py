@@ -22,7 +22,8 @@ from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import SinkError
-from waltap_sinks.sql import SqlProperties, SqlSink
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.sink import SqlSink
 
 __all__ = [
     "PAIRS",

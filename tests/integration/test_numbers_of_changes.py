@@ -27,7 +27,8 @@ from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.sink import ChangeLogSink
 from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.files.sink import FilesSink
-from waltap_sinks.sql import SqlProperties, SqlSink
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.sink import SqlSink
 
 PEOPLE = relation("public.people", [("id", "int4")])
 OTHERS = relation("public.others", [("id", "int4")])

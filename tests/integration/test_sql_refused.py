@@ -12,7 +12,7 @@ from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.ports.sink import RecordsRefused
 from waltap.ports.sink.refusal import leave_out
-from waltap_sinks.sql import SqlSink
+from waltap_sinks.sql.sink import SqlSink
 
 CHECKED = "CREATE TABLE people (id int PRIMARY KEY, name varchar(10) CHECK (name <> 'bad'), note varchar(5))"
 

@@ -22,7 +22,6 @@ from tests.hunt.proxy import Proxy
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.ports.sink.refusal import RecordsRefused
-from waltap_sinks.sql import SqlSink
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlCommitUnknown,
@@ -37,6 +36,7 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
+from waltap_sinks.sql.sink import SqlSink
 
 ALIKE = relation("other.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 PAIRS = relation("public.pairs", [("id", "int4"), ("name", "text")])

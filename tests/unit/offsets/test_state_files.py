@@ -19,7 +19,7 @@ from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable
 from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
 from waltap.ports.offsets.sink_positions import OutletPositions, SinkProgress
-from waltap_sinks.changelog.sink import MissedNote
+from waltap_sinks.changelog.progress import MissedNote
 from waltap_testing.offset_store_suite import TWO
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "state"

@@ -27,7 +27,7 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesInUse, FilesUnavailable
 from waltap.base.files.store import FileStore, safe_name
-from waltap_sinks.changelog.log_identity import same_place
+from waltap_sinks.changelog.continuity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, LogPosition
 from waltap_spark.addresses import address
 from waltap_spark.commit_files import CommitFiles

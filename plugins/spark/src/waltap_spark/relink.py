@@ -3,8 +3,8 @@
 import msgspec
 
 from waltap_sinks.changelog import ChangeLog, LogPosition
+from waltap_sinks.changelog.continuity import make_log_identity
 from waltap_sinks.changelog.errors import ChangeLogOlder
-from waltap_sinks.changelog.log_identity import make_log_identity
 from waltap_spark.errors import TableUnknown
 from waltap_spark.output import OutputState, SparkOutput
 

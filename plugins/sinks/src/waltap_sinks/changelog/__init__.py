@@ -3,9 +3,9 @@
 Only the properties are loaded at once, since every run needs them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from waltap.base.public_names import on_first_use
 from waltap_sinks.changelog.properties import ChangeLogProperties
 
 if TYPE_CHECKING:
@@ -28,16 +28,4 @@ __all__ = [
     "TableEntry",
 ]
 
-_MODULES = {
-    "ChangeLog": f"{__name__}.reader",
-    "ChangeLogSink": f"{__name__}.sink",
-    "LogReader": f"{__name__}.reader",
-    "LogReaders": f"{__name__}.reader",
-    "FileStore": "waltap.base.files.store",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"{__name__} has no {name}")
-    return getattr(import_module(_MODULES.get(name, f"{__name__}.manifest")), name)
+__getattr__ = on_first_use(__name__)

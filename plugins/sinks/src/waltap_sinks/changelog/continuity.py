@@ -1,11 +1,11 @@
-"""Record which entries of a table follow each other without a gap.
+"""Identify a change log, and its entries without a gap between them.
 
-Such entries have the same continuity id (a stretch). A reader of the log may rely on it: an
-inserted row then replaces none. A new id begins wherever a change may be missing: behind a lost or
-skipped position, after a change of the publication, after a run without the table or the log, and
-where transforms remove changes. A blocking snapshot needs one, too, since it reads a table later
-than the position of its rows. The log has nothing to write in these cases, so a file beside the
-manifests has the ids that continue.
+Entries of a table that follow each other without a gap have the same continuity id (a stretch). A
+reader of the log may rely on it: an inserted row then replaces none. A new id begins wherever a
+change may be missing: behind a lost or skipped position, after a change of the publication, after a
+run without the table or the log, and where transforms remove changes. A blocking snapshot needs
+one, too, since it reads a table later than the position of its rows. The log has nothing to write
+in these cases, so a file beside the manifests has the ids that continue.
 """
 
 import uuid
@@ -17,10 +17,58 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.store import FileStore
 from waltap.ports.source.connector import PublicationCompleteness
+from waltap_sinks.changelog.errors import ChangeLogDamaged
 
-__all__ = ["TableContinuity"]
+__all__ = ["TableContinuity", "log_identity", "make_log_identity", "same_place"]
 
 FILE: Final = "stretches.json"
+IDENTITY_FILE: Final = "log.json"
+
+
+# --- which log it is -----------------------------------------------------------------------------
+
+
+class _LogIdentity(msgspec.Struct, frozen=True):
+    id: str
+
+
+def log_identity(store: FileStore) -> str:
+    """Return the id of the log in ``store``.
+
+    Logs of earlier releases have none; the result is then empty. Raises: ChangeLogDamaged,
+    FilesUnavailable.
+    """
+    if IDENTITY_FILE not in store.names(""):
+        return ""
+    try:
+        return msgspec.json.decode(store.read(IDENTITY_FILE), type=_LogIdentity).id
+    except UNREADABLE as cause:
+        text = f"{IDENTITY_FILE} has no id: {cause}"
+        raise ChangeLogDamaged(text, path=store.uri(IDENTITY_FILE)) from cause
+
+
+def make_log_identity(store: FileStore) -> str:
+    """Return the id of the log in ``store``; create a missing one."""
+    found = log_identity(store)
+    if not found:
+        store.publish(IDENTITY_FILE, msgspec.json.encode(_LogIdentity(uuid.uuid4().hex)) + b"\n")
+        found = log_identity(store)  # of two concurrent writers the last one decides
+    return found
+
+
+def same_place(one: str, other: str) -> bool:
+    """Return whether two locations are equal but for slashes at the end."""
+    return _plain(one) == _plain(other)
+
+
+def _plain(location: str) -> str:
+    scheme, mark, rest = location.partition("://")
+    if not mark or scheme == "file":
+        return (rest if mark else location).rstrip("/") or "/"
+    return f"{scheme}://{rest.rstrip('/')}"
+
+
+# --- which entries follow each other ---------------------------------------------------------------
 
 
 class _Continuity(msgspec.Struct, frozen=True, array_like=True):

@@ -11,6 +11,7 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.store import FileStore, safe_name
 from waltap.errors import WaltapError
+from waltap_sinks.changelog.continuity import log_identity
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
     ChangeLogRetired,
@@ -18,7 +19,6 @@ from waltap_sinks.changelog.errors import (
     ReaderUnknown,
     RowsElsewhere,
 )
-from waltap_sinks.changelog.log_identity import log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     LogPosition,

@@ -3,13 +3,11 @@
 import contextlib
 import datetime as dt
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from pathlib import Path
 
 import msgspec
 
-from waltap.base.files.durable_file import StateDocument, private, private_folder
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap.changes.decode.message import Change
@@ -20,14 +18,13 @@ from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.held import REREAD
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness
-from waltap_sinks.changelog.continuity import TableContinuity
+from waltap_sinks.changelog.continuity import TableContinuity, log_identity, make_log_identity
 from waltap_sinks.changelog.errors import (
     ChangeLogGone,
     ChangeLogOfAnother,
     ChangeLogOlder,
     TransactionGap,
 )
-from waltap_sinks.changelog.log_identity import log_identity, make_log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
@@ -38,8 +35,8 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     manifest_name,
 )
+from waltap_sinks.changelog.progress import MissedNote, PublishedNote, ReadChunks
 from waltap_sinks.changelog.properties import ChangeLogProperties
-from waltap_sinks.changelog.read_chunks import ReadChunks
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, by_relation, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion, TableVersions
@@ -47,59 +44,10 @@ from waltap_sinks.changelog.table_version import TableVersion, TableVersions
 __all__ = [
     "BufferKey",
     "ChangeLogSink",
-    "MissedNote",
     "PendingTables",
-    "PublishedNote",
 ]
 
 log = logging.getLogger(__name__)
-
-
-class MissedNote:
-    """Store the tables whose next entry is `TableEntry.missed`.
-
-    The file is in the pipeline's state folder. If it cannot be written, only this run knows them.
-    """
-
-    def __init__(self, path: Path) -> None:
-        # Optional: a document that cannot be written is known to this run alone.
-        self._document = StateDocument(path, list[str])
-        self._tables: set[str] = set()
-
-    def read(self) -> None:
-        """Read the stored tables."""
-        self._tables.update(self._document.load() or ())
-
-    def add(self, table: str) -> None:
-        """Add ``table`` to the stored ones."""
-        self.read()
-        self._tables.add(table)
-        self._write()
-
-    def marked(self, entries: Iterable[TableEntry]) -> tuple[TableEntry, ...]:
-        """Mark ``entries`` of these tables as missed.
-
-        The rows of a snapshot miss nothing.
-        """
-        return tuple(
-            msgspec.structs.replace(each, missed=True)
-            if each.name in self._tables and each.generation is None
-            else each
-            for each in entries
-        )
-
-    def published(self, entries: Iterable[TableEntry]) -> None:
-        """Forget the tables whose entries are marked or complete."""
-        said = {each.name for each in entries if each.missed or each.complete}
-        if not self._tables.isdisjoint(said):
-            self._tables -= said
-            self._write()
-
-    def _write(self) -> None:
-        if self._tables:
-            self._document.save(sorted(self._tables))
-        else:
-            self._document.clear()
 
 
 # Schema, table, generation of a snapshot's rows, and their chunk until it ends.
@@ -123,44 +71,6 @@ class PendingTables:
 
     def __bool__(self) -> bool:
         return bool(self.finished or len(self.current) > len(self.chunks()))
-
-
-class PublishedNote:
-    """Store the last published position of the log at ``log``.
-
-    The file is in the pipeline's state folder. With it the sink detects an empty or older log.
-    """
-
-    def __init__(self, path: Path, log: str) -> None:
-        self._path, self._log = path, log
-        # The id of the log, which it also has elsewhere.
-        self.identity = ""
-
-    def write(self, mark: LogPosition) -> None:
-        """Store the position; errors are ignored, since it serves a check only."""
-        draft = self._path.with_suffix(".tmp")
-        with contextlib.suppress(OSError):
-            private_folder(self._path.parent)
-            with open(draft, "w", opener=private) as file:
-                file.write(f"{self._log}\n{self.identity}\n{mark}")
-            draft.replace(self._path)
-
-    def read(self) -> LogPosition | None:
-        """Return the position, None if nothing was written or it is unknown."""
-        try:
-            about, _, mark = self._path.read_text().rpartition("\n")
-            epoch, end_lsn, ordinal = (int(number, 16) for number in mark.split("-"))
-        except (OSError, ValueError):
-            return None
-        log, _, identity = about.rpartition("\n")
-        own = self._log in {log, about} or (
-            identity and identity == self.identity
-        )  # release 0.1 stored no identity
-        return LogPosition(epoch, end_lsn, ordinal) if own else None
-
-    def forget(self) -> None:
-        """Remove the file."""
-        self._path.unlink(missing_ok=True)
 
 
 # From this size on even few changes are converted to columns.

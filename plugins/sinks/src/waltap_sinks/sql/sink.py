@@ -288,12 +288,7 @@ class SqlSink(Sink):
             raise
         except Exception as error:
             self._replays = replays  # a refused change is no replayed letter
-            self._undo()
-            failure = self._failure(error)
-            if midway and self._target.conflict(error):
-                failure = SqlConflictMidway(failure.problem, **failure.fields)
-            if failure.retry is not failure.retry.SAME_BATCH:
-                self._gap.fail(failure)
+            failure = self._ended(error, midway=midway, repeated=True)
             if failure is error:
                 raise
             raise failure from error
@@ -404,14 +399,23 @@ class SqlSink(Sink):
         try:
             self._finish()
         except Exception as error:
-            self._undo()
-            failure = self._failure(error)
-            if self._target.conflict(error):
-                failure = SqlConflictMidway(failure.problem, **failure.fields)
-            self._gap.fail(failure)
+            failure = self._ended(error, midway=True)
             if failure is error:
                 raise
             raise failure from error
+
+    def _ended(self, error: Exception, *, midway: bool, repeated: bool = False) -> SinkError:
+        """Undo the transaction and return the meaning of ``error``.
+
+        After a conflict the engine repeats a batch, but neither a flush nor earlier batches.
+        """
+        self._undo()
+        failure = self._failure(error)
+        if midway and self._target.conflict(error):
+            failure = SqlConflictMidway(failure.problem, **failure.fields)
+        if not repeated or failure.retry is not failure.retry.SAME_BATCH:
+            self._gap.fail(failure)
+        return failure
 
     def _undelivered(self, part: TransactionPart) -> TransactionPart | None:
         """Return the changes of ``part`` that the target lacks, None for none.

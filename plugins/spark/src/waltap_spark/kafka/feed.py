@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from waltap.base.files.store import FileStore, safe_name
 from waltap_sinks.changelog import ChangeLog
-from waltap_sinks.changelog.log_identity import make_log_identity
+from waltap_sinks.changelog.continuity import make_log_identity
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
