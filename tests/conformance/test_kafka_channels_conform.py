@@ -12,9 +12,9 @@ from tests.harness.servers.kafka import Kafka
 
 from waltap.ports.notifications import Notification
 from waltap.ports.signals.signal import Signal
-from waltap_kafka.channel_properties import KafkaNotificationProperties, KafkaSignalProperties
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.plugin import register_notification_channels, register_signal_channels
+from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 from waltap_testing import (
     NotificationChannelRig,
     NotificationChannelSuite,
@@ -58,8 +58,8 @@ class TestKafkaSignals(SignalChannelSuite):
 
     @pytest.fixture
     def rig(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> SignalChannelRig:
-        monkeypatch.setattr("waltap_kafka.signal_channel.ASK_S", 20.0)  # of a busy machine
-        monkeypatch.setattr("waltap_kafka.signal_channel.READ_S", 90.0)
+        monkeypatch.setattr("waltap_kafka.channels.ASK_S", 20.0)  # of a busy machine
+        monkeypatch.setattr("waltap_kafka.channels.READ_S", 90.0)
         prefix = kafka.topic_name("shop")
         topic = f"{prefix}-signal"
         create(kafka.bootstrap, NewTopic(topic, 1))
@@ -89,7 +89,7 @@ def test_a_topic_of_signals_that_is_not_there_is_named(kafka: Kafka) -> None:
 class TestKafkaNotifications(NotificationChannelSuite):
     @pytest.fixture
     def rig(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> NotificationChannelRig:
-        monkeypatch.setattr("waltap_kafka.notification_channel.CLOSE_S", 90.0)  # of a busy machine
+        monkeypatch.setattr("waltap_kafka.channels.CLOSE_S", 90.0)  # of a busy machine
         topic = kafka.topic_name("notifications")
         create(kafka.bootstrap, NewTopic(topic, 1))
 

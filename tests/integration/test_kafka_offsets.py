@@ -23,10 +23,10 @@ from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
-from waltap_kafka.channel_properties import KafkaOffsetProperties
 from waltap_kafka.errors import KafkaOffsetUnkept
 from waltap_kafka.offset_store import KafkaOffsetStore
 from waltap_kafka.plugin import register_offset_stores
+from waltap_kafka.properties import KafkaOffsetProperties
 from waltap_testing.offset_store_suite import FULL, NEW, OLD, OffsetStoreRig, OffsetStoreSuite
 
 ROWS = 3000

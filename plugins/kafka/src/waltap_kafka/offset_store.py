@@ -21,10 +21,10 @@ from waltap.errors import SinkError
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
 from waltap.ports.offsets.state_folder import OFFSET
-from waltap_kafka.channel_properties import OF_OFFSETS, KafkaOffsetProperties
 from waltap_kafka.client import KafkaClients, delivery_reports, kafka_error
 from waltap_kafka.errors import KafkaOffsetUnkept
 from waltap_kafka.position_record import PARTITION, last_value, position_topic
+from waltap_kafka.properties import OF_OFFSETS, KafkaOffsetProperties
 
 __all__ = ["KafkaOffsetStore"]
 

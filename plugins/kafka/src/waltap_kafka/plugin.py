@@ -27,13 +27,13 @@ def _sink(properties: Any, context: "SinkContext") -> "Sink":
 
 
 def _signals(properties: Any) -> "SignalChannel":
-    from waltap_kafka.signal_channel import KafkaSignals
+    from waltap_kafka.channels import KafkaSignals
 
     return KafkaSignals(properties)
 
 
 def _notifications(properties: Any) -> "NotificationChannel":
-    from waltap_kafka.notification_channel import KafkaNotifications
+    from waltap_kafka.channels import KafkaNotifications
 
     return KafkaNotifications(properties)
 
@@ -47,7 +47,7 @@ def _offsets(properties: Any, home: str) -> "KafkaOffsetStore":
 @hookimpl
 def register_offset_stores() -> Iterable[OffsetStoreSpec]:
     """Contribute an offset store in a Kafka topic."""
-    from waltap_kafka.channel_properties import KafkaOffsetProperties
+    from waltap_kafka.properties import KafkaOffsetProperties
 
     yield OffsetStoreSpec(
         name="kafka",
@@ -87,7 +87,7 @@ def choose_connect_offsets(place: str, sink: object) -> "TopicOffsets | None":
 @hookimpl
 def register_signal_channels() -> Iterable[SignalChannelSpec]:
     """Contribute the signal channel with Debezium's name."""
-    from waltap_kafka.channel_properties import KafkaSignalProperties
+    from waltap_kafka.properties import KafkaSignalProperties
 
     yield SignalChannelSpec(
         name="kafka",
@@ -100,7 +100,7 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
 @hookimpl
 def register_notification_channels() -> Iterable[NotificationChannelSpec]:
     """Contribute a notification channel to a Kafka topic."""
-    from waltap_kafka.channel_properties import KafkaNotificationProperties
+    from waltap_kafka.properties import KafkaNotificationProperties
 
     yield NotificationChannelSpec(
         name="kafka",

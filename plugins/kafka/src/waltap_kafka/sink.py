@@ -20,9 +20,8 @@ from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_kafka.client import NO_SETTINGS, KafkaClients, kafka_error
-from waltap_kafka.oversize import OversizePolicy
 from waltap_kafka.properties import KafkaSinkProperties
-from waltap_kafka.topics import TopicCreator
+from waltap_kafka.topics import OversizePolicy, TopicCreator
 from waltap_kafka.transaction import KafkaTransactions
 
 __all__ = ["KafkaSink"]
