@@ -4,7 +4,6 @@ Each commit of a table has the position behind its rows.
 """
 
 import logging
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -15,7 +14,7 @@ from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import SinkError, WaltapError
 from waltap.ports.sink.fail_stop import FailStop
-from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.held import DestinationBehind, delivered_changes
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_lake.errors import LakeTableUnfit, LakeTransactionGap
@@ -236,38 +235,22 @@ class LakeSink(Sink):
         return self._mark.position
 
     def _take_part(self, part: TransactionPart) -> None:
-        taken = self._position
-        if taken is not None and part.commit_lsn < taken.end_lsn:
+        if self._position is not None and part.commit_lsn < self._position.end_lsn:
             return  # sent again after a reconnect
         for relation, changes, numbers in by_relation(part):
             version = self._versions.of(relation)
             if version is None:
                 continue
             name = self._name(relation.schema, relation.table)
-            skipped = self._had(name, part, version, numbers)
+            self._table(name, version)
+            # The buffers have redelivered changes; a table ahead of the mark has some, too.
+            skipped = max(
+                delivered_changes(part.commit_lsn, numbers, held)
+                for held in (self._position, self._behind.get(name))
+            )
             if skipped < len(changes):
                 buffer = self._pending.setdefault(name, PendingBuffers()).buffer(version)
                 buffer.add_changes(part, changes[skipped:], numbers[skipped:])
-
-    def _had(
-        self,
-        name: LakeTableName,
-        part: TransactionPart,
-        version: TableVersion,
-        sequence: Sequence[int],
-    ) -> int:
-        """Return the number of changes that the buffer or the table has."""
-        self._table(name, version)
-        skipped = 0
-        for there in (self._position, self._behind.get(name)):
-            if there is None:
-                continue
-            if part.commit_lsn < there.end_lsn:
-                return len(sequence)
-            if part.commit_lsn == there.commit_lsn:
-                had = bisect_left(sequence, there.index)
-                skipped = max(skipped, had)
-        return skipped
 
     # --- snapshots --------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Check that a destination still has the sink's durable data."""
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from waltap.changes.transactions.position import Position, Positions, lsn_text
@@ -12,6 +13,7 @@ __all__ = [
     "REREAD",
     "DestinationBehind",
     "begins_snapshot",
+    "delivered_changes",
     "require_held",
     "was_delivered",
 ]
@@ -35,6 +37,18 @@ def was_delivered(batch: Batch, held: Mapping[str, Position]) -> bool:
         and any(isinstance(part, TransactionPart) for part in batch.parts)
         and all(isinstance(part, TransactionPart) and part.xid is not None for part in batch.parts)
     )
+
+
+def delivered_changes(commit_lsn: int, numbers: Sequence[int], held: Position | None) -> int:
+    """Count the first changes of a transaction that ``held`` covers.
+
+    ``numbers`` are their numbers in the transaction, in order.
+    """
+    if held is None:
+        return 0
+    if commit_lsn < held.end_lsn:
+        return len(numbers)
+    return bisect_left(numbers, held.index) if commit_lsn == held.commit_lsn else 0
 
 
 def begins_snapshot(batch: Batch) -> bool:

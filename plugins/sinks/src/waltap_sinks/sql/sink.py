@@ -1,7 +1,6 @@
 """Write rows to a database, with the position in the same transaction."""
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -12,6 +11,7 @@ from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.ports.sink import RecordsRefused, RefusedEvent
 from waltap.ports.sink.bisect import Part, failing
 from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.held import delivered_changes
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.sql.applier import SqlApplier
@@ -428,8 +428,9 @@ class SqlSink(Sink):
             self._undo()  # its first delivery was aborted
         stored = self._stored
         if stored is not None and stored.commit_lsn == part.commit_lsn and stored.index:
-            part = _behind(part, stored.index)
-        elif not part.starts and self._open_commit != part.commit_lsn:
+            skipped = delivered_changes(part.commit_lsn, part.numbers(), stored)
+            return part.split(skipped)[1] if skipped else part
+        if not part.starts and self._open_commit != part.commit_lsn:
             raise SqlTransactionGap(
                 f"a transaction goes on at change {part.first_index} without start"
             )
@@ -694,9 +695,3 @@ class SqlSink(Sink):
         return self._target.failure(
             error, table=self._applier.at, position=position, positions=self._books.name
         )
-
-
-def _behind(part: TransactionPart, index: int) -> TransactionPart:
-    """Return ``part`` from change number ``index`` on."""
-    kept = bisect_left(part.numbers(), index)
-    return part.split(kept)[1] if kept else part
