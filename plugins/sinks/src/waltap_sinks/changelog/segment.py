@@ -374,6 +374,7 @@ class TableBuffer:
                 self._segments.append(self._file.finish())
                 self._file = None
         del table
+        # The pool would keep the memory of the written table.
         pa.default_memory_pool().release_unused()
 
     def finish(

@@ -607,10 +607,12 @@ class ChangeLogSink(Sink):
             tables=entries,
         )
         path = f"manifests/{mark.epoch:04x}/{self._bucket}/{manifest_name(previous, mark)}"
+        # A manifest that follows a removed one would break the chain.
         if self._last_path and not self._store.has(self._last_path):
             self._require_published(ChangeLog(self._store).last())
             raise self._gone("lacks the manifest that was published last")
         self._stretches.save()
+        # Readers see the whole step or nothing of it.
         self._store.publish(path, manifest.encode())
         self._last_path = path
         self._published(manifest)
@@ -624,6 +626,7 @@ class ChangeLogSink(Sink):
             self._published_below = manifest.mark.end_lsn
         chunks, self._whole = self._whole.chunks(), PendingTables()
         self._whole.current.update(chunks)
+        # The buffers of an open transaction stay.
         self._routes = {key: buffer for key, buffer in self._routes.items() if not key[1]}
         self._transactions, self._commit_ts = 0, None
         if self._generation is None:

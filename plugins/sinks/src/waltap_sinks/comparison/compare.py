@@ -198,6 +198,7 @@ def _compared(
     arrived, behind, deadline = False, False, time.monotonic() + patience_s
     while open_keys and time.monotonic() < deadline:
         here, there, states, short = _round(source, target, pair, open_keys, deadline)
+        # A destination that reached one position has every change of that round.
         arrived |= not short
         behind = not arrived
         open_keys = {key for key in open_keys if there.get(key) not in states[key]}

@@ -94,6 +94,7 @@ class LineBlocks:
         """Return the content of a file, the same for the same blocks."""
         data = b"".join(blocks)
         if self._compression == "gzip":
+            # The same lines must give the same bytes, so the file has no time.
             return gzip.compress(data, GZIP_LEVEL, mtime=0)
         if self._compression == "zstd":
             import pyarrow as pa

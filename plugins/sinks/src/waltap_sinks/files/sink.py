@@ -344,6 +344,7 @@ class FilesSink(Sink):
         begun = PendingCommit(
             number=number, paths=tuple(each.path for each in self._written) + paths
         )
+        # After a crash `open` removes the files with these names.
         self._store.publish(BEGUN, msgspec.json.encode(begun))
         if len(contents) == 1:
             self._written.append(self._put(contents[0]))

@@ -102,6 +102,7 @@ class SinkMetadata:
                 [self._pipeline],
             )
             found = self._select(target.for_update)
+        # Commits of earlier instances find no row from now on: their generation is older.
         self.generation = int(found[0][3]) + 1
         self.at = _position(found[0])
         position = self.at if resumes else None
@@ -175,6 +176,7 @@ class SinkMetadata:
         )
         if count != 1:
             found = self._select()
+            # No later instance wrote, so the row itself changed: a backup was restored.
             if not found or int(found[0][3]) <= self.generation:
                 there = _position(found[0]) if found else None
                 raise SqlPositionChanged(

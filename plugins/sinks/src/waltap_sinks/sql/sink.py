@@ -387,6 +387,7 @@ class SqlSink(Sink):
                 self._pending = None
                 return
             if self._unknown:
+                # A second attempt could apply the batch twice, so raise the failure.
                 handed.result()
             log.debug("a batch is applied again", exc_info=handed.exception())
             self._undo()
@@ -621,6 +622,7 @@ class SqlSink(Sink):
 
     def _commit(self, position: Position, *, durable: bool = False) -> None:
         """Commit ``position``, at the latest durable after the next `flush`."""
+        # The rows of a snapshot are not read again, so its commit must be durable.
         durable = durable or self._snapshot or not self._target.lazy_commits
         self._books.store(position)
         if self._replays:
@@ -635,6 +637,7 @@ class SqlSink(Sink):
         self._skip_below = max(self._skip_below, position.end_lsn)
 
     def _commit_target(self, *, durable: bool) -> None:
+        # Another instance may have taken the lease while the changes were applied.
         self._context.may_write()
         try:
             self._target.commit(durable=durable)

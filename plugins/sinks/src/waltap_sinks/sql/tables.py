@@ -326,6 +326,7 @@ class TargetTables:
             if moved[old] in columns and moved[old] not in moved:
                 del moved[old]  # the target has a column with that name already
                 continue
+            # Columns that swap names need a third name in between.
             between = f"{old}_waltap_moves"
             self._rename(shape.name, columns, old, between)
             moved[between] = moved.pop(old)
