@@ -134,8 +134,10 @@ class SqlSink(Sink):
         # After a failed write no write may follow. Positions that were committed before stay valid.
         self._gap = FailStop(self._target.url)
         table = TargetName.parsed(properties.position_table, schemas=self._target.schemas)
-        self._books = SinkMetadata(self._target, table, context.pipeline)
-        self._tables = TargetTables(self._target, self._books, properties, repairs=context.repairs)
+        self._metadata = SinkMetadata(self._target, table, context.pipeline)
+        self._tables = TargetTables(
+            self._target, self._metadata, properties, repairs=context.repairs
+        )
         self._shapes = TargetShapes(context.events, properties, schemas=self._target.schemas)
         self._applier = SqlApplier(
             self._target, self._tables, self._shapes, context.types, properties
@@ -172,8 +174,8 @@ class SqlSink(Sink):
         """
         try:
             self._target.open()
-            self._books.read()
-            of_tables = self._of_tables() if self._books.made else []
+            self._metadata.read()
+            of_tables = self._of_tables() if self._metadata.made else []
         except Exception as error:
             without_frames(error)
             raise self._failure(error) from error
@@ -184,7 +186,7 @@ class SqlSink(Sink):
     def _of_tables(self) -> list[PreflightCheck]:
         """Return the tables that need a snapshot or may ignore rows."""
         found = []
-        for table in self._books.known.values():
+        for table in self._metadata.known.values():
             if table.stale:
                 found.append(
                     PreflightCheck.warning(
@@ -219,7 +221,7 @@ class SqlSink(Sink):
         self._gap.reset()
         try:
             self._target.open()
-            position = self._books.open(resumes=self._context.resumes)
+            position = self._metadata.open(resumes=self._context.resumes)
         except Exception as error:
             without_frames(error)
             raise self._closed_by(error) from error
@@ -250,7 +252,7 @@ class SqlSink(Sink):
         Raises: SinkError.
         """
         try:
-            found = self._books.replayed()
+            found = self._metadata.replayed()
             self._target.rollback()  # the query has begun a transaction
         except Exception as error:
             raise self._failure(error) from error
@@ -274,7 +276,7 @@ class SqlSink(Sink):
                 self._applier.history.doubtful = bool(batch.replays) or self._context.tolerant
             midway, open_commit = self._begun, self._open_commit
             if batch.replays:
-                self._books.make_letters()
+                self._metadata.make_letters()
             if batch.snapshot:
                 self._take_snapshot(batch)
             else:
@@ -624,11 +626,11 @@ class SqlSink(Sink):
         """Commit ``position``, at the latest durable after the next `flush`."""
         # The rows of a snapshot are not read again, so its commit must be durable.
         durable = durable or self._snapshot or not self._target.lazy_commits
-        self._books.store(position)
+        self._metadata.store(position)
         if self._replays:
-            self._books.replaying(self._replays)
+            self._metadata.replaying(self._replays)
         self._commit_target(durable=durable)
-        self._books.committed(position)
+        self._metadata.committed(position)
         self._begun = self._snapshot = False
         self._position = self._stored = position
         self._lazy = not durable
@@ -647,12 +649,12 @@ class SqlSink(Sink):
             self._unknown = True
             raise SqlCommitUnknown(
                 f"the connection to {self._target.url} was lost while a transaction was being committed",
-                positions=self._books.name,
+                positions=self._metadata.name,
             ) from error
         if self._target.replaced():
             raise SqlPositionChanged(
                 f"the file of {self._target.url} was moved, deleted or written by others meanwhile",
-                positions=self._books.name,
+                positions=self._metadata.name,
             )
 
     def _undo(self) -> None:
@@ -680,7 +682,7 @@ class SqlSink(Sink):
         """Forget the effects of an undone transaction."""
         self._applier.forget()
         self._tables.forget()
-        self._books.forget()
+        self._metadata.forget()
 
     def _closed_by(self, error: Exception) -> SinkError:
         """Disconnect and translate ``error``, which needs the connection."""
@@ -696,5 +698,5 @@ class SqlSink(Sink):
             raise error
         position = where or ("the start" if self._stored is None else str(self._stored))
         return self._target.failure(
-            error, table=self._applier.at, position=position, positions=self._books.name
+            error, table=self._applier.at, position=position, positions=self._metadata.name
         )

@@ -41,12 +41,12 @@ class TargetTables:
     def __init__(
         self,
         target: SqlTarget,
-        books: SinkMetadata,
+        metadata: SinkMetadata,
         properties: SqlProperties,
         *,
         repairs: bool = False,
     ) -> None:
-        self._target, self._books, self._properties = target, books, properties
+        self._target, self._metadata, self._properties = target, metadata, properties
         self._rebuilds = repairs
         self._bound: dict[TargetShape, BoundTable] = {}
         # The OID and name of the relation that owns each table.
@@ -95,7 +95,7 @@ class TargetTables:
         name, target = shape.name, self._target
         self._claim(shape)
         evolves = self._properties.evolution == "basic"
-        known = self._books.known.get(shape.relation.oid)
+        known = self._metadata.known.get(shape.relation.oid)
         if evolves and known is not None:
             self._rename_table(known, name)
         described = self._described(shape)
@@ -195,7 +195,7 @@ class TargetTables:
         if not target.folds_tables:
             return
         for number in self._known_alike().get(self._folded(name), ()):
-            known = self._books.known[number]
+            known = self._metadata.known[number]
             if known.name != name and number != oid:
                 raise SqlNameTaken(
                     f"{shape.source} leads to {name}, which the target takes for {known.name}, the table "
@@ -204,8 +204,8 @@ class TargetTables:
 
     def _known_alike(self) -> dict[TargetName, set[int]]:
         """Return the OIDs of bound tables by folded names."""
-        if self._alike_of is not self._books.known:
-            self._alike_of, self._alike = self._books.known, {}
+        if self._alike_of is not self._metadata.known:
+            self._alike_of, self._alike = self._metadata.known, {}
             for oid, known in self._alike_of.items():
                 self._alike.setdefault(self._folded(known.name), set()).add(oid)
         return self._alike
@@ -258,7 +258,7 @@ class TargetTables:
     def _rename_table(self, known: KnownTable, name: TargetName) -> None:
         if known.name == name or known.name.schema != name.schema:
             return
-        if any(k.name == known.name for k in self._books.known.values() if k is not known):
+        if any(k.name == known.name for k in self._metadata.known.values() if k is not known):
             return
         if self._target.describe(name) is None and self._target.describe(known.name) is not None:
             self._target.rename_table(known.name, name.name)
@@ -343,9 +343,9 @@ class TargetTables:
 
     def renewed(self, shape: TargetShape) -> BoundTable:
         """Return the table for ``shape`` before a snapshot replaces its rows."""
-        known = self._books.known.get(shape.relation.oid)
+        known = self._metadata.known.get(shape.relation.oid)
         if known is not None:
-            self._books.note(shape.relation.oid, replace(known, types={}, stale=()))
+            self._metadata.note(shape.relation.oid, replace(known, types={}, stale=()))
         found = self.of(shape)
         self._note(shape, None)
         return found
@@ -384,11 +384,11 @@ class TargetTables:
             stale = () if known is None else self._doubts(shape, types, known)
         oid = shape.relation.oid
         if self._target.folds_tables:
-            alike, before = self._known_alike(), self._books.known.get(oid)
+            alike, before = self._known_alike(), self._metadata.known.get(oid)
             if before is not None:
                 alike[self._folded(before.name)].discard(oid)
             alike.setdefault(self._folded(shape.name), set()).add(oid)
-        self._books.note(oid, KnownTable(shape.name, columns, types, stale))
+        self._metadata.note(oid, KnownTable(shape.name, columns, types, stale))
 
 
 def inexact(

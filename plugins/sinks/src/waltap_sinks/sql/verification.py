@@ -34,21 +34,23 @@ def open_readable(properties: SqlProperties, pipeline: str) -> VerificationSourc
     Raises: SinkError.
     """
     target = target_of(properties, SinkContext(pipeline=pipeline, state_dir=Path()))
-    books = SinkMetadata(
+    metadata = SinkMetadata(
         target, TargetName.parsed(properties.position_table, schemas=target.schemas), pipeline
     )
     generic = isinstance(target, GenericTarget)
-    found: _SqlSource = _GenericTarget(target, books) if generic else _PostgresTarget(target, books)
+    found: _SqlSource = (
+        _GenericTarget(target, metadata) if generic else _PostgresTarget(target, metadata)
+    )
     try:
         target.open()
         found.prepare()
-        books.read()
+        metadata.read()
     except Exception as error:
         target.close()
         if not target.speaks(error):
             raise
         raise target.failure(
-            error, table=None, position="the start", positions=books.name
+            error, table=None, position="the start", positions=metadata.name
         ) from error
     return found
 
@@ -56,8 +58,8 @@ def open_readable(properties: SqlProperties, pipeline: str) -> VerificationSourc
 class _SqlSource(abc.ABC):
     """Read the tables that the metadata names."""
 
-    def __init__(self, target: SqlTarget, books: SinkMetadata) -> None:
-        self._target, self._books = target, books
+    def __init__(self, target: SqlTarget, metadata: SinkMetadata) -> None:
+        self._target, self._metadata = target, metadata
         self._described: dict[TargetName, TargetDescription | None] = {}
 
     def prepare(self) -> None:
@@ -79,12 +81,12 @@ class _SqlSource(abc.ABC):
 
     def position(self) -> int | None:
         """Return the position that was committed last."""
-        found = self._books.read()
+        found = self._metadata.read()
         return None if found is None else found.end_lsn
 
     def tables(self) -> list[KeptTable]:
         """Return the bound tables that still exist."""
-        if self._books.read() is None and not self._books.made:
+        if self._metadata.read() is None and not self._metadata.made:
             return []
         return [
             KeptTable(
@@ -94,7 +96,7 @@ class _SqlSource(abc.ABC):
                 columns=known.columns,
                 removal=partial(self._removal, known.name),
             )
-            for oid, known in sorted(self._books.kept.items())
+            for oid, known in sorted(self._metadata.kept.items())
             if self._target.describe(known.name) is not None
         ]
 
@@ -115,7 +117,7 @@ class _SqlSource(abc.ABC):
         """Yield ``keys`` as literals of the target."""
 
     def _columns(self, table: KeptTable) -> TargetDescription | None:
-        name = self._books.known[table.oid].name
+        name = self._metadata.known[table.oid].name
         if name not in self._described:
             self._described[name] = self._target.describe(name)
         return self._described[name]
@@ -164,7 +166,7 @@ class _PostgresTarget(_SqlSource):
             yield tuple(self._target.text_literal(part or "") for part in key)
 
     def _place(self, table: KeptTable) -> str:
-        return self._target.quoted_table(self._books.known[table.oid].name)
+        return self._target.quoted_table(self._metadata.known[table.oid].name)
 
 
 class _GenericTarget(_SqlSource):
@@ -180,7 +182,7 @@ class _GenericTarget(_SqlSource):
     ) -> TableReader:
         described = self._columns(table)
         assert described is not None
-        read = partial(self._read, self._books.known[table.oid].name, described, columns)
+        read = partial(self._read, self._metadata.known[table.oid].name, described, columns)
         return RowSide(read, columns, key)
 
     def _read(
