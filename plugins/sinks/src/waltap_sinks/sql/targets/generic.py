@@ -14,12 +14,9 @@ import sqlalchemy
 
 from waltap.base.redaction import redacted
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
-from waltap.errors import SinkError
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import (
-    SqlColumnMissing,
     SqlConflict,
-    SqlFailed,
     SqlUnreachable,
     SqlValueUnfit,
 )
@@ -317,29 +314,13 @@ class GenericTarget(SqlTarget):
     def speaks(self, error: BaseException) -> bool:
         return isinstance(error, (self.errors, sqlalchemy.exc.SQLAlchemyError, OSError))
 
-    @abc.abstractmethod
-    def meaning(self, error: BaseException) -> type[SinkError] | None:
-        """Return the class of an exception, None if it has no class of its own."""
-
     def lost(self, error: BaseException) -> bool:
         return isinstance(error, OSError) or self.meaning(error) is SqlUnreachable
 
     def conflict(self, error: BaseException) -> bool:
         return self.meaning(error) is SqlConflict
 
-    def failure(
-        self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
-    ) -> SinkError:
-        kind = SqlUnreachable if isinstance(error, OSError) else self.meaning(error) or SqlFailed
-        name = "the table" if table is None else str(table.shape.name)
-        where = "the target" if table is None else name
-        fields = {"url": self.url, "table": name, "position": position, "positions": positions}
-        if kind is SqlColumnMissing:
-            fields["statement"] = f"ALTER TABLE {name} ADD COLUMN …"
-        return kind(f"{where}: {self.said(error)}", **fields)
-
     def said(self, error: BaseException) -> str:
-        """Return the driver's message without values of rows."""
         if self.meaning(error) is SqlValueUnfit:
             return "a value does not fit its column"
         return redacted(str(error).partition("\n")[0])

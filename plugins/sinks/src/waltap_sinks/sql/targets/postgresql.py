@@ -23,7 +23,6 @@ from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlConflict,
     SqlConstraintViolated,
-    SqlFailed,
     SqlFunctionFailed,
     SqlReadOnly,
     SqlRefused,
@@ -167,6 +166,29 @@ VERBS: Final = {"2": "UPDATE", "3": "INSERT", "4": "DELETE"}
 
 # An instant of µs since 1970 UTC.
 MOMENT: Final = "timestamptz 'epoch' + {} * interval '1 microsecond'"
+
+# SQLSTATE, or its class, with the meaning.
+STATES: Final[dict[str, type[SinkError]]] = {
+    "21": SqlValueUnfit,
+    "22": SqlValueUnfit,
+    "23": SqlConstraintViolated,
+    "25006": SqlReadOnly,
+    "28": SqlRefused,
+    "3D000": SqlRefused,
+    "3F000": SqlColumnMissing,
+    "40001": SqlConflict,
+    "40P01": SqlConflict,
+    "42501": SqlRefused,
+    "42703": SqlColumnMissing,
+    "42804": SqlValueUnfit,
+    "42809": SqlTableUnfit,
+    "42846": SqlValueUnfit,
+    "42P01": SqlColumnMissing,
+    "42P10": SqlTableUnfit,
+    "53": SqlUnreachable,
+    "55P03": SqlConflict,
+}
+UNKNOWN_NAMES: Final = frozenset({"3F000", "42703", "42704", "42883", "42P01"})
 
 
 class PostgresTarget(SqlTarget):
@@ -498,53 +520,42 @@ class PostgresTarget(SqlTarget):
         return state[:2] in {"08", "57"} or self._raw is None or self._raw.closed
 
     def conflict(self, error: BaseException) -> bool:
-        state = getattr(error, "sqlstate", None)
-        return state in {"40001", "40P01", "55P03"}
+        return STATES.get(getattr(error, "sqlstate", None) or "") is SqlConflict
+
+    def meaning(self, error: BaseException) -> type[SinkError] | None:
+        state = getattr(error, "sqlstate", None) or ""
+        kind = STATES.get(state) or STATES.get(state[:2])
+        if kind is SqlRefused or _refused(error):
+            return SqlRefused
+        if self.lost(error) or (isinstance(error, psycopg.OperationalError) and not state):
+            return SqlUnreachable
+        return kind
+
+    def said(self, error: BaseException) -> str:
+        if not isinstance(error, psycopg.Error) or error.diag.message_primary is None:
+            return redacted(str(error).strip().partition("\n")[0]) or type(error).__name__
+        # Values of rows follow ': "'.
+        text = re.sub(r': "(?:[^"]|"")*"', "", error.diag.message_primary)
+        return text if "violates" in text or "column" in text else text.partition(":")[0]
 
     def failure(
         self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
     ) -> SinkError:
         if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
             error = error.orig
-        fields = {
-            "url": self.url,
-            "table": "the table" if table is None else str(table.shape.name),
-            "position": position,
-            "positions": positions,
-        }
-        state = getattr(error, "sqlstate", None) or ""
-        where = "the target" if table is None else table.shape.name
-        text = f"{where}: {_said(error)}"
+        found = super().failure(error, table=table, position=position, positions=positions)
         if isinstance(error, psycopg.Error) and error.diag.source_function == "check_enable_rls":
             role = self.quoted(self.raw.info.user)
-            return SqlChangeIgnored(text, statement=f"ALTER ROLE {role} BYPASSRLS")
-        if state[:2] == "28" or state in {"42501", "3D000"} or _refused(error):
-            return SqlRefused(text, **fields)
-        if self.lost(error) or (isinstance(error, psycopg.OperationalError) and not state):
-            return SqlUnreachable(text, **fields)
-        if self.conflict(error):
-            return SqlConflict(text, **fields)
-        if state[:2] == "53":
-            return SqlUnreachable(text, **fields)
-        if state == "25006":
-            return SqlReadOnly(text, **fields)
-        if state[:2] == "23":
-            return SqlConstraintViolated(text, **fields)
-        if state[:2] in {"22", "21"} or state in {"42804", "42846"}:
-            return SqlValueUnfit(text + self._columns_told(error, table), **fields)
+            return SqlChangeIgnored(found.problem, statement=f"ALTER ROLE {role} BYPASSRLS")
         called = _called(error)
-        if called and state in {"42703", "42P01", "3F000", "42883", "42704"}:
+        if called and getattr(error, "sqlstate", None) in UNKNOWN_NAMES:
             schema = called[: called.index("(")].rpartition(".")[0] or "public"
             statement = f"ALTER FUNCTION {called} SET search_path = {schema}"
-            return SqlFunctionFailed(f"{text} (in the function {called})", statement=statement)
-        if state in {"42703", "42P01", "3F000"}:
-            statement = f"ALTER TABLE {fields['table']} ADD COLUMN …"
-            return SqlColumnMissing(text, statement=statement, **fields)
-        if state in {"42P10", "42809"}:
-            key = "" if table is None else ", ".join(key.quoted for key in table.key)
-            statement = f"ALTER TABLE {fields['table']} ADD PRIMARY KEY ({key})"
-            return SqlTableUnfit(text, statement=statement, **fields)
-        return SqlFailed(text, **fields)
+            text = f"{found.problem} (in the function {called})"
+            return SqlFunctionFailed(text, statement=statement)
+        if isinstance(found, SqlValueUnfit):
+            found.problem += self._columns_told(error, table)
+        return found
 
     def _columns_told(self, error: BaseException, table: BoundTable | None) -> str:
         """Return the columns of a type that a message names."""
@@ -552,17 +563,6 @@ class PostgresTarget(SqlTarget):
             return ""
         names = [c.existing.name for c in table.columns if f"type {c.existing.type}" in str(error)]
         return f" (column {' or '.join(names)})" if names else ""
-
-
-def _said(error: BaseException) -> str:
-    """Return the server's message without values of rows.
-
-    Values follow ``: "``.
-    """
-    if not isinstance(error, psycopg.Error) or error.diag.message_primary is None:
-        return redacted(str(error).strip().partition("\n")[0]) or type(error).__name__
-    text = re.sub(r': "(?:[^"]|"")*"', "", error.diag.message_primary)
-    return text if "violates" in text or "column" in text else text.partition(":")[0]
 
 
 def _called(error: BaseException) -> str:

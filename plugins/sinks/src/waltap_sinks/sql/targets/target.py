@@ -10,7 +10,13 @@ from typing import Any, Final
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import ConfigurationError, PropertyProblem, SinkError
 from waltap.ports.sink.sink import SinkContext
-from waltap_sinks.sql.errors import SqlDriverMissing
+from waltap_sinks.sql.errors import (
+    SqlColumnMissing,
+    SqlDriverMissing,
+    SqlFailed,
+    SqlTableUnfit,
+    SqlUnreachable,
+)
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape
 
@@ -368,10 +374,27 @@ class SqlTarget(abc.ABC):
         """Return whether another session caused ``error``, so that a retry may succeed."""
 
     @abc.abstractmethod
+    def meaning(self, error: BaseException) -> type[SinkError] | None:
+        """Return the class of an exception, None if it has no class of its own."""
+
+    @abc.abstractmethod
+    def said(self, error: BaseException) -> str:
+        """Return the driver's message without values of rows."""
+
     def failure(
         self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
     ) -> SinkError:
         """Translate an exception of the driver, without values of rows."""
+        kind = SqlUnreachable if isinstance(error, OSError) else self.meaning(error) or SqlFailed
+        name = "the table" if table is None else str(table.shape.name)
+        where = "the target" if table is None else name
+        fields = {"url": self.url, "table": name, "position": position, "positions": positions}
+        if kind is SqlColumnMissing:
+            fields["statement"] = f"ALTER TABLE {name} ADD COLUMN …"
+        if kind is SqlTableUnfit:
+            key = "" if table is None else ", ".join(key.quoted for key in table.key)
+            fields["statement"] = f"ALTER TABLE {name} ADD PRIMARY KEY ({key})"
+        return kind(f"{where}: {self.said(error)}", **fields)
 
 
 class VersionStatements(abc.ABC):
