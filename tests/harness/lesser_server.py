@@ -17,12 +17,12 @@ from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.source.connector import Connector, ConnectorContext
 from waltap.ports.specs import ConnectorSpec
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.preflight import PreflightChecks
 from waltap_postgres.connector import PostgresConnector
 from waltap_postgres.dialect import PostgresDialect, ServerIdentity
 from waltap_postgres.errors import ErrorMeanings, SlotMissing
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import SlotAdmin
+from waltap_postgres.start.preflight import PreflightChecks
 
 ROLE = "lesser"
 TAKEN_AWAY = (

@@ -14,7 +14,7 @@ from tests.harness.servers.postgres import Cluster, Database, queries
 
 from waltap.cli.application import exit_code
 from waltap.errors import WaltapError
-from waltap_postgres.catalog.server_checks import output_plugin
+from waltap_postgres.start.server_checks import output_plugin
 
 T = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"
 ROLE = "CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x';"

@@ -18,7 +18,7 @@ from waltap_postgres.errors import (
     SlotUnfit,
 )
 from waltap_postgres.replication.slot import ReplicationSlot
-from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
+from waltap_postgres.start.startup_plan import StartupPlan, StartupState, decide
 
 SLOT = ReplicationSlot(
     name="s",

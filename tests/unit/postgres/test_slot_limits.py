@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap_postgres.catalog.server_checks import slot_limits
+from waltap_postgres.start.server_checks import slot_limits
 
 
 @pytest.mark.parametrize(

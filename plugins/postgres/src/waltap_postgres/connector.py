@@ -28,8 +28,6 @@ from waltap.ports.source.connector import (
 )
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.description import RelationDescriber
-from waltap_postgres.catalog.preflight import COLUMN_NAMES_SQL, tables_unreadable
-from waltap_postgres.catalog.server_checks import status_interval, wal_level_explained
 from waltap_postgres.connection import PostgresSession, connect, run_heartbeat_query, watch
 from waltap_postgres.dialect import POSTGRESQL, PostgresDialect
 from waltap_postgres.errors import PublicationGone, SlotActive
@@ -38,12 +36,14 @@ from waltap_postgres.replication.publication_completeness import Membership, cov
 from waltap_postgres.replication.slot import ReplicationSlot, session_role
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import ReplicationTransport, open_transport
-from waltap_postgres.resume_check import ResumeCheck
-from waltap_postgres.setup_plan import SetupPlanner, set_identities
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.snapshot_reader import SnapshotReader
-from waltap_postgres.startup_plan import (
+from waltap_postgres.start.preflight import COLUMN_NAMES_SQL, tables_unreadable
+from waltap_postgres.start.resume_check import ResumeCheck
+from waltap_postgres.start.server_checks import status_interval, wal_level_explained
+from waltap_postgres.start.setup_plan import SetupPlanner, set_identities
+from waltap_postgres.start.startup_plan import (
     StartupPlan,
     belonging,
     given_up,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from waltap.changes.decode.decoder import ServerInfo
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.preflight import PreflightChecks
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import OtherConnector, PrivilegeMissing
 from waltap_postgres.replication.publications import PublicationSet
@@ -19,7 +18,8 @@ from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.plan import SnapshotPlanner
 from waltap_postgres.snapshot.transaction import ReadingTransaction
-from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
+from waltap_postgres.start.preflight import PreflightChecks
+from waltap_postgres.start.startup_plan import StartupPlan, StartupState, decide
 
 __all__ = ["POSTGRESQL", "PostgresDialect", "ServerIdentity"]
 

@@ -16,7 +16,7 @@ from waltap_postgres.dialect import PostgresDialect
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction
-from waltap_postgres.startup_plan import StartupPlan, StartupState, decide
+from waltap_postgres.start.startup_plan import StartupPlan, StartupState, decide
 from waltap_postgres.waiting import ServerWaits, pause
 from waltap_yugabyte.chunks import HashPlanner, YugabyteChunks
 from waltap_yugabyte.preflight import YugabytePreflight

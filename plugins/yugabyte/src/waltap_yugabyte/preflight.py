@@ -7,8 +7,8 @@ from typing import ClassVar, Final
 
 from waltap.ports.source.connector import PreflightCheck
 from waltap_postgres.catalog.catalogue import CatalogTable
-from waltap_postgres.catalog.preflight import PreflightChecks
 from waltap_postgres.snapshot.transaction import SnapshotTable
+from waltap_postgres.start.preflight import PreflightChecks
 from waltap_yugabyte.errors import ChangeRefused, ReadTimeRefused
 from waltap_yugabyte.properties import YugabyteProperties
 from waltap_yugabyte.server import release

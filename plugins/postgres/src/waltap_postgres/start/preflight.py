@@ -13,19 +13,6 @@ from waltap.changes.transactions.position import lsn_text
 from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.ports.source.connector import ConnectorContext, PreflightCheck
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
-from waltap_postgres.catalog.server_checks import (
-    ServerHosting,
-    failover,
-    hosting,
-    output_plugin,
-    senders,
-    server_settings,
-    slot_limits,
-    standby,
-    version,
-    wal_level,
-    writer_delay,
-)
 from waltap_postgres.connection import PostgresSession, watch
 from waltap_postgres.connection_errors import PoolerInTheWay
 from waltap_postgres.errors import (
@@ -50,7 +37,20 @@ from waltap_postgres.replication.slot import failover_refusal, slot_in_use
 from waltap_postgres.snapshot.options import overrides
 from waltap_postgres.snapshot.tables_reader import failed
 from waltap_postgres.snapshot.transaction import SnapshotTable
-from waltap_postgres.startup_plan import StartupPlan
+from waltap_postgres.start.server_checks import (
+    ServerHosting,
+    failover,
+    hosting,
+    output_plugin,
+    senders,
+    server_settings,
+    slot_limits,
+    standby,
+    version,
+    wal_level,
+    writer_delay,
+)
+from waltap_postgres.start.startup_plan import StartupPlan
 
 __all__ = ["COLUMN_NAMES_SQL", "PreflightChecks", "tables_unreadable"]
 

@@ -27,7 +27,7 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.publications import PublicationSet
 from waltap_postgres.replication.slot import SlotAdmin
-from waltap_postgres.startup_plan import StartupPlan
+from waltap_postgres.start.startup_plan import StartupPlan
 
 __all__ = ["SetupPlanner", "set_identities"]
 

@@ -29,7 +29,7 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import ReplicationSlot
-from waltap_postgres.resume_check import ResumeCheck
+from waltap_postgres.start.resume_check import ResumeCheck
 
 __all__ = [
     "StartupPlan",

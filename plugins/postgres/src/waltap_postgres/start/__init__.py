@@ -1,0 +1,1 @@
+"""Check and plan a start: server, offset, slot, publications."""
