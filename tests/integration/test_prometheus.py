@@ -18,7 +18,7 @@ from tests.harness.servers.prometheus import Prometheus, promtool
 from tests.harness.servers.requirement import missing
 from tests.harness.shop import Shop
 
-from waltap.cli.reference.metrics import SNAPSHOT, STREAMING
+from waltap.cli.reference.pages import SNAPSHOT, STREAMING
 from waltap.services.monitor.metrics import METRICS, OBSERVED
 
 FILES = Path(__file__).parents[2] / "examples/monitoring"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.config.wal_budget import budget_bytes, octets
+from waltap.config.pipeline_properties import budget_bytes, octets
 from waltap.services.slot_monitor.guard import (
     SLACK,
     WINDOW_S,

@@ -15,10 +15,10 @@ from typer.main import get_command
 
 from waltap.base.property import declarations
 from waltap.cli.application import application
-from waltap.cli.reference.errors import error_classes
+from waltap.cli.reference.pages import error_classes
 from waltap.cli.reference.properties import components
-from waltap.config.debezium_names import OLD_NAMES
-from waltap.config.debezium_names import known as debezium_known
+from waltap.config.debezium import OLD_NAMES
+from waltap.config.debezium import known as debezium_known
 from waltap.config.layers import POST, SINK_PREFIX
 from waltap.errors import WaltapError
 from waltap.plugins.host import Host

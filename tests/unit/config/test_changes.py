@@ -6,10 +6,9 @@ import pytest
 
 from waltap.base.property import declarations
 from waltap.cli.reference.properties import components
-from waltap.config.changes import changes
 from waltap.config.layers import read_tables
 from waltap.config.pipeline_properties import EngineProperties
-from waltap.config.profile import Profile
+from waltap.config.profile import Profile, changes
 from waltap.config.resolve import resolve
 from waltap.pipeline.engine.engine import reloaded
 from waltap.plugins.host import Host

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from waltap.base.property import Properties, declarations, declare
-from waltap.cli.reference.debezium import debezium_page
+from waltap.cli.reference.pages import debezium_page
 from waltap.cli.reference.properties import components, properties_page
-from waltap.config.debezium_names import (
+from waltap.config.debezium import (
     OLD_NAMES,
     OLD_VALUES,
     debezium_names,

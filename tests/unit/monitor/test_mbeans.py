@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap.cli.reference.metrics import SNAPSHOT, STREAMING
+from waltap.cli.reference.pages import SNAPSHOT, STREAMING
 
 TRAITS = "io/debezium/pipeline/metrics/traits"
 COMMON = (

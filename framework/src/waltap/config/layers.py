@@ -16,7 +16,7 @@ from typing import Any
 
 from waltap.base.environment import variable
 from waltap.base.java_properties import parse_properties
-from waltap.config.debezium_server import is_server_file, server_file
+from waltap.config.debezium import is_server_file, server_file
 from waltap.errors import ConfigurationError, PropertyProblem
 
 __all__ = ["GivenProperty", "RawOutlet", "RawProfile", "load", "read_debezium", "read_tables"]

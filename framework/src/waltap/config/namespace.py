@@ -17,7 +17,7 @@ from waltap.base.placeholder import SecretMissing, SecretRefresh, fill, holds_pl
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.redaction import HIDDEN, hide, looks_secret, redacted, without
 from waltap.base.text import nearest, printable
-from waltap.config.debezium_names import KnownProperty, debezium_names, known
+from waltap.config.debezium import KnownProperty, debezium_names, known
 from waltap.config.layers import SINK_PREFIX, GivenProperty
 from waltap.errors import ConfigurationError, PropertyProblem
 

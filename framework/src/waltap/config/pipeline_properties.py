@@ -1,12 +1,99 @@
 """Properties of the engine itself."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
 from waltap.base.property import CommaList, Properties, Shares, declare
-from waltap.config.wal_budget import PATTERN, SIZE
 
-__all__ = ["EngineProperties"]
+__all__ = [
+    "PATTERN",
+    "SIZE",
+    "EngineProperties",
+    "OutletProperties",
+    "budget_bytes",
+    "octets",
+]
+
+
+# Parse the WAL budget of a profile. Sans-IO.
+
+SIZE = r"^\s*(\d+(\.\d+)?)\s*(B|[kKMGTP]i?B)\s*$"
+"""A size with PostgreSQL's units: 1 GB is 1024 MB."""
+
+PATTERN = r"^\s*(\d+(\.\d+)?)\s*(B|[kKMGTP]i?B|%)\s*$"
+"""A size, or a share of the disk."""
+
+UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+def octets(text: str) -> int:
+    """Return the bytes of a size such as ``10GB``. Raises: ValueError."""
+    found = re.fullmatch(SIZE, text)
+    if found is None:
+        raise ValueError(f"{text!r} is no size")
+    unit = found[3].removesuffix("B").removesuffix("i").upper()
+    return int(float(found[1]) * 1024 ** UNITS[unit])
+
+
+def budget_bytes(text: str | None, disk_bytes: int | None) -> int | None:
+    """Return a budget in bytes, None without a usable one.
+
+    ``disk_bytes`` is the size of the disk that holds the WAL, None if it is unknown. A share of an
+    unknown disk is no usable budget. Raises: ValueError.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(PATTERN, text)
+    if found is None:
+        raise ValueError(f"{text!r} is no budget")
+    if found[3] != "%":
+        return octets(text)
+    return None if disk_bytes is None else int(disk_bytes * float(found[1]) / 100)
+
+
+# Properties of each of several sinks, beside the sink's own.
+
+
+class OutletProperties(Properties):
+    """What a pipeline of several sinks says of each, beside the sink's own properties."""
+
+    name: str | None = declare(
+        "name",
+        default=None,
+        pattern="[A-Za-z0-9][A-Za-z0-9_-]{0,62}",
+        summary="Name of the sink among the pipeline's, and of its state folder; by default its "
+        "type.",
+    )
+    on_failure: Literal["stop", "pause"] = declare(
+        "on.failure",
+        default="stop",
+        summary="If this sink fails during streaming: stop the pipeline, or pause this sink and "
+        "continue with the others. A paused sink is retried and gets everything it "
+        "missed, since the server keeps the WAL. During a snapshot a failure always "
+        "stops the pipeline.",
+    )
+    errors_tolerance: Literal["none", "all", "dead_letter"] | None = declare(
+        "errors.tolerance",
+        default=None,
+        summary="The same for records that this sink refuses; by default the pipeline's "
+        "errors.tolerance.",
+    )
+    retry_ms: int = declare(
+        "pause.retry.ms",
+        default=30_000,
+        ge=100,
+        summary="How long a paused sink rests before it is tried again.",
+        unit="ms",
+    )
+    pause_bytes: int = declare(
+        "pause.max.bytes",
+        default=4 * 1024**3,
+        ge=0,
+        summary="Most WAL that the server may keep for this sink while it is paused; beyond it "
+        "the pipeline stops.",
+        unit="bytes",
+    )
 
 
 class EngineProperties(Properties):

@@ -1,10 +1,11 @@
-"""Define a resolved profile: a pipeline's components and properties."""
+"""Compare two resolved profiles, for a reload."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from waltap.base.property import Properties
+from waltap.base.property import Properties, PropertyDeclaration, declarations, declare
 from waltap.changes.events.cell import EventForm
 from waltap.ports.specs import (
     ColumnConverterSpec,
@@ -24,10 +25,21 @@ from waltap.ports.specs import (
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureProperties
-    from waltap.config.pipeline_properties import EngineProperties
-    from waltap.config.sink_branch_properties import OutletProperties
+    from waltap.config.pipeline_properties import EngineProperties, OutletProperties
 
-__all__ = ["Component", "ConverterUse", "OutletProfile", "Profile", "TransformUse"]
+__all__ = [
+    "Component",
+    "ConverterUse",
+    "OutletProfile",
+    "Profile",
+    "PropertyChange",
+    "SelectionProperties",
+    "TransformUse",
+    "changes",
+]
+
+
+# Define a resolved profile: a pipeline's components and properties.
 
 S = TypeVar("S", bound=Spec)
 
@@ -112,3 +124,213 @@ class Profile:
         if spec.form is None:
             return EventForm()
         return spec.form(self.connector.properties, self.decoder.spec.name)
+
+
+# The properties that choose components, before any component can say what it declares.
+
+
+class SelectionProperties(Properties):
+    """Choose the components of a pipeline, such as connector and format.
+
+    A connector may declare ``plugin.name`` or ``snapshot.mode`` itself; its default then holds.
+    """
+
+    name: str | None = declare(
+        "name",
+        default=None,
+        summary="Name of the pipeline and its state folder, and by default of slot and "
+        "publication. Default: the name of the profile's file; in a Debezium file "
+        "topic.prefix and slot.name.",
+    )
+    connector: str | None = declare(
+        "connector.class",
+        default=None,
+        summary="Connector, by name or Debezium class; a waltap profile says `type` in [source].",
+    )
+    decoder: str = declare(
+        "plugin.name",
+        default="decoderbufs",
+        profile_default="pgoutput",
+        summary="Decoder: the logical decoding output plugin on the server.",
+    )
+    snapshot_mode: str = declare(
+        "snapshot.mode",
+        common=True,
+        default="initial",
+        summary="When a start reads the tables before it streams.",
+    )
+    snapshot_mode_custom_name: str | None = declare(
+        "snapshot.mode.custom.name",
+        default=None,
+        advanced=True,
+        summary="Snapshot mode of a plugin, with snapshot.mode=custom.",
+    )
+    snapshot_query_mode: Literal["select_all", "custom"] = declare(
+        "snapshot.query.mode",
+        default="select_all",
+        advanced=True,
+        summary="What gives the SELECT of a table without snapshot.select.statement.overrides: "
+        "the snapshot mode, by default all rows (select_all), or a plugin (custom).",
+    )
+    snapshot_query_mode_custom_name: str | None = declare(
+        "snapshot.query.mode.custom.name",
+        default=None,
+        advanced=True,
+        summary="Snapshot mode of a plugin that gives the SELECTs, with snapshot.query.mode=custom.",
+    )
+    snapshot_locking_mode_custom_name: str | None = declare(
+        "snapshot.locking.mode.custom.name",
+        default=None,
+        advanced=True,
+        summary="Snapshot mode of a plugin that gives the locks, with snapshot.locking.mode=custom.",
+    )
+    topic_naming: str = declare(
+        "topic.naming.strategy",
+        default="io.debezium.schema.SchemaTopicNamingStrategy",
+        advanced=True,
+        summary="How topics are named: strategy by name or Debezium class.",
+    )
+    key_converter: str | None = declare(
+        "key.converter",
+        default=None,
+        advanced=True,
+        aliases=("format.key",),
+        summary="Format of keys, by name or Kafka Connect class, where it is another than that of values.",
+    )
+    value_converter: str | None = declare(
+        "value.converter",
+        default=None,
+        advanced=True,
+        aliases=("format.value",),
+        summary="Format of values, by name or Kafka Connect class; `type` in [format] is that of keys and "
+        "values.",
+    )
+    offset_store: str | None = declare(
+        "waltap.offset.store",
+        default=None,
+        advanced=True,
+        summary="Name of the offset store; in a waltap profile `type` in [offsets], by default "
+        "file.",
+    )
+    sanitize_pattern: str | None = declare(
+        "custom.sanitize.pattern",
+        default=None,
+        advanced=True,
+        summary="Regular expression of property names, in full, whose values are never shown, beside all "
+        "whose names look like secrets.",
+    )
+    header_converter: str | None = declare(
+        "header.converter",
+        default=None,
+        aliases=("format.header",),
+        advanced=True,
+        summary="Format of header values, by name or Kafka Connect class. Default: JSON; "
+        "simple-header for a file of Kafka Connect with the Kafka sink.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropertyChange:
+    """A property with another value."""
+
+    # The name in a profile of waltap, with a prefix outside the common namespace.
+    name: str
+    # None for a setting that is no property, such as a type.
+    declaration: PropertyDeclaration | None = None
+
+    @property
+    def reloadable(self) -> bool:
+        """Return whether a running pipeline accepts the change."""
+        return self.declaration is not None and self.declaration.reloadable
+
+
+def changes(before: Profile, after: Profile) -> list[PropertyChange]:
+    """Return the changed properties, in the order of ``after``.
+
+    Values are compared, including secrets, and not shown.
+    """
+    old, new = dict(_settings(before)), dict(_settings(after))
+    found = []
+    for name in [*new, *(name for name in old if name not in new)]:
+        value, declaration = new.get(name) or (None, old[name][1])
+        if name not in old or old[name][0] != value:
+            found.append(PropertyChange(name=name, declaration=declaration))
+    return found
+
+
+def _settings(profile: Profile) -> Iterator[tuple[str, tuple[Any, PropertyDeclaration | None]]]:
+    """Yield each property by name, with its value and declaration."""
+    yield "name", (profile.name, None)
+    yield "labels", (profile.labels, None)
+    for model in (profile.engine, profile.capture):
+        yield from _values("", model)
+    for place, component in _components(profile):
+        yield f"{place}type", (component.spec.name, None)
+        yield from _values("" if place in COMMON else place, component.properties)
+    for outlet in profile.outlets:
+        yield from _values(f"sinks.{outlet.name}.", outlet.properties)
+
+
+COMMON = {
+    "source.", "decoder.", "snapshot.", "snapshot.query.", "snapshot.lock.", "topic.naming.", "format.",
+    "offsets.",
+}  # fmt: skip
+"""Components whose properties share one namespace."""
+
+
+def _components(profile: Profile) -> Iterator[tuple[str, Component[Any]]]:
+    """Yield each component with the prefix of its properties."""
+    yield "source.", profile.connector
+    yield "decoder.", profile.decoder
+    yield "snapshot.", profile.snapshotter
+    for place, deputy in (
+        ("snapshot.query.", profile.snapshot_query),
+        ("snapshot.lock.", profile.snapshot_lock),
+        ("dead_letters.", profile.dead_letters),
+    ):
+        if deputy is not None:
+            yield place, deputy
+    yield "topic.naming.", profile.topic_naming
+    yield "format.", profile.format
+    yield "offsets.", profile.offset_store
+    if profile.outlets:
+        for outlet in profile.outlets:
+            place = f"sinks.{outlet.name}."
+            yield place, outlet.sink
+            yield f"{place}format.", outlet.format
+            yield from _transforms(place, outlet.transforms)
+    else:
+        yield "sink.", profile.sink
+    yield from _transforms("", profile.transforms)
+    for converter in profile.converters:
+        yield f"converters.{converter.label}.", converter
+    for kind, channels in (
+        ("signal", profile.signal_channels),
+        ("notification", profile.notification_channels),
+    ):
+        for channel in channels:
+            yield f"{kind}.{channel.spec.name}.", channel
+
+
+def _transforms(
+    place: str, transforms: tuple[TransformUse, ...]
+) -> Iterator[tuple[str, Component[Any]]]:
+    for number, use in enumerate(transforms, 1):
+        own = f"{place}transforms.{use.label or number}."
+        yield own, use
+        if use.predicate is not None:
+            yield f"{own}predicate.{'not.' if use.negate else ''}", use.predicate
+
+
+def _values(
+    place: str, model: Properties | None
+) -> Iterator[tuple[str, tuple[Any, PropertyDeclaration | None]]]:
+    if model is None:
+        return
+    for declaration in declarations(type(model)):
+        value = getattr(model, declaration.field)
+        if declaration.family is None:
+            yield f"{place}{declaration.name}", (value, declaration)
+        else:
+            for name, each in value.items():
+                yield f"{place}{name}", (each, declaration)

@@ -8,29 +8,38 @@ declares is a mistake, unless it is a property of Debezium's that would change n
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from waltap.base.plugin_errors import SpecMissing
 from waltap.base.property import Properties, declarations
 from waltap.changes.capture.properties import CaptureProperties
+from waltap.config.components import (
+    DEFAULT_FORMAT,
+    FAN_OUT,
+    ComponentTables,
+    FormatResolver,
+    SinkList,
+    TransformResolver,
+)
 from waltap.config.connect_worker import (
     exactly_once,
     header_format,
     sanitizing,
     take_worker_settings,
 )
-from waltap.config.debezium_names import OLD_NAMES, KnownProperty, format_instead, present
-from waltap.config.formats import DEFAULT_FORMAT, FormatResolver
+from waltap.config.debezium import OLD_NAMES, KnownProperty, format_instead, present
 from waltap.config.layers import SINK_PREFIX, GivenProperty, RawProfile
 from waltap.config.name_patterns import in_database
 from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult, as_text
 from waltap.config.pipeline_properties import EngineProperties
-from waltap.config.profile import Component, ConverterUse, OutletProfile, Profile, TransformUse
-from waltap.config.selection import SelectionProperties
-from waltap.config.sink_list import FAN_OUT, SinkList
-from waltap.config.transforms import TransformLookup, TransformResolver
+from waltap.config.profile import (
+    Component,
+    OutletProfile,
+    Profile,
+    SelectionProperties,
+)
 from waltap.errors import ConfigurationError, PluginError, PropertyProblem
 from waltap.ports.specs import (
     KIND_OF,
@@ -53,8 +62,6 @@ from waltap.ports.specs import (
 __all__ = [
     "ProfileValidation",
     "ResolvedProfile",
-    "converters",
-    "copy_of_letters",
     "deputies",
     "examine",
     "pipeline_name",
@@ -63,86 +70,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-
-# The converters of columns of a profile, in its order.
-#
-# In a Debezium file ``converters=a,b`` names them, ``a.type`` and ``a.NAME`` say what they are; a
-# profile of waltap's has ``[[converters]]`` tables.
-
-JAVA_CLASS = re.compile(r"\w+(\.\w+)*\.[A-Z][\w$]*")
-
-
-def converters(
-    find: TransformLookup,
-    component: Callable[[str, Any, Namespace], Component[Any] | None],
-    models: Callable[[type[Spec]], list[type[Properties]]],
-    raw: RawProfile,
-    findings: ValidationResult,
-) -> tuple[ConverterUse, ...]:
-    """Return those that have no problem."""
-    found = []
-    for prefix, settings in raw.converters.items():
-        native = "[[converters]] " if raw.debezium else ""
-        space = Namespace(settings, findings, prefix, native)
-        given = space.settings.pop("type", None)
-        if given is None:
-            hint = f"{native}type" if native else None
-            findings.problems.append(PropertyProblem(f"{prefix}type", "is missing", native=hint))
-            continue
-        name = str(given.value).strip()
-        before = len(findings.problems)
-        spec = find(ColumnConverterSpec, name, f"{prefix}type")
-        if spec is None:
-            if JAVA_CLASS.fullmatch(name):
-                del findings.problems[before:]
-                findings.problems.append(_java(f"{prefix}type", name))
-            space.tolerate(models(ColumnConverterSpec))
-        made = component(f"converter {prefix[:-1]}", spec, space)
-        space.leftovers(likely=spec is None)
-        if spec is not None and made is not None:
-            label = f"{prefix[:-1]} ({spec.name})" if raw.debezium else spec.name
-            found.append(ConverterUse(spec, made.properties, label))
-    return tuple(found)
-
-
-def _java(place: str, name: str) -> PropertyProblem:
-    what = "names a Java class, which waltap cannot load, and no plugin takes its place"
-    allowed = (
-        "the name of a converter that a plugin's register_converters contributes; with this class among "
-        "its aliases it is found by it: docs/plugin-authors/write-a-converter.md"
-    )
-    return PropertyProblem(place, what, value=name, allowed=allowed)
-
-
-# The sink that gets a copy of every dead letter: the table ``[dead_letters]`` of a profile.
-
-PLACE = "dead_letters."
-
-
-def copy_of_letters(
-    find: TransformLookup,
-    component: Callable[[str, Any, Namespace], Component[Any] | None],
-    models: Callable[[type[Spec]], list[type[Properties]]],
-    raw: RawProfile,
-    findings: ValidationResult,
-) -> Component[SinkSpec] | None:
-    """Return the sink that is named there, None without one, or with problems."""
-    if not raw.dead_letters:
-        return None
-    space = Namespace(dict(raw.dead_letters), findings, PLACE)
-    given = space.settings.pop("type", None)
-    if given is None:
-        findings.problems.append(
-            PropertyProblem(f"{PLACE}type", "is missing", allowed="the name of a sink")
-        )
-        return None
-    spec = find(SinkSpec, str(given.value), f"{PLACE}type")
-    if spec is None:
-        space.tolerate(models(SinkSpec))
-    found = None if spec is None else component("sink of dead letters", spec, space)
-    space.leftovers(likely=spec is None)
-    return found
 
 
 # Snapshot modes of plugins that answer in the place of the one that a profile chooses.
@@ -309,6 +236,13 @@ class _ProfileResolver:
         self._excuses: dict[str, None] = {}
         place, native = (SINK_PREFIX, "[sink] ") if raw.debezium else ("sink.", "")
         self._sink_place = raw.sink_place or place
+        self._tables = ComponentTables(
+            raw=raw,
+            findings=self._findings,
+            find=self._find,
+            make=self._component,
+            models=self._models,
+        )
         self._sink = Namespace(raw.sink, self._findings, self._sink_place, native)
         self._missing: list[tuple[type[Spec], bool]] = []
         self._chosen: dict[str, str] = {}
@@ -371,7 +305,7 @@ class _ProfileResolver:
             "topic_naming": self._naming(naming, capture),
             "offset_store": self._component("offset store", store, flat),
             "sink": self._component("sink", sink, self._sink),
-            "dead_letters": None if self._at_rest else copy_of_letters(*self._asked()),
+            "dead_letters": None if self._at_rest else self._tables.dead_letter_sink(),
         }
         signals = self._channels(
             SignalChannelSpec, engine.signal_channels if engine else (), "signal.enabled.channels"
@@ -381,7 +315,8 @@ class _ProfileResolver:
             engine.notification_channels if engine else (),
             "notification.enabled.channels",
         )
-        uses, of_columns = self._steps()
+        uses = () if self._at_rest else TransformResolver(self._tables).chosen()
+        of_columns = () if self._at_rest else self._tables.converters()
         all_known = not self._at_rest and len(uses) == len(self._raw.transforms)
         formats.refuse_others(uses, all_known=all_known)
         self._topic_of_notifications(engine, capture)
@@ -627,15 +562,6 @@ class _ProfileResolver:
         if colon:
             self._sink.settings[spec.shorthand] = GivenProperty(spec.shorthand, value, "--sink")
         return spec
-
-    def _steps(self) -> tuple[tuple[TransformUse, ...], tuple[ConverterUse, ...]]:
-        given = self._asked()
-        return (
-            ((), ()) if self._at_rest else (TransformResolver(*given).chosen(), converters(*given))
-        )
-
-    def _asked(self) -> tuple[Any, ...]:
-        return self._find, self._component, self._models, self._raw, self._findings
 
     def _outlets(self) -> list[OutletProfile | None]:
         """Return the sinks of a profile that has several; none where one is given by argument."""

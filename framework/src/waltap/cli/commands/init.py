@@ -119,8 +119,8 @@ def compose(
     """
     from waltap.changes.capture.properties import CaptureProperties
     from waltap.config.pipeline_properties import EngineProperties
+    from waltap.config.profile import SelectionProperties
     from waltap.config.resolve import pipeline_name
-    from waltap.config.selection import SelectionProperties
 
     pipeline = pipeline_name(name)
     of_sink = {sink.shorthand: sink_value} if sink_value else {}
@@ -155,7 +155,7 @@ def _section(
     only: Container[str] | None = None,
     chosen: bool = False,
 ) -> list[str]:
-    """Return the lines of a component; with ``chosen`` common settings are not commented out."""
+    """Return the lines of a component; ``chosen``: common settings are active."""
     from waltap.base.property import declarations
 
     lines: list[str] = []
@@ -188,7 +188,7 @@ def _default(declaration: "PropertyDeclaration", pipeline: str) -> object:
 
 
 def _comment(declaration: "PropertyDeclaration", *, whole: bool) -> list[str]:
-    """Return the summary or its first sentence, the unit and the allowed values as comments."""
+    """Return summary, unit and allowed values as comments."""
     import textwrap
 
     text = declaration.summary

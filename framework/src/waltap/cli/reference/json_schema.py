@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.cli.reference.properties import components
-from waltap.config.sink_branch_properties import OutletProperties
+from waltap.config.pipeline_properties import OutletProperties
 
 if TYPE_CHECKING:
     from waltap.plugins.host import Host

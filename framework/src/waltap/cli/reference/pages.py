@@ -1,13 +1,504 @@
 """List the reference pages."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from waltap.base.property import declarations
+from waltap.base.text import GENERATED, table
+from waltap.changes.decode.decoder import DecoderCapabilities
+from waltap.cli.reference.properties import components
+from waltap.config.debezium import OLD_NAMES, debezium_names
+from waltap.errors import RetryVerdict, WaltapError
+from waltap.plugins import hookspecs
+from waltap.plugins.host import PluginHealth
+from waltap.ports.specs import KINDS, DecoderSpec, SpecKind
+from waltap.services.monitor.metrics import METRICS, OBSERVED
 
 if TYPE_CHECKING:
     from waltap.plugins.host import Host
 
-__all__ = ["ReferencePage", "pages"]
+__all__ = [
+    "SNAPSHOT",
+    "STREAMING",
+    "ReferencePage",
+    "commands_page",
+    "debezium_page",
+    "decoders_page",
+    "error_classes",
+    "errors_page",
+    "hooks_page",
+    "metrics_page",
+    "pages",
+]
+
+
+# Generate the page of all commands from the application.
+
+
+def commands_page(host: "Host") -> str:
+    """Return the page of waltap's commands, then the plugins'."""
+    from typer.main import get_command
+
+    from waltap.cli.application import COMMANDS, application
+
+    root: Any = get_command(application)
+    context = root.make_context("waltap", ["plugins"])
+    lines = ["# Commands", "", GENERATED, "", (root.help or "").strip(), ""]
+    lines += [
+        "Exit codes: 0 done, 1 failed, 2 bad configuration or usage, 3 retriable and retries spent,",
+        "4 a run that a changed profile ended (`--exit-on-change`), 5 of `verify`: nothing differs,",
+        "but some tables are late.",
+        "Errors are short; `WALTAP_TRACEBACK=1` shows the traceback as well. `WALTAP_PLUGINS`",
+        "limits which plugins load, `WALTAP_LOG_LEVEL` and `WALTAP_LOG` (json, text) what is logged.",
+        "",
+    ]
+    for name in COMMANDS:
+        lines += _command(f"waltap {name}", root.get_command(context, name))
+    # A plugin may register a command that the application has too; it is listed once, above.
+    for name in sorted(set(host.commands) - set(COMMANDS)):
+        lines += _command(f"waltap {name}", root.plugin_command(name))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _command(name: str, command: Any) -> list[str]:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
+    usage = " ".join([name, *(_argument(p) for p in arguments)])
+    children = getattr(command, "commands", {})
+    # A group has no action of its own: the user names one of its commands.
+    if children:
+        usage += " COMMAND"
+    lines = [f"## `{usage}`", "", _text(command.help), ""]
+    if arguments or options:
+        rows = [(f"`{_argument(p)}`", _text(getattr(p, "help", ""))) for p in arguments]
+        rows += [(f"`{_option(p)}`", _text(p.help)) for p in options]
+        lines += [*table(("argument", "meaning"), rows), ""]
+    if getattr(command, "epilog_of", None) is not None:
+        lines += [_text(command.epilog_of()), ""]
+    for child, nested in children.items():
+        lines += _command(f"{name} {child}", nested)
+    return lines
+
+
+def _argument(parameter: Any) -> str:
+    metavar = str(parameter.metavar or parameter.name.upper())
+    # Some metavars are declared with brackets already.
+    return metavar if parameter.required else f"[{metavar.strip('[]')}]"
+
+
+def _option(parameter: Any) -> str:
+    names = ", ".join(parameter.opts)
+    return names if parameter.is_flag else f"{names} {parameter.metavar or 'TEXT'}"
+
+
+def _text(text: str | None) -> str:
+    # Line breaks of a help text depend on the width of the code, not of the page.
+    paragraphs = (text or "").strip().split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+# Generate the page of decoders: capabilities, options and remarks.
+
+# Capability → its meaning to a user.
+MEANINGS = {
+    "old_key": "The old key comes with an update of the key and with a delete.",
+    "old_row": "Under REPLICA IDENTITY FULL the whole old row comes with updates and deletes.",
+    "truncate": "TRUNCATE is told.",
+    "logical_messages": "Messages of `pg_logical_emit_message` are told.",
+    "origin": "A transaction that was replicated into the database names its origin.",
+    "streaming": "A large transaction can be received while it is in progress.",
+    "two_phase": "A prepared transaction can be received when it is prepared.",
+    "unchanged": "A TOAST value that an update did not touch is told apart from NULL.",
+    "special_numbers": "NaN and infinities are told apart from NULL.",
+    "relations": "A change of a table's columns is announced in the stream.",
+    "filters": "The server applies publications: their tables, operations, row filters, columns.",
+    "commit_timestamps": "The time of commit comes with each transaction.",
+}
+
+
+def decoders_page(host: "Host") -> str:
+    """Return the page."""
+    specs = list(host.decoders.values())
+    lines = ["# Decoders", "", GENERATED, ""]
+    lines += [
+        "A decoder reads what one logical decoding output plugin of the server sends; `plugin.name`",
+        "chooses it. Whatever the decoder, the same statements give the same events, but for what",
+        "this page says. Tests hold it to that: one scenario runs through all decoders at once on a",
+        "real server, and their records are compared, one by one.",
+        "",
+    ]
+    heads = ("", *(f"`{spec.name}`" for spec in specs))
+    rows = [("output plugin", *(f"`{spec.output_plugin}`" for spec in specs))]
+    rows += [(f"`{name}`", *(_mark(spec, name) for spec in specs)) for name in _capabilities()]
+    lines += ["## What each can carry", "", *table(heads, rows), ""]
+    meanings = [(f"`{name}`", MEANINGS[name]) for name in _capabilities()]
+    lines += [*table(("capability", "meaning"), meanings), ""]
+    for spec in specs:
+        lines += [*_section(spec), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _capabilities() -> list[str]:
+    return [field.name for field in fields(DecoderCapabilities)]
+
+
+def _mark(spec: DecoderSpec, capability: str) -> str:
+    return "yes" if getattr(spec.capabilities, capability) else "no"
+
+
+def _section(spec: DecoderSpec) -> list[str]:
+    lines = [f"## `{spec.name}`", "", spec.summary]
+    if spec.aliases:
+        lines += ["", f"Also named {', '.join(f'`{alias}`' for alias in spec.aliases)}."]
+    if spec.forced_options:
+        given = ", ".join(
+            f"`{name}={_option_text(value)}`" for name, value in spec.forced_options.items()
+        )
+        lines += ["", f"It is {given}."]
+    if spec.remarks:
+        lines += ["", *(f"- {remark}" for remark in spec.remarks)]
+    return lines
+
+
+def _option_text(value: object) -> str:
+    # Properties write booleans in lower case.
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# Generate the page of all errors: codes, causes, retries, remedies.
+
+# First digit of a code → heading of its errors.
+FAMILIES = {
+    "1": "Configuration and plugins",
+    "2": "Source",
+    "3": "Decode",
+    "4": "Snapshot",
+    "5": "Sink",
+    "6": "Offsets",
+    "9": "Bugs",
+}
+RETRIES = {
+    RetryVerdict.NEVER: "no",
+    RetryVerdict.RECONNECT: "yes, after a reconnect",
+    RetryVerdict.SAME_BATCH: "yes, with the same batch",
+}
+
+
+def error_classes(host: "Host") -> list[type[WaltapError]]:
+    """Return the error classes of the framework and installed plugins.
+
+    They are sorted by code.
+    """
+    # A plugin may be installed, and yet be kept out by WALTAP_PLUGINS.
+    loaded = [plugin for plugin in host.plugins() if plugin.health is not PluginHealth.NOT_LOADED]
+    packages = {"waltap", *(plugin.module.partition(".")[0] for plugin in loaded)}
+    # Classes are known once their modules are imported, so all modules are imported.
+    for package in sorted(packages):
+        for module in _modules(package):
+            try:
+                importlib.import_module(module)
+            except ImportError:
+                # The module needs an optional library that is not installed.
+                continue
+    # Tests and other programs may define subclasses, too; they do not belong on the page.
+    found = {c for c in _subclasses(WaltapError) if c.__module__.partition(".")[0] in packages}
+    return sorted(found, key=lambda c: (c.code, c.__name__))
+
+
+def errors_page(host: "Host") -> str:
+    """Return the page."""
+    lines = ["# Errors", "", GENERATED, ""]
+    lines += [
+        "Every error has a stable code, says whether waltap tries again by itself, and names the",
+        "command, property or SQL that fixes it. `{…}` stands for what the message fills in. Exit",
+        "codes: 1 failed, 2 bad configuration or plugin, 3 retriable and retries spent.",
+        "",
+    ]
+    family = ""
+    for error in error_classes(host):
+        if error.code[3] != family:
+            family = error.code[3]
+            lines += [f"## {FAMILIES.get(family, family)}", ""]
+        lines += [f"### {error.code}", ""]  # other pages link to the code
+        about = _flat(inspect.cleandoc(error.__doc__ or "").split("\n\n")[0])
+        lines += [f"`{error.__name__}`: {about}", ""]
+        lines += [f"- tried again: {RETRIES[error.retry]}", f"- remedy: {_flat(error.remedy)}", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())
+
+
+def _modules(package: str) -> Iterator[str]:
+    root = importlib.import_module(package)
+    yield package
+    for module in pkgutil.walk_packages(getattr(root, "__path__", ()), f"{package}."):
+        # An import of ``__main__`` would run a command, and pytest may be missing.
+        if not module.name.endswith(("__main__", "pytest_plugin")):
+            yield module.name
+
+
+def _subclasses(error: type[WaltapError]) -> Iterator[type[WaltapError]]:
+    yield error
+    for child in error.__subclasses__():
+        yield from _subclasses(child)
+
+
+# Generate the page of hooks for plugin authors.
+
+# Prefix of a hook's name → heading of its phase.
+PHASES = (
+    ("register_", "Register: once, at start-up"),
+    ("choose_", "Choose: rarely; the first answer that is not None wins"),
+    ("on_", "Observe: per batch or change of state, never per row"),
+)
+
+
+def hooks_page() -> str:
+    """Return the page."""
+    lines = ["# Hooks", "", GENERATED, ""]
+    lines += [_paragraphs(inspect.cleandoc(hookspecs.__doc__ or "")), ""]
+    lines += [
+        "A plugin is a module, named by an entry point of group `waltap`, with functions marked",
+        "`@hookimpl` (`from waltap.plugins.hookspecs import hookimpl`). Keep heavy imports inside the",
+        "factories: the module is imported by every `waltap` command.",
+        "",
+    ]
+    for prefix, heading in PHASES:
+        lines += [f"## {heading}", ""]
+        for name, hook in _hooks(prefix):
+            lines += [f"### `{name}{_signature(hook)}`", ""]
+            lines += [_paragraphs(inspect.getdoc(hook) or ""), ""]
+            kind = next((kind for kind in KINDS if kind.hook == name), None)
+            if kind is not None:
+                lines += [*_spec(kind), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _hooks(prefix: str) -> list[tuple[str, Callable[..., Any]]]:
+    """Return the hooks of one phase in the order of the source."""
+    return [(n, h) for n, h in vars(hookspecs).items() if n.startswith(prefix) and callable(h)]
+
+
+def _signature(hook: Callable[..., Any]) -> str:
+    signature = inspect.signature(hook)
+    arguments = ", ".join(f"{p.name}: {_type(p.annotation)}" for p in signature.parameters.values())
+    answer = _type(signature.return_annotation)
+    return f"({arguments}) -> {answer}"
+
+
+def _type(annotation: object) -> str:
+    """Return a type without the names of its modules."""
+    if annotation is None:
+        return "None"
+    # ``list[int]`` counts as a type, but its name lacks the arguments.
+    plain = isinstance(annotation, type) and not get_args(annotation)
+    text = annotation.__name__ if plain else str(annotation)  # type: ignore[attr-defined]
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", text.strip("'\"")).replace("'", "")
+
+
+def _spec(kind: SpecKind) -> list[str]:
+    """Return the fields of the spec that a hook collects."""
+    assert is_dataclass(kind.spec)
+    rows = []
+    for entry in fields(kind.spec):
+        if entry.default is not MISSING:
+            default = f"`{entry.default!r}`"
+        else:
+            default = "required" if entry.default_factory is MISSING else "empty"
+        rows.append((f"`{entry.name}`", f"`{_type(entry.type)}`", default))
+    first = (inspect.getdoc(kind.spec) or "").split("\n\n")
+    heading = f"`{kind.spec.__name__}`: {_paragraphs(chr(10).join(first))}"
+    return [heading, "", *table(("field", "type", "default"), rows)]
+
+
+def _paragraphs(text: str) -> str:
+    """Return a docstring's paragraphs as Markdown."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("``", "`")
+
+
+# Generate the page of metrics and of Debezium's MBeans.
+
+# Map Debezium's MBean attributes to metrics of waltap.
+#
+# The attributes are those of Debezium 3.6 for PostgreSQL.
+
+_NOTIFIED: Final = "notifications of snapshots: the values are keys of rows, which no metric has"
+
+# attributes of both contexts
+_EVENTS: Final[Mapping[str, str]] = {
+    "LastEvent": "`last_event` of `/api/status`: operation, table, transaction, LSN",
+    "MilliSecondsSinceLastEvent": "`time() - waltap_last_event_time_seconds`",
+    "TotalNumberOfEventsSeen": "`waltap_events_total`, and `waltap_filtered_events_total`",
+    "TotalNumberOfCreateEventsSeen": '`sum(waltap_table_events_total{op="c"})`',
+    "TotalNumberOfUpdateEventsSeen": '`sum(waltap_table_events_total{op="u"})`',
+    "TotalNumberOfDeleteEventsSeen": '`sum(waltap_table_events_total{op="d"})`',
+    "NumberOfEventsFiltered": "`waltap_filtered_events_total`",
+    "NumberOfErroneousEvents": "`waltap_events_left_out_total`; failures: `waltap_failures_total`",
+    "QueueTotalCapacity": "`waltap_queue_capacity_events`",
+    "QueueRemainingCapacity": "`waltap_queue_capacity_events - waltap_queued_events`",
+    "MaxQueueSizeInBytes": "`waltap_held_memory_limit_bytes`",
+    "CurrentQueueSizeInBytes": "`waltap_held_bytes - waltap_spilled_bytes`",
+    "CapturedTables": "`waltap_captured_tables`, and their names in `/api/status`",
+}
+
+SNAPSHOT: Final[Mapping[str, str]] = {
+    **_EVENTS,
+    "TotalTableCount": "`waltap_snapshot_tables`",
+    "RemainingTableCount": "`waltap_snapshot_tables_remaining`",
+    "SnapshotRunning": '`waltap_snapshot_state{state="running"}`',
+    "SnapshotPaused": '`waltap_snapshot_state{state="paused"}`',
+    "SnapshotCompleted": '`waltap_snapshot_state{state="completed"}`',
+    "SnapshotAborted": '`waltap_snapshot_state{state="aborted"}`',
+    "SnapshotSkipped": '`waltap_snapshot_state{state="skipped"}`',
+    "SnapshotDurationInSeconds": "`waltap_snapshot_duration_seconds`",
+    "SnapshotPausedDurationInSeconds": "`waltap_snapshot_paused_seconds`",
+    "RowsScanned": "`waltap_snapshot_table_rows`",
+    "ChunkId": _NOTIFIED,
+    "ChunkFrom": _NOTIFIED,
+    "ChunkTo": _NOTIFIED,
+    "TableFrom": _NOTIFIED,
+    "TableTo": _NOTIFIED,
+    "TableChunkCounts": "`waltap_snapshot_table_rows_estimate`: progress is told in rows",
+    "TableChunksCompletedCounts": "`waltap_snapshot_table_rows`: progress is told in rows",
+}
+"""Attribute of ``type=connector-metrics,context=snapshot`` → its counterpart here."""
+
+STREAMING: Final[Mapping[str, str]] = {
+    **_EVENTS,
+    "Connected": "`waltap_connected`",
+    "SourceEventPosition": "`waltap_lsn`",
+    "MilliSecondsBehindSource": "`1000 * waltap_lag_seconds`",
+    "MilliSecondsBehindSourceMinValue": "`1000 * waltap_lag_min_seconds`",
+    "MilliSecondsBehindSourceMaxValue": "`1000 * waltap_lag_max_seconds`",
+    "MilliSecondsBehindSourceAverageValue": "`1000 * waltap_event_lag_seconds_sum / "
+    "waltap_event_lag_seconds_count`",
+    "MilliSecondsBehindSourceP50": "`1000 * histogram_quantile(0.5, "
+    "rate(waltap_event_lag_seconds_bucket[5m]))`",
+    "MilliSecondsBehindSourceP95": "`1000 * histogram_quantile(0.95, "
+    "rate(waltap_event_lag_seconds_bucket[5m]))`",
+    "MilliSecondsBehindSourceP99": "`1000 * histogram_quantile(0.99, "
+    "rate(waltap_event_lag_seconds_bucket[5m]))`",
+    "NumberOfCommittedTransactions": "`waltap_transactions_total`",
+    "LastTransactionId": "`waltap_last_transaction_id`",
+    "NumberOfUnchangedEventsSkipped": "not counted apart; left out before anything counts them",
+    "NumberOfCreateEventsSeen": '`waltap_table_events_total{op="c"}`',
+    "NumberOfUpdateEventsSeen": '`waltap_table_events_total{op="u"}`',
+    "NumberOfDeleteEventsSeen": '`waltap_table_events_total{op="d"}`',
+    "NumberOfTruncateEventsSeen": '`waltap_table_events_total{op="t"}`',
+}
+"""Attribute of ``type=connector-metrics,context=streaming`` → its counterpart here."""
+
+
+METRICS_INTRODUCTION = """\
+What `/metrics` of `waltap run FILE --http HOST:PORT` gives, in Prometheus' text form. Every metric has the
+label `pipeline`. Counters begin at 0 with each run. [Dashboard and alert rules](../howto/monitoring.md)
+use them."""
+
+OF_DEBEZIUM = """\
+Each attribute of the MBeans of Debezium 3.6's connector for PostgreSQL, as its JMX exporter gives them,
+and what tells the same here. Labels `pipeline` and others narrow the expressions."""
+
+
+def metrics_page() -> str:
+    """Return the page."""
+    rows = (
+        (f"`{each.shown}`", each.kind, ", ".join(each.labels), each.summary)
+        for each in (*METRICS, *OBSERVED)
+    )
+    lines = ["# Metrics", "", GENERATED, "", METRICS_INTRODUCTION, ""]
+    lines += table(("metric", "kind", "labels", "meaning"), rows)
+    lines += ["", "## Coming from Debezium", "", OF_DEBEZIUM]
+    for name, mapping in (("streaming", STREAMING), ("snapshot", SNAPSHOT)):
+        lines += ["", f"### `context={name}`", ""]
+        lines += table(("attribute", "here"), mapping.items())
+    return "\n".join(lines).rstrip() + "\n"
+
+
+# Generate the page about the treatment of Debezium's properties.
+
+DEBEZIUM_INTRODUCTION = """\
+A property of Debezium's PostgreSQL connector, of its embedded engine, of Debezium Server, of Kafka Connect
+or of its worker is honoured, mapped to something else, without effect, or refused. What is refused is in
+one list, before anything is made on the server. `waltap explain FILE --given` tells it of a file.
+
+A name that nobody knows is refused too, with the nearest name that there is.
+"""
+
+ACCEPTED = """\
+Accepted with Debezium's default, and with what else asks for nothing that waltap lacks; any other value is
+refused."""
+
+IGNORED = """\
+Accepted with any value: they tune or name parts that waltap does not have or need."""
+
+
+def debezium_page(host: "Host") -> str:
+    """Return the page."""
+    # A declared property is honoured, so an entry of the known names does not count for it.
+    declared = {d.name for _, _, model in components(host) for d in declarations(model)}
+    names = debezium_names()
+    others = {name: entry for name, entry in names.known.items() if name not in declared}
+    lines = ["# Debezium's properties", "", GENERATED, "", DEBEZIUM_INTRODUCTION]
+    lines += ["## Honoured", ""]
+    lines += ["All of [Properties](properties.md) whose names do not begin with `waltap.`.", ""]
+    lines += ["## Mapped", ""]
+    lines += table(
+        ("given", "becomes"),
+        (
+            (", ".join(f"`{n}`" for n in given.split(", ")), to)
+            for given, to in names.mapped.items()
+        ),
+    )
+    lines += ["", "## Refused", ""]
+    lines += [ACCEPTED, ""]
+    wanting = {n: e for n, e in others.items() if not e.ignored}
+    lines += table(
+        ("property", "accepted values", "why no other"),
+        ((f"`{name}`", _accepted(e.harmless_values), e.why) for name, e in sorted(wanting.items())),
+    )
+    lines += ["", "## Without effect", ""]
+    lines += [IGNORED, ""]
+    ignored = {n: e.why for n, e in others.items() if e.ignored}
+    for pattern, entry in names.families:
+        if entry.ignored:
+            ignored.update(dict.fromkeys(_readable(pattern.pattern), entry.why))
+    lines += table(("properties", "why"), _by_reason(ignored))
+    lines += ["", "## Old names", ""]
+    lines += ["Names of older Debezium versions; accepted, with a warning.", ""]
+    lines += table(
+        ("old", "present"), ((f"`{old}`", f"`{new}`") for old, new in sorted(OLD_NAMES.items()))
+    )
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _accepted(values: tuple[str, ...]) -> str:
+    return ", ".join(f"`{value}`" for value in values) or "none"
+
+
+def _by_reason(names: dict[str, str]) -> Iterable[tuple[str, str]]:
+    """Yield each reason's names, and the reason."""
+    for why in dict.fromkeys(names.values()):
+        yield ", ".join(f"`{name}`" for name in sorted(names) if names[name] == why), why
+
+
+def _readable(pattern: str) -> Iterator[str]:
+    """Yield the names that a family's pattern matches.
+
+    ``NAME`` stands for a free part.
+    """
+    plain = pattern.replace("\\.", ".").replace("(..+)?", ".NAME").replace("..+", ".NAME")
+    # ``a.(b|c).d`` becomes ``a.b.d`` and ``a.c.d``.
+    match = re.fullmatch(r"([^()]*)\(([^()]+)\)([^()]*)", plain)
+    before, words, behind = match.groups() if match else ("", plain, "")
+    for word in words.split("|"):
+        yield f"{before}{word}{behind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +514,6 @@ class ReferencePage:
 def pages(host: "Host") -> list[ReferencePage]:
     """Return the pages for the plugins of ``host``."""
     from waltap.changes.mapping.type_reference import types_page
-    from waltap.cli.reference.commands import commands_page
-    from waltap.cli.reference.debezium import debezium_page
-    from waltap.cli.reference.decoders import decoders_page
-    from waltap.cli.reference.errors import errors_page
-    from waltap.cli.reference.hooks import hooks_page
-    from waltap.cli.reference.metrics import metrics_page
     from waltap.cli.reference.properties import properties_page
 
     return [

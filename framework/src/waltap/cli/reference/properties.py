@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.text import GENERATED, table
 from waltap.changes.capture.properties import CaptureProperties
-from waltap.config.pipeline_properties import EngineProperties
-from waltap.config.selection import SelectionProperties
-from waltap.config.sink_branch_properties import OutletProperties
+from waltap.config.pipeline_properties import EngineProperties, OutletProperties
+from waltap.config.profile import SelectionProperties
 
 if TYPE_CHECKING:
     from waltap.plugins.host import Host

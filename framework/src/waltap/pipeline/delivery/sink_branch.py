@@ -14,8 +14,8 @@ from waltap.changes.transactions.order import TransactionCounts, TransactionOrde
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch, events_in, remaining
 from waltap.clock import Clock
+from waltap.config.pipeline_properties import OutletProperties
 from waltap.config.profile import Component
-from waltap.config.sink_branch_properties import OutletProperties
 from waltap.encoders.format.format import Format
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.errors import SinkError

@@ -20,8 +20,7 @@ import msgspec
 
 from waltap.changes.transactions.notification import Notification
 from waltap.clock import Clock, RandomSource, SystemClock, new_identifier, system_chance
-from waltap.config.changes import changes
-from waltap.config.profile import Profile
+from waltap.config.profile import Profile, changes
 from waltap.errors import (
     ConnectionLost,
     RetryVerdict,

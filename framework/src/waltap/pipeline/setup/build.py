@@ -18,8 +18,8 @@ from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.clock import Clock, SystemClock
+from waltap.config.pipeline_properties import OutletProperties
 from waltap.config.profile import Component, OutletProfile, Profile, TransformUse
-from waltap.config.sink_branch_properties import OutletProperties
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.encoders.format.record_transform import RecordTransformContext

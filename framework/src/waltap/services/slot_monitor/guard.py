@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from waltap.base.text import full_in, size
-from waltap.config.wal_budget import budget_bytes, octets
+from waltap.config.pipeline_properties import budget_bytes, octets
 from waltap.errors import SourceError, StopRequested, WaltapError
 from waltap.ports.source.slot_status import SlotStatus
 from waltap.ports.source.slot_watch import SlotWatch

@@ -1,0 +1,614 @@
+"""Choose formats, transforms, column converters and several sinks of a profile."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, TypeVar
+
+from pydantic import Field, ValidationError, create_model
+
+from waltap.base.property import Properties, declarations
+from waltap.base.text import nearest
+from waltap.config.layers import GivenProperty, RawOutlet, RawProfile
+from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult
+from waltap.config.pipeline_properties import OutletProperties
+from waltap.config.profile import (
+    Component,
+    ConverterUse,
+    OutletProfile,
+    Profile,
+    SelectionProperties,
+    TransformUse,
+)
+from waltap.encoders.format.conversion import SIDES, headed, joined
+from waltap.errors import PropertyProblem
+from waltap.ports.specs import (
+    ColumnConverterSpec,
+    FormatSpec,
+    PredicateSpec,
+    RecordTransformSpec,
+    SinkSpec,
+    Spec,
+    TransformSpec,
+)
+
+if TYPE_CHECKING:
+    from waltap.encoders.format.converter import Converter, ConverterContext
+
+__all__ = [
+    "DEFAULT_FORMAT",
+    "FAN_OUT",
+    "ComponentTables",
+    "FormatResolver",
+    "SinkList",
+    "TransformResolver",
+    "sided",
+]
+
+
+# Which format writes keys, values and header values, and with which properties.
+#
+# ``[format] type`` is the format of keys and values; ``key.converter``, ``value.converter`` and
+# ``header.converter`` name that of one side. What a side's format declares stands behind the
+# side's name (``value.converter.schema.registry.url``), or, for all sides at once, by itself
+# (``schema.registry.url``).
+
+DEFAULT_FORMAT = "json"
+
+
+S = TypeVar("S", bound=Spec)
+
+
+class SpecLookup(Protocol):
+    """Find a spec by name or alias; record a problem without one."""
+
+    def __call__(self, kind: type[S], name: str, place: str) -> S | None: ...
+
+
+MakeComponent = Callable[[str, Any, Namespace], Component[Any] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentTables:
+    """Read tables of a profile that describe one component each, by their ``type``."""
+
+    raw: RawProfile
+    findings: ValidationResult
+    find: SpecLookup
+    make: MakeComponent
+    # A kind of component → the property models of all its specs.
+    models: Callable[[type[Spec]], list[type[Properties]]]
+
+    def read(
+        self,
+        kind: type[S],
+        role: str,
+        settings: Mapping[str, GivenProperty],
+        prefix: str,
+        native: str = "",
+        allowed: str | None = None,
+    ) -> "tuple[S | None, Component[S] | None, Namespace] | None":
+        """Return the spec, the component and the namespace of a table; None without a type.
+
+        ``prefix`` and ``native`` are as for `Namespace`.
+        """
+        space = Namespace(settings, self.findings, prefix, native)
+        given = space.settings.pop("type", None)
+        if given is None:
+            hint = f"{native}type" if native else None
+            problem = PropertyProblem(f"{prefix}type", "is missing", allowed=allowed, native=hint)
+            self.findings.problems.append(problem)
+            return None
+        spec = self.find(kind, str(given.value).strip(), f"{prefix}type")
+        if spec is None:
+            # One of the kind was meant, so the properties of all are known.
+            space.tolerate(self.models(kind))
+        return spec, self.make(role, spec, space), space
+
+    def converters(self) -> tuple[ConverterUse, ...]:
+        """Return the column converters without a problem.
+
+        In a Debezium file ``converters=a,b`` names them and ``a.type`` chooses; a waltap profile has
+        ``[[converters]]`` tables.
+        """
+        found = []
+        problems = self.findings.problems
+        for prefix, settings in self.raw.converters.items():
+            native = "[[converters]] " if self.raw.debezium else ""
+            before = len(problems)
+            role = f"converter {prefix[:-1]}"
+            read = self.read(ColumnConverterSpec, role, settings, prefix, native)
+            if read is None:
+                continue
+            spec, made, space = read
+            name = str(settings["type"].value).strip()
+            if spec is None and JAVA_CLASS.fullmatch(name):
+                del problems[before:]
+                problems.append(_java_class(f"{prefix}type", name))
+            space.leftovers(likely=spec is None)
+            if spec is not None and made is not None:
+                label = f"{prefix[:-1]} ({spec.name})" if self.raw.debezium else spec.name
+                found.append(ConverterUse(spec, made.properties, label))
+        return tuple(found)
+
+    def dead_letter_sink(self) -> Component[SinkSpec] | None:
+        """Return the sink of ``[dead_letters]``, None without one or with problems."""
+        settings, role = self.raw.dead_letters, "sink of dead letters"
+        if not settings:
+            return None
+        allowed = "the name of a sink"
+        read = self.read(SinkSpec, role, settings, "dead_letters.", allowed=allowed)
+        if read is None:
+            return None
+        spec, made, space = read
+        space.leftovers(likely=spec is None)
+        return made
+
+
+JAVA_CLASS = re.compile(r"\w+(\.\w+)*\.[A-Z][\w$]*")
+
+
+def _java_class(place: str, name: str) -> PropertyProblem:
+    what = "names a Java class, which waltap cannot load, and no plugin takes its place"
+    allowed = (
+        "the name of a converter that a plugin's register_converters contributes; with this class among "
+        "its aliases it is found by it: docs/plugin-authors/write-a-converter.md"
+    )
+    return PropertyProblem(place, what, value=name, allowed=allowed)
+
+
+@lru_cache(maxsize=64)
+def sided(model: type[Properties], side: str) -> type[Properties]:
+    """Return ``model`` with its names behind ``SIDE.converter.``."""
+    fields: dict[str, Any] = {}
+    for name, info in model.model_fields.items():
+        extra = dict(info.json_schema_extra) if isinstance(info.json_schema_extra, dict) else {}
+        extra["aliases"] = [f"{side}.converter.{other}" for other in extra.get("aliases", ())]  # type: ignore[union-attr]
+        default = ... if info.is_required() else info.default
+        field = Field(
+            default,
+            alias=f"{side}.converter.{info.alias}",
+            description=info.description,
+            examples=info.examples,
+            json_schema_extra=extra,
+        )
+        annotation: Any = info.annotation
+        for check in info.metadata:
+            annotation = Annotated[annotation, check]
+        fields[name] = (annotation, field)
+    made = create_model(f"{model.__name__}Of{side.capitalize()}s", __base__=Properties, **fields)
+    made.__doc__ = model.__doc__
+    return made
+
+
+class FormatResolver:
+    """Chooses the formats of one profile. ``header``: that of header values where it names none."""
+
+    def __init__(
+        self,
+        find: SpecLookup,
+        component: Callable[[str, FormatSpec, Namespace], Component[FormatSpec] | None],
+        flat: Namespace,
+        findings: ValidationResult,
+        header: str = DEFAULT_FORMAT,
+    ) -> None:
+        self._find, self._component, self._flat, self._findings = find, component, flat, findings
+        self._header = header
+        self._key: FormatSpec | None = None
+        self._value: FormatSpec | None = None
+
+    def chosen(
+        self, choice: SelectionProperties, typed: GivenProperty | None
+    ) -> Component[FormatSpec] | None:
+        """Return the format of a profile; None with problems. ``typed`` is ``[format] type``."""
+        found = self._specs(choice, typed)
+        self._key, self._value = found[SIDES.index("key")], found[SIDES.index("value")]
+        specs = tuple(spec for spec in found if spec is not None)
+        if len(specs) < len(SIDES):
+            for side, spec in zip(SIDES, found, strict=True):
+                if spec is not None and spec.converter is not None:
+                    self._side(side, spec)  # what is wrong there belongs into the same report
+            return None
+        key, value, header = specs
+        if key is value and (value.converter is None or header is value) and _whole(value):
+            return self._component("format", value, self._flat)
+        for side, spec in zip(SIDES, specs, strict=True):
+            if spec.converter is None:
+                what = f"the format {spec.name} writes whole records: all sides have it, or none"
+                self._findings.problems.append(
+                    PropertyProblem(f"{side}.converter", what, value=spec.name)
+                )
+                return None
+        if key is value and _whole(value):
+            return self._headed(value, header)
+        parts = [self._side(*each) for each in zip(SIDES, specs, strict=True)]
+        if any(part is None for part in parts):
+            return None
+        return _joined(*(part for part in parts if part is not None))
+
+    def refuse_others(self, uses: Sequence[TransformUse], *, all_known: bool) -> None:
+        """Note what the formats of keys and values do not write of all that the transforms give them.
+        ``all_known``: ``uses`` are all transforms that the profile names."""
+        if all_known and not any(isinstance(use.spec, RecordTransformSpec) for use in uses):
+            self._refuse_structs()
+        if self._value is None or not self._value.events_only:
+            return
+        for use in uses:
+            spec = use.spec
+            if isinstance(spec, RecordTransformSpec) and spec.ends_events and use.predicate is None:
+                what = (
+                    f"the format {self._value.name} writes change events, and this makes others of them: "
+                    "leave it out, or use another value.converter"
+                )
+                self._findings.problems.append(
+                    PropertyProblem(f"transform {use.label}", what, value=spec.name)
+                )
+
+    def _refuse_structs(self) -> None:
+        """Note the formats that write no events as they are. A table without a key has null keys, which
+        every format writes."""
+        for side, spec in (("value", self._value), ("key", self._key)):
+            if spec is None or not spec.scalar:
+                continue
+            what = (
+                f"the format {spec.name} writes no structs, and {side}s of change events are some: a "
+                f"transform such as ExtractField${side.capitalize()} takes one field out of them"
+            )
+            if side == "value":
+                problem = PropertyProblem("value.converter", what, value=spec.name)
+                self._findings.problems.append(problem)
+            else:
+                self._findings.warnings.append(f"key.converter: {what}")
+
+    def _specs(
+        self, choice: SelectionProperties, typed: GivenProperty | None
+    ) -> list[FormatSpec | None]:
+        """Return the format of each side, None for one that there is not."""
+        default = str(typed.value) if typed else None
+        places = [("format.type", default or DEFAULT_FORMAT)] * 2
+        if choice.value_converter is not None:
+            places[1] = "value.converter", choice.value_converter
+            if default is None:
+                places[0] = places[1]
+        if choice.key_converter is not None:
+            places[0] = "key.converter", choice.key_converter
+        places.append(("header.converter", choice.header_converter or self._header))
+        found: dict[str, FormatSpec | None] = {}
+        for place, name in dict.fromkeys(places[1::-1] + places[2:]):
+            if found.get(name) is None:  # also where it was missed for another side: each is named
+                found[name] = self._find(FormatSpec, name.strip(), place)
+        return [found[name] for _, name in places]
+
+    def _headed(self, spec: FormatSpec, header: FormatSpec) -> Component[FormatSpec] | None:
+        """Return a format that writes keys and values itself, with header values of another."""
+        form = self._component("format", spec, self._flat)
+        side = self._side("header", header)
+        if form is None or side is None:
+            return None
+        return replace(form, spec=replace(spec, factory=headed(spec.factory, partial(_made, side))))
+
+    def _side(self, side: str, spec: FormatSpec) -> Component[FormatSpec] | None:
+        model = spec.converter_properties or spec.properties
+        settings = self._flat.settings
+        if model is None:
+            unread = f"{side}.converter.schemas.enable"  # Connect gives it to any converter
+            if unread in settings:
+                self._flat.claim(unread)
+            return Component(spec)
+        for declaration in declarations(model):
+            own = f"{side}.converter.{declaration.name}"
+            shared = settings.get(declaration.name)
+            if shared is not None:
+                self._flat.claim(declaration.name)
+                settings.setdefault(own, GivenProperty(own, shared.value, shared.origin))
+        filled = self._flat.model(f"{side} format {spec.name}", sided(model, side))
+        if filled is None:
+            return None
+        values = {d.name: getattr(filled, d.field) for d in declarations(model)}
+        try:
+            return Component(spec, model.model_validate(values))
+        except ValidationError as cause:  # of several properties together
+            for error in cause.errors():
+                what = str(error["msg"]).removeprefix("Value error, ")
+                place = f"{side}.converter"
+                self._findings.problems.append(PropertyProblem(place, what, value=spec.name))
+            return None
+
+
+def _whole(value: FormatSpec) -> bool:
+    """Tell whether records with this format for keys and values are written by its own factory."""
+    return value.converter is None or value.converter_properties is not None
+
+
+def _joined(
+    key: Component[FormatSpec], value: Component[FormatSpec], header: Component[FormatSpec]
+) -> Component[FormatSpec]:
+    """Return the format of records whose sides are written by converters."""
+    parts = (key, value, header)
+    factory = joined(*(partial(_made, part) for part in parts))
+    name = value.spec.name
+    if key.spec is not value.spec:
+        name = f"{key.spec.name} and {name}"
+    return Component(
+        FormatSpec(
+            name=name,
+            summary=value.spec.summary,
+            factory=factory,
+            takes_events=True,
+            takes_record_transforms=True,
+        )
+    )
+
+
+def _made(part: Component[FormatSpec], context: "ConverterContext") -> "Converter":
+    assert part.spec.converter is not None
+    return part.spec.converter(part.properties, context)
+
+
+# The transforms of a profile, in its order, and the predicates that say which records they
+# concern.
+#
+# In a Debezium file ``transforms=a,b`` names them, ``transforms.a.type`` and
+# ``transforms.a.NAME`` say what they are; ``predicates=p`` and ``predicates.p.*`` do so for
+# predicates, and ``transforms.a.predicate=p`` joins the two. A profile of waltap's has tables:
+# ``[[transforms]]`` and ``[predicates.p]``.
+
+
+BOOLEANS = {"true": True, "false": False}
+
+
+class TransformResolver:
+    """Chooses the transforms of one profile."""
+
+    def __init__(self, tables: ComponentTables) -> None:
+        self._tables, self._raw, self._findings = tables, tables.raw, tables.findings
+        self._predicates: dict[str, Component[PredicateSpec] | None] = {}
+
+    def chosen(self) -> tuple[TransformUse, ...]:
+        """Return the transforms that have no problem."""
+        self._predicates = {
+            label: self._predicate(label, settings)
+            for label, settings in self._raw.predicates.items()
+        }
+        found = [
+            self._transform(number, settings)
+            for number, settings in enumerate(self._raw.transforms, 1)
+        ]
+        self._order(found)
+        return tuple(use for use in found if use is not None)
+
+    def _predicate(
+        self, label: str, settings: Mapping[str, GivenProperty]
+    ) -> Component[PredicateSpec] | None:
+        prefix = f"{self._raw.written}predicates.{label}."
+        native = f"[predicates.{label}] " if self._raw.debezium else ""
+        made = self._one(PredicateSpec, f"predicate {label}", settings, prefix, native)
+        return made if made is None else made[0]
+
+    def _transform(self, number: int, settings: Mapping[str, GivenProperty]) -> TransformUse | None:
+        prefix = self._raw.transform_names[number - 1]
+        native = "[[transforms]] " if self._raw.debezium else ""
+        made = self._one(TransformSpec, f"transform {number}", settings, prefix, native)
+        if made is None:
+            return None
+        component, space = made
+        predicate, negate, sound = self._condition(component.spec, space, prefix)
+        space.leftovers(
+            tolerant=isinstance(component.spec, RecordTransformSpec) and self._tolerant(component)
+        )
+        if not sound:
+            return None
+        alias = prefix.removeprefix(f"{self._raw.written}transforms.").removesuffix(".")
+        label = f"{alias} ({component.spec.name})" if self._raw.debezium else component.spec.name
+        return TransformUse(component.spec, component.properties, label, predicate, negate)
+
+    def _one(
+        self,
+        kind: type[S],
+        role: str,
+        settings: Mapping[str, GivenProperty],
+        prefix: str,
+        native: str,
+    ) -> tuple[Component[S], Namespace] | None:
+        """Return the component that a table describes, and what of the table is left."""
+        read = self._tables.read(kind, role, settings, prefix, native)
+        if read is None:
+            return None
+        spec, component, space = read
+        if spec is None:
+            for shared in ("predicate", "negate"):
+                space.claim(shared)
+        if spec is None or kind is PredicateSpec:
+            space.leftovers(likely=spec is None, tolerant=self._tolerant(component))
+        return None if component is None else (component, space)
+
+    def _tolerant(self, component: Component[S] | None) -> bool:
+        """Tell whether names that a component does not have are left aside, as Kafka Connect does: not
+        where it lacks a property, which one of them may be meant to be."""
+        if component is None or not self._raw.debezium:
+            return False
+        return component.spec.properties is None or component.properties is not None
+
+    def _condition(
+        self, spec: TransformSpec, space: Namespace, prefix: str
+    ) -> tuple[Component[PredicateSpec] | None, bool, bool]:
+        """Return ``predicate`` and ``negate`` of a transform, and whether they can be."""
+        own = declarations(spec.properties) if spec.properties is not None else []
+        taken = {name for declaration in own for name in (*declaration.names, *declaration.refused)}
+        given = {
+            name: space.settings[name]
+            for name in ("predicate", "negate")
+            if name in space.settings and name not in taken
+        }
+        for name in given:
+            space.claim(name)
+        before = len(self._findings.problems)
+        if given and not isinstance(spec, RecordTransformSpec):
+            for setting in given.values():
+                what = f"predicates look at records, and {spec.name} works on changes, before that"
+                space.complain(setting, what)
+            return None, False, False
+        negate = self._truth(given["negate"], space) if "negate" in given else False
+        if "predicate" not in given:
+            if "negate" in given:
+                space.complain(given["negate"], f"needs {prefix}predicate, which it turns round")
+            return None, False, len(self._findings.problems) == before
+        label = str(given["predicate"].value).strip()
+        if label not in self._predicates:
+            known = sorted(self._predicates)
+            allowed = ", ".join(known) if known else None
+            if self._raw.debezium and allowed is None:
+                allowed = f"a name that predicates lists: predicates={label or 'NAME'}"
+            elif allowed is None:
+                allowed = f"a table of its own: [predicates.{label or 'NAME'}]"
+            space.complain(
+                given["predicate"],
+                "no predicate has this name",
+                allowed=allowed,
+                guess=nearest(label, known),
+            )
+        found = self._predicates.get(label)
+        return found, negate, len(self._findings.problems) == before
+
+    def _truth(self, setting: GivenProperty, space: Namespace) -> bool:
+        text = str(setting.value).strip().lower()
+        if text not in BOOLEANS:
+            space.complain(setting, "is no truth value", allowed="true or false")
+        return BOOLEANS.get(text, False)
+
+    def _order(self, found: list[TransformUse | None]) -> None:
+        """Refuse what the profile puts after a transform of records and must run before it."""
+        of_records: str | None = None
+        for number, use in enumerate(found):
+            if use is None:
+                continue
+            if isinstance(use.spec, RecordTransformSpec):
+                of_records = of_records or use.label
+            elif of_records is not None:
+                prefix = self._raw.transform_names[number]
+                what = (
+                    f"{use.spec.name} works on changes, before there are records, and stands after "
+                    f"{of_records}, which works on records"
+                )
+                allowed = "an order with transforms of changes first"
+                self._findings.problems.append(
+                    PropertyProblem(f"{prefix}type", what, allowed=allowed)
+                )
+
+
+def _not_by_factory(_properties: object, _context: object) -> NoReturn:
+    raise AssertionError("the engine puts the sinks of a profile together by itself")
+
+
+FAN_OUT = SinkSpec(name="sinks", summary="Several sinks of one pipeline.", factory=_not_by_factory)
+"""Stands in `Profile.sink` for all of a profile's outlets."""
+
+
+class SurveyedSink(Protocol):
+    """What a survey of one outlet's profile tells."""
+
+    @property
+    def explained(self) -> tuple[ExplainedProperty, ...]: ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
+
+    @property
+    def problems(self) -> tuple[PropertyProblem, ...]: ...
+
+
+class SinkList:
+    """The ``[[sinks]]`` of ``raw``, whose settings and types are those of the whole profile. ``survey``
+    resolves a profile of one sink."""
+
+    def __init__(
+        self,
+        raw: RawProfile,
+        findings: ValidationResult,
+        survey: Callable[[RawProfile], tuple[SurveyedSink, Profile | None]],
+    ) -> None:
+        self._raw, self._findings, self._survey = raw, findings, survey
+
+    def profiles(self, *, alone: bool) -> list[OutletProfile | None]:
+        """Return each; None for one with problems. ``alone``: there is no [sink] beside them."""
+        found = [self._one(given) for given in self._raw.outlets]
+        if found and not alone:
+            what = "stands beside [[sinks]]: which of them are meant?"
+            self._complain("sink", what, "[sink] or [[sinks]]")
+        names = [outlet.name for outlet in found if outlet is not None]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self._complain(
+                "sinks", f"two of them are called {name}", "name = NAME, another for each"
+            )
+        places = [place for outlet in found if outlet is not None for place in _paths(outlet)]
+        for place in sorted({place for place in places if places.count(place) > 1}):
+            self._complain("sinks", f"two of them write to {place}", "another path for each")
+        return found
+
+    def _complain(self, place: str, what: str, allowed: str) -> None:
+        self._findings.problems.append(PropertyProblem(place, what, allowed=allowed))
+
+    def _one(self, given: RawOutlet) -> OutletProfile | None:
+        properties = Namespace(given.sink, self._findings, given.place).model(
+            f"sink {given.place}", OutletProperties
+        )
+        own = {name for each in declarations(OutletProperties) for name in each.names}
+        sink = {name: setting for name, setting in given.sink.items() if name not in own}
+        form = dict(given.format)
+        types = {name: kind for name, kind in self._raw.types.items() if name != "sink"}
+        for section, settings in (("sink", sink), ("format", form)):
+            kind = settings.pop("type", None)
+            if kind is not None:
+                types[section] = kind
+        survey, profile = self._survey(self._only(given, sink, form, types))
+        self._findings.problems += survey.problems
+        self._findings.warnings += survey.warnings
+        self._findings.explained += [
+            each for each in survey.explained if each.name.startswith(given.place)
+        ]
+        if profile is None or properties is None:
+            return None
+        return OutletProfile(
+            name=properties.name or profile.sink.spec.name,
+            sink=profile.sink,
+            format=profile.format,
+            transforms=profile.transforms,
+            properties=properties,
+        )
+
+    def _only(
+        self,
+        given: RawOutlet,
+        sink: dict[str, GivenProperty],
+        form: dict[str, GivenProperty],
+        types: dict[str, GivenProperty],
+    ) -> RawProfile:
+        """Return the profile that has this sink alone; what it says of its format wins."""
+        raw = self._raw
+        return RawProfile(
+            origin=raw.origin,
+            folder=raw.folder,
+            debezium=raw.debezium,
+            settings={**raw.settings, **form},
+            types=types,
+            sink=sink,
+            sink_place=given.place,
+            transforms=given.transforms,
+            transform_names=given.transform_names,
+            predicates=raw.predicates,
+            written=raw.written,
+        )
+
+
+def _paths(outlet: OutletProfile) -> list[str]:
+    """Return the X of ``--sink NAME:X`` where that is a file or folder: it belongs to one sink alone."""
+    spec, properties = outlet.sink.spec, outlet.sink.properties
+    if properties is None:
+        return []
+    return [
+        str(value).rstrip("/")
+        for each in declarations(type(properties))
+        if each.path and each.name == spec.shorthand
+        if (value := getattr(properties, each.field)) not in (None, "", *each.path_words)
+    ]
