@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from waltap.encoders.format.converter import Converter, ConverterContext
+    from waltap.encoders.format.converter import Converter, ConverterContext, Side
     from waltap.encoders.format.format import Format, FormatContext
 
-__all__ = ["SIDES", "Make", "headed", "joined", "whole"]
+__all__ = ["SIDES", "Make", "headed", "joined", "side_context", "whole"]
 
 SIDES = ("key", "value", "header")
 
@@ -16,26 +16,31 @@ SIDES = ("key", "value", "header")
 Make = Callable[["ConverterContext"], "Converter"]
 
 
+def side_context(side: "Side", context: "FormatContext") -> "ConverterContext":
+    """Return the facts for the converter of a side."""
+    from waltap.encoders.format.converter import ConverterContext
+
+    return ConverterContext(
+        side=side,
+        topic_prefix=context.capture.properties.topic_prefix,
+        warn=context.warn,
+        stopping=context.stopping,
+        waits_for=context.waits_for,
+    )
+
+
 def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContext], Format]":
     """Return the factory of a format with these converters."""
 
     def make(_properties: Any, context: "FormatContext") -> "Format":
         from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
-        from waltap.encoders.format.converter import ConverterContext
 
-        prefix = context.capture.properties.topic_prefix
-        made = {}
-        for side, converter in zip(SIDES, (key, value, header), strict=True):
-            made[side] = converter(
-                ConverterContext(
-                    side=side,  # type: ignore[arg-type]
-                    topic_prefix=prefix,
-                    warn=context.warn,
-                    stopping=context.stopping,
-                    waits_for=context.waits_for,
-                )
-            )
-        return ConvertedFormat(RecordConverters(**made), context)
+        made = RecordConverters(
+            key=key(side_context("key", context)),
+            value=value(side_context("value", context)),
+            header=header(side_context("header", context)),
+        )
+        return ConvertedFormat(made, context)
 
     return make
 
@@ -46,16 +51,7 @@ def headed(
     """Return a format's factory with another converter for headers."""
 
     def make(properties: Any, context: "FormatContext") -> "Format":
-        from waltap.encoders.format.converter import ConverterContext
-
-        given = ConverterContext(
-            side="header",
-            topic_prefix=context.capture.properties.topic_prefix,
-            warn=context.warn,
-            stopping=context.stopping,
-            waits_for=context.waits_for,
-        )
-        return factory(properties, replace(context, header=header(given)))
+        return factory(properties, replace(context, header=header(side_context("header", context))))
 
     return make
 

@@ -3,9 +3,9 @@
 Pipelines use it when transforms of records run before the encoding.
 """
 
-from waltap.encoders.format.conversion import SIDES
+from waltap.encoders.format.conversion import side_context
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
-from waltap.encoders.format.converter import Converter, ConverterContext
+from waltap.encoders.format.converter import Converter, Side
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap.encoders.json.properties import JsonProperties
@@ -18,7 +18,7 @@ def json_record_format(properties: JsonProperties, context: FormatContext) -> Fo
 
     A record that no transform changes has the same bytes as from `JsonFormat`.
     """
-    sides = {
+    sides: dict[Side, JsonConverterProperties] = {
         "key": JsonConverterProperties(
             schemas=properties.key_schemas,
             null_to_default=properties.key_null_to_default,
@@ -31,18 +31,8 @@ def json_record_format(properties: JsonProperties, context: FormatContext) -> Fo
         ),
         "header": JsonConverterProperties(schemas=properties.header_schemas),
     }
-    prefix = context.capture.properties.topic_prefix
     made: dict[str, Converter] = {
-        side: JsonConverter(
-            sides[side],
-            ConverterContext(
-                side=side,  # type: ignore[arg-type]
-                topic_prefix=prefix,
-                warn=context.warn,
-                stopping=context.stopping,
-            ),
-        )
-        for side in SIDES
+        side: JsonConverter(given, side_context(side, context)) for side, given in sides.items()
     }
     # The profile may configure another converter for headers.
     if context.header is not None:
