@@ -35,8 +35,9 @@ from waltap.pipeline.engine.connection import SourceConnection
 from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.runtime.leadership import LOOK_S, LeaseLost
 from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
+from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.runtime.stop_conditions import Limits
-from waltap.pipeline.setup.build import PipelineStages, build
+from waltap.pipeline.setup.build import PipelineStages, build, chosen_password
 from waltap.plugins.host import Host
 from waltap.ports.offsets.state_folder import CONTROL, state_unusable
 from waltap.ports.signals.inbox import SignalAnswer
@@ -184,16 +185,17 @@ class Engine:
         self.profile, self.host = profile, host
         chance = chance or system_chance()
         self.run_id = new_identifier(chance)
-        self._run = PipelineRun(
+        state = RunState(
             profile,
             host,
             limits or Limits(),
             clock or SystemClock(),
             chance,
-            ready_file,
+            password=chosen_password(host),
             repairs=repairs,
             confirmable=confirmable,
         )
+        self._run = PipelineRun(state, ready_file)
         host.register(self._run.journal, f"journal of run {self.run_id}")
 
     @property

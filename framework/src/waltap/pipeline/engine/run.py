@@ -13,23 +13,19 @@ from waltap.base.text import duration, size
 from waltap.changes.decode.relation import Relation, difference
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.position import Position, lsn_text
-from waltap.clock import Clock, RandomSource, new_identifier
+from waltap.clock import new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
 from waltap.pipeline.delivery.redelivery import ReplayDesk
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import SLOT, PipelineChannels
 from waltap.pipeline.runtime.gap_notes import GapNotes
-from waltap.pipeline.runtime.leadership import leases_of
 from waltap.pipeline.runtime.run_state import RunState
-from waltap.pipeline.runtime.stop_conditions import Limits
 from waltap.pipeline.setup.build import chosen_password
 from waltap.plugins.hookspecs import hookimpl
-from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import GapCertificates, GapEnd, moment
 from waltap.ports.signals.signal import Signal
 from waltap.ports.snapshot.incremental_state import IncrementalState
-from waltap.ports.source.lease import LeaderLease, LeaseContext
 from waltap.ports.source.slot_watch import SlotWatch, SlotWatchContext
 from waltap.services.monitor.counts import RATE_WINDOWS_S, StreamGauges
 from waltap.services.monitor.status import (
@@ -124,32 +120,10 @@ def wal_budget_of(profile: Profile) -> WalBudgetPolicy:
 class PipelineRun:
     """Hold the state of one run and its services, and answer the status."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        host: Host,
-        limits: Limits,
-        clock: Clock,
-        chance: RandomSource,
-        ready_file: Path | None,
-        *,
-        repairs: bool = False,
-        confirmable: Callable[[int], int] | None = None,
-    ) -> None:
-        self.state = RunState(
-            profile,
-            host,
-            limits,
-            clock,
-            chance,
-            repairs=repairs,
-            confirmable=confirmable,
-            open_lease=self._open_lease if profile.engine.standby else None,
-        )
-        if profile.engine.standby:
-            leases_of(profile.connector)  # a source without leases is refused now
-        self.journal = RecentEvents(profile.name, self.state.now_ms)
-        self.gaps = GapNotes(GapCertificates(self.state.state_dir), profile.name)
+    def __init__(self, state: RunState, ready_file: Path | None) -> None:
+        self.state = state
+        self.journal = RecentEvents(state.profile.name, state.now_ms)
+        self.gaps = GapNotes(GapCertificates(state.state_dir), state.profile.name)
         self.listeners: list[Callable[[Notification], object]] = []
         self._ready_file = ready_file
         self._next_word_s = 0.0
@@ -213,16 +187,6 @@ class PipelineRun:
             yield
         finally:
             self.streaming = None
-
-    def _open_lease(self) -> LeaderLease:
-        state = self.state
-        component = state.profile.connector
-        context = LeaseContext(
-            seconds=state.profile.engine.lease_ms / 1000,
-            stopping=state.stopping,
-            password=chosen_password(state.host),
-        )
-        return leases_of(component)(component.properties, context)
 
     # --- the slot monitor ---------------------------------------------------------------------
 

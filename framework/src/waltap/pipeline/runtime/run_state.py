@@ -2,18 +2,20 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from waltap.base.retry import RetryBackoff
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
-from waltap.pipeline.runtime.leadership import Leadership
+from waltap.pipeline.runtime.leadership import Leadership, leases_of
 from waltap.pipeline.runtime.stop_conditions import Limits, StopFlag
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import PartitionOffset
 from waltap.ports.source.connector import MadeByRun
-from waltap.ports.source.lease import LeaderLease
+from waltap.ports.source.lease import LeaseContext
+from waltap.ports.source.password import Password
 from waltap.ports.specs import EventTransformSpec, RecordTransformSpec
 from waltap.services.monitor.counts import RunCounters, SinkCalls, SnapshotTimes
 from waltap.services.monitor.status import RecentFailure
@@ -42,9 +44,9 @@ class RunState:
         clock: Clock,
         chance: RandomSource,
         *,
+        password: Password | None = None,
         repairs: bool = False,
         confirmable: Callable[[int], int] | None = None,
-        open_lease: Callable[[], LeaderLease] | None = None,
     ) -> None:
         self.profile, self.host, self.limits = profile, host, limits
         self.clock, self.chance = clock, chance
@@ -69,9 +71,14 @@ class RunState:
         self.captured_tables: tuple[str, ...] = ()
         self.received_lsn = self.confirmed_lsn = 0
         self.last_failure: RecentFailure | None = None
+        seconds, open_lease = profile.engine.lease_ms / 1000, None
+        if profile.engine.standby:
+            context = LeaseContext(seconds=seconds, stopping=self.stopping, password=password)
+            component = profile.connector
+            open_lease = partial(leases_of(component), component.properties, context)
         self.tenure = Leadership(
             open_lease,
-            seconds=profile.engine.lease_ms / 1000,
+            seconds=seconds,
             wait=self.wait,
             backoff=self.backoff,
             tell=self.stand_by,
