@@ -325,8 +325,9 @@ class Host:
         owners = {
             plugin.module.partition(":")[0].partition(".")[0]: plugin
             for plugin in self._plugins.values()
-            # Exceptions of an in-process plugin belong to the program that registered it.
-            if plugin.distribution not in {IN_PROCESS, __package__}
+            # Exceptions of an in-process plugin belong to the program that registered it, and the
+            # framework is no plugin.
+            if plugin.distribution not in {IN_PROCESS, "waltap"}
         }
         # The innermost plugin is to blame: it answers for the code that it calls.
         for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
