@@ -1,4 +1,4 @@
-"""Apache Spark for waltap: live tables from the change log."""
+"""Maintain live Spark tables from the waltap change log."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +9,9 @@ __all__ = ["LiveTables", "open_tables"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names on first use: this package is part of every start of ``waltap``."""
+    """Import the public names on first use."""
     if name in __all__:
+        # every start of ``waltap`` imports this package, so it must stay cheap
         from waltap_spark import live
 
         return getattr(live, name)

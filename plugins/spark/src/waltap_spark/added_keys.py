@@ -1,11 +1,11 @@
-"""Rows that came before their table had the key that its mode is by: they are told by the key it got.
+"""Identify older rows by a key that came later.
 
-A table without a key can be kept in some modes only (`waltap_spark.modes.unfit`), so it stands still.
-Once it has a key, and the log has rows of it since, the older ones are taken as if they had come by that
-key. Where nothing but inserts came before, no two of them have one key, or the server had refused it: the
-table is then what it would be had the key been there. Deletes and updates may have been of rows that were
-alike in the key by then, and rows may lack its columns: both leave a doubt, which a snapshot ends. Knows
-no Spark.
+Some modes need a key (`waltap_spark.modes.unfit`), so a table without one is suspended. When the
+source adds a key and the log has rows with it, the older rows are applied by that key.
+
+With inserts alone before the key this is exact. The server would have refused the key if two rows
+had the same values. Deletes and updates may have met rows with equal key values, and rows may
+lack the key's columns. Both cases mark the table for a new snapshot. Knows no Spark.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,15 @@ from waltap_spark.plan import SegmentGroup
 __all__ = ["take_late_key"]
 
 ADDS: Final = frozenset("crt")
-"""Operations that leave no row beside another one of its key, once there is a key: c, r and t."""
+"""Operations that leave no second row with the same key: create, read and truncate."""
 
 
 def take_late_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
-    """Give each of ``groups`` that cannot be kept in ``mode`` for want of a key that of the next one that
-    has one; those without the columns of the key bring nothing (`SegmentGroup.lost`)."""
+    """Apply a later key to earlier groups without one.
+
+    Groups whose mode works without a key stay as they are. A group without the key's columns adds
+    no rows (`SegmentGroup.lost`).
+    """
     later: SegmentGroup | None = None
     for group in reversed(groups):
         if group.key:
@@ -32,9 +35,13 @@ def take_late_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
 
 
 def _take(group: SegmentGroup, later: SegmentGroup) -> None:
-    """The same whatever else is tried with it: it may have been written so before."""
+    """Apply the key of ``later`` to ``group``.
+
+    The result depends on these two groups alone. An earlier attempt may have written it already,
+    and a retry must write the same rows.
+    """
     if group.oid and later.oid and group.oid != later.oid:
-        group.lost, group.rows = True, 0  # of a table that is gone, in the source too
+        group.lost, group.rows = True, 0  # the source dropped that table
         return
     key = _called(group, later)
     if key is None:
@@ -44,12 +51,16 @@ def _take(group: SegmentGroup, later: SegmentGroup) -> None:
         return
     group.key = key
     if not ADDS.issuperset(group.operations):
+        # an update or delete before the key may have met several rows with equal key values
         group.crossed = True
         group.doubt = "rows were changed before it had its key, by which they were told afterwards"
 
 
 def _called(group: SegmentGroup, later: SegmentGroup) -> tuple[str, ...] | None:
-    """Return what ``group`` calls the columns of the key of ``later``; None where it lacks one."""
+    """Return the names in ``group`` for the key columns of ``later``.
+
+    None means that the group lacks one of them.
+    """
     numbers = {column.name: column.number for column in later.columns}
     by_number = {column.number: column.name for column in group.columns}
     names = {column.name: column.number for column in group.columns}
@@ -58,6 +69,7 @@ def _called(group: SegmentGroup, later: SegmentGroup) -> tuple[str, ...] | None:
         number = numbers.get(name)
         if number is not None and number in by_number:
             found.append(by_number[number])
+        # without a column number on both sides, the name decides
         elif name in names and None in {number, names[name]}:
             found.append(name)
         else:

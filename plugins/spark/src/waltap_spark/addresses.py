@@ -1,7 +1,7 @@
-"""Files by the addresses that Spark reads and writes them under.
+"""Translate file addresses to Hadoop's names for Spark.
 
-Spark's filesystems are Hadoop's, which names some otherwise than pyarrow does: S3 is ``s3a://`` there, and
-neither ``s3://`` nor ``s3n://`` is anything any more.
+Spark reads files through Hadoop, which names some file systems differently than pyarrow. S3 is
+``s3a://`` there. Hadoop no longer supports ``s3://`` and ``s3n://``.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ S3: Final = frozenset({"s3", "s3n"})
 
 
 def address(store: FileStore, path: str) -> str:
-    """Return where ``path`` of ``store`` is, as Spark wants it."""
+    """Return the address of ``path`` in ``store`` for Spark."""
     found = store.uri(path)
     if store.local:
         return f"file://{found}"

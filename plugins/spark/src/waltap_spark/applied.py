@@ -1,4 +1,4 @@
-"""How far Spark has applied the change log, for whoever looks at the status."""
+"""Report how far Spark has applied the change log."""
 
 import threading
 import time
@@ -13,11 +13,11 @@ from waltap_spark.output_monitor import OutputMonitor, TableLag
 __all__ = ["AppliedSoFar"]
 
 LOOK_S = 2.0
-"""The newest commit is looked for at most this often."""
+"""Minimum seconds between two reads of the newest commit."""
 
 
 class AppliedSoFar:
-    """Reads the commits of an output at ``location``; any thread may ask."""
+    """Reads the commits of an output at ``location``; safe for threads."""
 
     def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
         self._location, self._storage = location, storage
@@ -31,7 +31,7 @@ class AppliedSoFar:
         self._lock = threading.Lock()
 
     def onward(self, log: LogPosition) -> DownstreamProgress:
-        """Return it; ``log`` is where the change log ends."""
+        """Return Spark's progress; ``log`` is the change log's end."""
         with self._lock:
             now = time.monotonic()
             if self._looked is None or now - self._looked >= LOOK_S:
@@ -39,7 +39,7 @@ class AppliedSoFar:
                 self._looked = now
             state, problem = self._state, self._problem
         mark = NOTHING if state is None else applied_by_all(state)
-        same = mark.epoch == log.epoch  # LSNs of two histories cannot be compared
+        same = mark.epoch == log.epoch  # LSNs of two source histories are not comparable
         return DownstreamProgress(
             stage="spark",
             lsn=mark.end_lsn,
@@ -70,6 +70,7 @@ class AppliedSoFar:
             if self._output is None:
                 self._output = SparkOutput(FileStore(self._location, self._storage))
                 self._watch = OutputMonitor(self._output)
+            # an output whose first commit is still to come has no state; keep the last one seen
             self._state = self._output.state() or self._state
             assert self._watch is not None
             progress = self._watch.look(time.time_ns() // 1_000_000)

@@ -1,10 +1,12 @@
-"""How much one commit takes: as much as can be applied within a given time, as the commits before showed.
+"""Adapt the size of a commit to its measured cost.
 
-A backlog is then worked off in commits of some seconds, each of which counts; a quiet log is followed as
-it grows. Commits end where manifests do, and so between transactions.
+A commit takes as many changes as Spark applies within a given time. The driver then works off a
+backlog in commits of some seconds, each of which saves progress. A quiet log is followed as it
+grows. A commit ends where a manifest ends, so it ends between transactions.
 
-A commit costs something for its tables and something for their rows. Where the first alone takes as long
-as a commit should, smaller commits would only fall behind: no more than half of the time goes into it.
+A commit has a fixed cost for its tables and a cost for each row. When the fixed cost alone takes
+the whole target time, smaller commits would fall behind. So the fixed cost may use at most half
+of the time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,25 +17,31 @@ from waltap_sinks.changelog import Manifest
 __all__ = ["AdaptiveBatchSize"]
 
 LEAST: Final = 100_000
-"""What a driver begins with: one that just started is slow, and one that is killed again and again gets
-somewhere. Less is no faster: what a commit costs as such is then paid more often."""
+"""Weight of a driver's first commit.
+
+A driver that just started is slow. A driver that is killed often must still make progress. A
+smaller commit is no faster, because its fixed cost is then paid more often.
+"""
 
 ENTRY: Final = 100
-"""A manifest costs as much as its rows, and as so many more for each table it has rows of."""
+"""Weight in rows that each table adds to a manifest."""
 
 SCHEMA: Final = 10_000
-"""What it costs, in rows, that a table has rows of another schema than just before."""
+"""Weight in rows of a change of a table's schema within a commit."""
 
 SMALL_S: Final = 0.05
-"""What takes less says nothing of how much could be taken."""
+"""Commits shorter than this say nothing about larger ones."""
 
 GROWTH: Final = 4
+"""Largest growth of the limit from one commit to the next."""
 MEMORY: Final = 0.7
-"""What a commit counts for beside the next one."""
+"""Weight of a commit relative to the next newer one."""
 
 
 class AdaptiveBatchSize:
-    """Learns how much fits into ``target_s`` seconds; never more than ``most_rows`` without need.
+    """Learns how many changes fit into ``target_s`` seconds.
+
+    A commit exceeds ``most_rows`` only when one manifest alone does.
 
     >>> for part in pace.portions(manifests):
     ...     apply(part)
@@ -43,22 +51,27 @@ class AdaptiveBatchSize:
     def __init__(self, target_s: float, most_rows: int) -> None:
         self._target, self._most_rows = target_s, most_rows
         self.limit: float = LEAST
-        """Rows, with `ENTRY` and `SCHEMA` for what they are of, that one commit takes."""
+        """Weight that one commit may have: rows, plus `ENTRY` and `SCHEMA` for their tables."""
         self._weight = 0
         self._line = _CostLine()
 
     def portions(self, manifests: Iterable[Manifest]) -> Iterator[list[Manifest]]:
-        """Cut ``manifests`` into what one commit takes each; one that is larger stands alone,
-        and one of tables whose rows tasks read of the source, from which nothing is learnt."""
+        """Split ``manifests`` into the portions of single commits.
+
+        A manifest above the limit is a portion of its own. So is one whose rows Spark tasks read
+        from the source.
+        """
         part: list[Manifest] = []
         schemas: dict[str, str] = {}
         rows = weight = 0
         for manifest in manifests:
+            # the new portion pays again for every schema of its tables
             more = _weight(manifest, schemas)
             alone = bool(manifest.elsewhere or (part and part[-1].elsewhere))
             if part and (
                 alone or weight + more > self.limit or rows + manifest.rows > self._most_rows
             ):
+                # the database decides how long such a read takes: learn nothing from it
                 self._weight = 0 if part[-1].elsewhere else weight
                 yield part
                 part, rows, weight = [], 0, 0
@@ -72,31 +85,31 @@ class AdaptiveBatchSize:
             yield part
 
     def took(self, seconds: float) -> None:
-        """Learn how long the portion that was given out last took."""
+        """Learn how long the last portion took."""
         if not self._weight or seconds < SMALL_S:
             return
         self._line.learn(self._weight, seconds)
         fixed, each = self._line.costs()
+        # the fixed cost may use at most half of a commit
         target = max(self._target, 2 * fixed)
         fits = (target - fixed) / each if each else self.limit * GROWTH
-        if (
-            seconds > target and not fixed
-        ):  # slower than thought: do smaller ones fit, or larger ones pay?
+        if seconds > target and not fixed:
+            # too slow for an unknown reason: try smaller commits; at the smallest, larger ones
             self.limit = max(LEAST, fits, self.limit / 2 if self.limit > LEAST else LEAST * 2)
         elif seconds > target:
             self.limit = max(LEAST, min(self.limit, fits))
-        elif self._weight * 2 > self.limit:  # a full commit had time left: by and by
+        elif self._weight * 2 > self.limit:  # a full commit had time left: grow step by step
             self.limit = max(LEAST, self.limit, min(fits, self.limit * GROWTH))
 
 
 class _CostLine:
-    """The line through what commits of different weights took, of which the newest count most."""
+    """Fits a line through weights and durations; newer ones count more."""
 
     def __init__(self) -> None:
         self._count = self._weight = self._seconds = self._squares = self._products = 0.0
 
     def learn(self, weight: float, seconds: float) -> None:
-        """Take a commit into account."""
+        """Add the duration of one commit."""
         self._count = self._count * MEMORY + 1
         self._weight = self._weight * MEMORY + weight
         self._seconds = self._seconds * MEMORY + seconds
@@ -104,10 +117,10 @@ class _CostLine:
         self._products = self._products * MEMORY + weight * seconds
 
     def costs(self) -> tuple[float, float]:
-        """Return the seconds of a commit as such, and those of each unit of its weight; all is of the
-        second kind as long as the commits were about alike."""
+        """Return the fixed seconds of a commit and the seconds per weight."""
         weight, seconds = self._weight / self._count, self._seconds / self._count
         spread = self._squares / self._count - weight * weight
+        # commits of nearly equal weight cannot separate the two costs
         if spread < (weight / 5) ** 2:
             return 0.0, seconds / weight
         slope = (self._products / self._count - weight * seconds) / spread
@@ -116,7 +129,10 @@ class _CostLine:
 
 
 def _weight(manifest: Manifest, schemas: dict[str, str]) -> int:
-    """Return what ``manifest`` counts after others of the same portion, whose tables had ``schemas``."""
+    """Return the weight of ``manifest`` in its portion.
+
+    ``schemas`` has the schema that each table had last in the portion, and is updated.
+    """
     changes = 0
     for entry in manifest.tables:
         changes += schemas.get(entry.name, entry.fingerprint) != entry.fingerprint

@@ -1,8 +1,14 @@
-"""One text for a value, made by PostgreSQL and by Spark alike, so that rows can be compared by hash.
+"""Give a value the same text in PostgreSQL and Spark.
 
-Floating point is compared bit by bit (its texts differ: 1e+20 and 1.0E20), numeric without trailing
-zeros, timestamps as microseconds in UTC, bytes as hexadecimal, arrays as JSON. NULL is told apart from
-every text by writing values with their length in front.
+Verification compares rows by hashes of these texts:
+
+- floating point: its bits, because the two print it differently (1e+20 and 1.0E20)
+- numeric: without trailing zeros
+- timestamps: microseconds in UTC
+- bytes: hexadecimal digits
+- arrays: JSON
+
+Each text is preceded by its length, so that NULL differs from every text.
 """
 
 import json
@@ -17,16 +23,17 @@ from waltap_spark.expression import quoted
 __all__ = ["Expressions", "expressions", "spark_row_hash"]
 
 Expressions = tuple[str, str]
-"""SQL of PostgreSQL, SQL of Spark: both give the text of one column, or NULL."""
+"""SQL of PostgreSQL and SQL of Spark for the text of one column, or NULL."""
 
 _PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "time", "uuid"})
 _DECIMAL: Final = re.compile(r"decimal\(\d+,-?\d+\)")
 
 
 def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
-    """Return how the column ``name`` becomes text, None where no common text is known.
+    """Return both SQL expressions for the text of column ``name``.
 
-    ``pg_type`` is ``pg_type.typname`` (of a domain's base), ``spark_type`` Spark's type in JSON.
+    ``pg_type`` is ``pg_type.typname`` (of a domain's base type), ``spark_type`` is Spark's type
+    in JSON. None means that no common text is known.
     """
     source = '"' + name.replace('"', '""') + '"'
     spark = quoted(name)
@@ -43,6 +50,7 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         return f"{source}::text", spark
     if _DECIMAL.fullmatch(kind):
         plain = f"cast({spark} as string)"
+        # Spark has no trim_scale
         cut = f"regexp_replace({plain}, '(\\\\.[0-9]*?)0+$', '$1')"
         return f"trim_scale({source}::numeric)::text", f"regexp_replace({cut}, '\\\\.$', '')"
     if kind == "date":
@@ -59,6 +67,7 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
 
 
 def _bits(source: str, spark: str, kind: str) -> Expressions:
+    """Return expressions for the bits of a floating point value."""
     if kind == "double":
         send, width, cast, java = "float8send", 64, "bigint", "Double', 'doubleToLongBits"
         typed = f"{source}::float8"
@@ -71,6 +80,6 @@ def _bits(source: str, spark: str, kind: str) -> Expressions:
 
 
 def spark_row_hash(columns: Sequence[str]) -> str:
-    """Return the same sum as Spark computes it, a decimal without fraction."""
+    """Return Spark's SQL for the row sum that PostgreSQL computes."""
     one = f"conv(substr(md5(encode({row_text(columns)}, 'UTF-8')), 1, {HASH_DIGITS}), 16, 10)"
     return f"cast(coalesce(sum(cast({one} as decimal(38,0))), 0) as string)"

@@ -1,8 +1,9 @@
-"""Rows of a snapshot, read by tasks of Spark: each reads its chunks over connections of its own.
+"""Read snapshot rows in Spark tasks.
 
-A task that is tried again, elsewhere too, reads the same rows: all chunks are of one snapshot, which the
-engine keeps. What comes of tries that failed is the committer's to drop, of Spark or of the table format.
-Rows become columns by the code of the change log, so they are what its segments would have.
+Each task reads its chunks over its own connections. A retried task, also on another executor,
+reads the same rows, because all chunks belong to one snapshot that the engine keeps open. The
+committer of Spark or of the table format drops the output of failed attempts. Rows become columns
+by the change log's code, so they equal rows of a segment.
 """
 
 import contextlib
@@ -25,25 +26,28 @@ if TYPE_CHECKING:
 __all__ = ["ChunkRows", "chunk_rows", "chunk_struct"]
 
 TASKS_EACH: Final = 8
-"""Tasks for each slot of the cluster, where there are so many chunks: what a kill costs stays small."""
+"""Tasks for each slot of the cluster, with enough chunks: a killed task then costs little."""
 
 CHUNKS_EACH: Final = 4
 """Most chunks of one task of a very large table."""
 
 
 _TIME: Final = re.compile(r'"time\(\d\)"')
-"""Spark's type that its workers cannot give yet: as text it can be carried."""
+"""Spark's time type, which Python workers cannot return yet; they return text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRows:
-    """``rows`` of chunks, and what tasks have told of them since: values that became null, by column."""
+    """Rows of chunks, and the columns whose values became null.
+
+    Tasks report those columns while Spark reads ``rows``.
+    """
 
     rows: "DataFrame"
     _told: "Accumulator[frozenset[str]]"
 
     def told(self) -> tuple[str, ...]:
-        """Return what to tell of rows that were read; a task that was tried again told the same."""
+        """Return the reports of the tasks so far, each once."""
         return tuple(sorted(self._told.value))
 
 
@@ -51,8 +55,11 @@ class ChunkRows:
 def chunk_rows(
     spark: "SparkSession", chunks: AssignedSplits, types: dict[str, str]
 ) -> Iterator[ChunkRows]:
-    """Give the rows of ``chunks`` as segments of a table with ``types`` have them. The source is read when
-    the frame is used, each time anew; behind the block no more."""
+    """Yield the rows of ``chunks`` as segments would have them.
+
+    ``types`` are the table's types. Spark reads the source each time it uses the frame, so the
+    frame is valid within the block only.
+    """
     wanted = log_struct(types)
     carried = chunk_struct({name: _TIME.sub('"string"', kind) for name, kind in types.items()})
     casts = [
@@ -62,9 +69,11 @@ def chunk_rows(
         else quoted(field.name)
         for field in carried
     ]
+    # few tasks for few chunks; for many, more tasks than slots, so that slots stay busy
     context = spark.sparkContext
     slots = max(1, context.defaultParallelism)
     tasks = min(chunks.count, max(TASKS_EACH * slots, -(-chunks.count // CHUNKS_EACH)))
+    # each worker fetches the chunks once, not with every task
     given = context.broadcast(chunks.pickled)
     told = context.accumulator(
         frozenset[str](), cast("AccumulatorParam[frozenset[str]]", _TextAccumulator())
@@ -78,20 +87,20 @@ def chunk_rows(
 
 
 def chunk_struct(types: dict[str, str]) -> "StructType":
-    """Return the columns of `chunk_rows`: those of segments, which do not say their epoch."""
+    """Return the columns of `chunk_rows`: a segment's without the epoch."""
     struct = log_struct(types)
     return type(struct)([field for field in struct if field.name != "_epoch"])
 
 
 class _TextAccumulator:
-    """How texts of tasks come together: each once."""
+    """Merges the texts of tasks, each once."""
 
     def zero(self, _value: frozenset[str]) -> frozenset[str]:
-        """Return what a task begins with."""
+        """Return the empty set that each task starts with."""
         return frozenset()
 
     def addInPlace(self, one: frozenset[str], other: frozenset[str]) -> frozenset[str]:  # noqa: N802 - Spark's
-        """Return both."""
+        """Return the union of both sets."""
         return one | other
 
 
@@ -111,8 +120,10 @@ def _reader(
 def read_chunks(
     pickled: bytes, numbers: list[int], struct: str, tell: Callable[[str], None]
 ) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of the chunks with these numbers; runs where tasks do. ``struct``: Spark's, as JSON;
-    ``tell`` is told which values become null.
+    """Yield the rows of the numbered chunks within a task.
+
+    ``struct`` is Spark's schema as JSON. ``tell`` receives a text for each column whose values
+    become null.
 
     Raises: SnapshotError, ConnectionLost, SourceError.
     """

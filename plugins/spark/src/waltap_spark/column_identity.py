@@ -1,11 +1,12 @@
-"""Which column of a table is which, and what its older rows have in it. Knows no Spark.
+"""Identify a table's columns, and the values that older rows have.
 
-A column is its number in the source. A renamed column keeps its values under the new name; one that was
-dropped stays, under a name of its own when another takes its name. Where the number is not known
-(files of earlier versions, sources that do not tell), the name decides. When another table takes a
-table's name, numbers begin anew, and what was there before goes by name.
+A column is its number in the source. A renamed column keeps its values under the new name. A
+dropped column stays, and gets another name when a new column takes its name. Where the number is
+unknown (files of earlier versions, sources without numbers), the name decides. When another table
+takes a table's name, numbers start again, and earlier columns are known by name.
 
-What the log cannot tell is said, never guessed: `IdentifiedTable.doubts` are reasons for a new snapshot.
+Where the log cannot decide, the code reports a reason for a new snapshot
+(`IdentifiedTable.doubts`) and never guesses. Knows no Spark.
 """
 
 import logging
@@ -42,24 +43,29 @@ log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 PER_INCARNATION: Final = 10_000
-"""Numbers of one incarnation; PostgreSQL's go to 1,600."""
+"""Numbers reserved for one incarnation; PostgreSQL's column numbers end at 1,600."""
 
 
 FORMER_MOST: Final = 100
-"""Tables of one name that are gone and whose numbers are kept: one may be there under another name."""
+"""Most numbers of former tables of one name that are kept.
+
+A former table may still exist in the source under another name.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedTable:
-    """The table with its columns identified, and what its older rows may be wrong in."""
+    """A table with identified columns, and reasons to doubt older rows."""
 
     table: TableState
     doubts: tuple[str, ...]
 
 
 def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
-    """Return ``table`` without the rows of the one that is gone, ready for another; ``keeps_rows``: with
-    them, whose past is kept."""
+    """Return ``table`` prepared for another table of its name.
+
+    ``keeps_rows``: the rows stay, because the mode keeps the past.
+    """
     return msgspec.structs.replace(
         table,
         base=table.base if keeps_rows else (),
@@ -74,8 +80,11 @@ def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
 
 
 def whereabouts(tables: Mapping[str, TableState]) -> dict[int, tuple[str, str]]:
-    """Return the source's number → the name of the table that has its rows, or had them until another took
-    the name, and which of both, in words."""
+    """Return each source number with its table and row state.
+
+    The state is a verb for messages: the rows "are" there, or "were given up" when another table
+    took the name.
+    """
     found = {
         oid: (name, "were given up") for name, each in tables.items() for oid in each.former if oid
     }
@@ -83,30 +92,33 @@ def whereabouts(tables: Mapping[str, TableState]) -> dict[int, tuple[str, str]]:
 
 
 def _ids(table: TableState, columns: tuple[ColumnEntry, ...]) -> dict[str, int]:
+    """Return the numbers of ``columns`` within the table's incarnation."""
     start = table.incarnation * PER_INCARNATION
     return {column.name: start + column.number for column in columns if column.number is not None}
 
 
 def renames(table: TableState, group: SegmentGroup) -> dict[str, str]:
-    """Return present name → new name of the columns that ``group`` calls otherwise."""
+    """Return old and new names of columns that ``group`` renames."""
     named = {number: name for name, number in _ids(table, group.columns).items()}
     found = {
         name: named[number] for name, number in table.ids.items() if named.get(number, name) != name
     }
     taken = set(_ids(table, group.columns))
-    for name, number in table.ids.items():  # dropped, and another has its name now
+    for name, number in table.ids.items():  # dropped in the source, and a new column has its name
         if number not in named and name in taken:
             found[name] = _spare(f"{name}@{number % PER_INCARNATION}", table.columns)
-    for name in table.columns:  # by name alone, and one with a number takes the name
+    for name in table.columns:  # known by name alone, and a column with a number takes the name
         if name not in table.ids and name in found.values():
             found[name] = _spare(f"{name}@", table.columns)
     return found
 
 
 def aside(table: TableState, types: Mapping[str, str], *, by_number: bool) -> dict[str, str]:
-    """Return present name → spare name of the columns of a table that is gone whose names another has, of
-    ``types``, for values that no type holds together with theirs. ``by_number``: those alone that have a
-    number, by which files are read."""
+    """Return spare names for columns of a former table.
+
+    They are the columns whose names the new table uses, with ``types`` that no common type holds.
+    ``by_number``: only columns with a number, because files are read by number.
+    """
     found = dict[str, str]()
     for name, kind in types.items():
         had, number = table.columns.get(name, kind), table.ids.get(name)
@@ -123,10 +135,13 @@ def put_aside(
     types: Mapping[str, str],
     spares: Mapping[str, str],
 ) -> TableState:
-    """Return ``table``, which took the place of ``gone`` and gets ``types``, columns of ``group``,
-    with the columns ``spares`` called so, and known by the numbers that they had. So are those that were
-    dropped before, and those that it lacks and that files call otherwise; what it has goes on under its
-    numbers, also where files call that otherwise."""
+    """Return ``table`` with the former table's columns set aside.
+
+    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. The columns in
+    ``spares`` get their spare names and keep their former numbers. So do earlier dropped columns,
+    and columns that ``table`` lacks and files name differently. Columns that ``table`` has
+    continue under its numbers, also where files name them differently.
+    """
     new = _ids(table, group.columns)
     goes_on = {
         number: new[name]
@@ -149,22 +164,30 @@ def put_aside(
 
 
 def _spare(name: str, taken: Mapping[str, object]) -> str:
+    """Return ``name`` with apostrophes until it is free."""
     while name in taken:
         name += "'"
     return name
 
 
 def dropped(table: TableState, group: SegmentGroup) -> tuple[str, ...]:
-    """Return the columns, by their names after `renames`, that the source has no more in ``group``."""
+    """Return the columns that ``group`` no longer has.
+
+    They have their names after `renames`.
+    """
     called, named = renames(table, group), {column.name for column in group.columns}
     kept = {*named, *(called.get(name, name) for name in (*table.hidden, *table.key))}
     present = [called.get(name, name) for name in table.columns]
+    # a group that names no columns says nothing about drops
     return tuple(name for name in present if named and name not in kept)
 
 
 def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
-    """Return ``table`` without the columns ``names``. Files of rows may have them, and they count no more,
-    also when the source has them again."""
+    """Return ``table`` without the columns ``names``.
+
+    Files of rows may have them. Their values no longer count, also when the source adds a column
+    with the same name again.
+    """
     if not names:
         return table
     return msgspec.structs.replace(
@@ -176,6 +199,7 @@ def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
 
 
 def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BasePart:
+    """Return ``part`` without the file columns for ``names``."""
     gone = {file_column(table, part.columns, part.ids, name) for name in names}
     return msgspec.structs.replace(
         part,
@@ -185,9 +209,10 @@ def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BaseP
 
 
 def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
-    """Return ``table`` with the columns of ``group``: renamed, and known by number.
+    """Return ``table`` with the columns of ``group`` renamed and numbered.
 
-    Types are left alone. Nothing may be pending when `renames` finds any.
+    Types stay as they are. Nothing may be pending when `renames` finds any, because pending
+    changes use the earlier names.
     """
     changed = renames(table, group)
     ids = _ids(table, group.columns)
@@ -215,7 +240,8 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
 
 
 def _kept_missing(table: TableState, source: Mapping[str, ColumnEntry]) -> dict[str, ColumnEntry]:
-    """Keep what older rows have: a table that is rewritten has it no more in its catalogue."""
+    """Keep the values that older rows have for missing columns."""
+    # after a table rewrite the source's catalog no longer has the missing value
     before = table.source
     return {
         name: msgspec.structs.replace(entry, missing=before[name].missing)
@@ -226,6 +252,7 @@ def _kept_missing(table: TableState, source: Mapping[str, ColumnEntry]) -> dict[
 
 
 def _renamed(table: TableState, changed: Mapping[str, str]) -> TableState:
+    """Return ``table`` with columns renamed by ``changed``."""
     if not changed:
         return table
 
@@ -242,7 +269,7 @@ def _renamed(table: TableState, changed: Mapping[str, str]) -> TableState:
 
 
 def _adopted(table: TableState, ids: Mapping[str, int]) -> TableState:
-    """Give columns that were known by name alone their number, in all files that there are."""
+    """Give columns known by name alone their number, in all files."""
     if not ids:
         return table
 
@@ -263,8 +290,11 @@ def _adopted(table: TableState, ids: Mapping[str, int]) -> TableState:
 
 
 def retold(table: TableState, group: SegmentGroup) -> bool:
-    """Tell whether changes tell other columns from here on. Computed ones that the server does not send
-    come and go with every chunk of a snapshot, and are hidden all the while."""
+    """Return whether changes have other columns from this group on.
+
+    The server does not send generated columns, but each chunk of a snapshot has them. They stay
+    hidden in between, so they are no change.
+    """
     names = {column.name for column in group.columns}
     changed = names.symmetric_difference(table.source_columns)
     if not (group.streamed and names.intersection(table.hidden)):
@@ -273,6 +303,7 @@ def retold(table: TableState, group: SegmentGroup) -> bool:
 
 
 def _doubts(table: TableState, group: SegmentGroup) -> "list[str]":
+    """Return the reasons why older rows may differ from the source."""
     found = []
     known = {number for ids in table.version_ids.values() for number in ids.values()}
     numbers = _ids(table, group.columns)
@@ -307,7 +338,8 @@ def _doubts(table: TableState, group: SegmentGroup) -> "list[str]":
 
 
 def doubted(table: TableState, doubt: str) -> TableState:
-    """Note that rows of ``table`` may differ from the source's, and say so once."""
+    """Record that rows of ``table`` may differ from the source."""
+    # a doubt is logged once, not with every commit
     if doubt in table.stale:
         return table
     log.warning("%s needs a new snapshot: %s", table.name, doubt)
@@ -317,7 +349,10 @@ def doubted(table: TableState, doubt: str) -> TableState:
 def file_column(
     table: TableState, names: Mapping[str, str], ids: Mapping[str, int], column: str
 ) -> str | None:
-    """Return how files with ``names`` call the table's ``column``, None when they do not have it."""
+    """Return the name of the table's ``column`` in files with ``names``.
+
+    None means that the files do not have the column.
+    """
     wanted = table.ids.get(column)
     if wanted is None:
         return column if column in names else None
@@ -326,16 +361,16 @@ def file_column(
             return name
     other = ids.get(column)
     by_name = other is None or other // PER_INCARNATION != wanted // PER_INCARNATION
-    by_name = by_name and other not in table.ids.values()  # which is put aside
+    by_name = by_name and other not in table.ids.values()  # those are set aside
     return column if by_name and column in names else None
 
 
 def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str | None:
-    """Return what rows have in ``column`` that were written before it was added; None: null."""
+    """Return the value of rows older than ``column``; None is null."""
     entry = table.source.get(column)
     if entry is None or column not in table.source_columns:
         return None
     start = table.incarnation * PER_INCARNATION
     if ids and all(number < start for number in ids.values()):
-        return None  # rows of a table that is gone
+        return None  # rows of a former table of this name
     return entry.missing

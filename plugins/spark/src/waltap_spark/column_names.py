@@ -1,8 +1,8 @@
-"""What columns are called in the tables: as in the source, or by rules of a profile. Knows no Spark.
+"""Name columns in Spark tables by the rules of a profile.
 
-Names change where rows of the change log are read, and nowhere else: keys, versions, what was not sent
-and columns that the source renames all go by the names of the tables then. A column is its number in the
-source, so that another rule is to a table what a rename in the source is.
+Names change where Spark reads rows of the change log, and nowhere else. From there on, keys,
+versions, unsent values and renames use the table's names. A column is its number in the source,
+so another rule has the effect of a rename in the source. Knows no Spark.
 """
 
 import hashlib
@@ -24,19 +24,25 @@ __all__ = ["STYLES", "ColumnNames", "checked_renames"]
 
 STYLES: Final = ("as-is", "lower", "snake")
 RESERVED: Final = frozenset({*LOG_FIELDS, *VERSION, *DELETED})
-"""What tables have for something else."""
+"""Names of columns that waltap adds to tables."""
 
 
 class ColumnNames:
-    """``renames``: COLUMN-REGEX:NAME, of ``schema.table.column`` as it is written, first match wins;
-    ``styles``: TABLE-REGEX:STYLE, or STYLE for all others, of what no rename names."""
+    """Names columns by rules; without a rule they keep their names.
+
+    ``renames`` are COLUMN-REGEX:NAME for ``schema.table.column`` as the source writes it; the
+    first match decides. ``styles`` are TABLE-REGEX:STYLE, or STYLE alone for all other tables.
+    They apply to columns that no rename names.
+    """
 
     def __init__(self, styles: Sequence[str] = (), renames: Sequence[str] = ()) -> None:
         self._styles, self._renames = tuple(styles), tuple(renames)
 
     def of(self, table: str, column: str, *, ruled_as: str = "") -> str:
-        """Return what ``column`` of ``table`` (``schema.table``) is called. ``ruled_as``: the name that
-        rules by table go by, where it is another."""
+        """Return the name of ``column`` of ``table`` (``schema.table``).
+
+        ``ruled_as`` is the table name that style rules match, where it differs.
+        """
         for rule in self._renames:
             pattern, _colon, name = rule.rpartition(":")
             compiled = java_pattern(pattern, ignore_case=False)
@@ -49,7 +55,7 @@ class ColumnNames:
         )
 
     def name(self, group: "SegmentGroup", table: str, *, ruled_as: str = "") -> None:
-        """Let the columns of ``group``, one of ``table``, be called as rules say.
+        """Rename the columns of ``group``, a group of ``table``, by the rules.
 
         Raises: NamesClash.
         """
@@ -67,14 +73,19 @@ class ColumnNames:
         )
         group.key = tuple(found.get(name, name) for name in group.key)
         group.unchanged = {found.get(name, name): None for name in group.unchanged}
+        # files with other names need another version of the schema, so another fingerprint
         told = "\n".join(f"{name}\t{new}" for name, new in sorted(called.items()))
         group.fingerprint += f"-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
 def _require_apart(table: str, found: dict[str, str]) -> None:
-    """Raises: NamesClash, when two columns are called alike, or one as what tables have besides."""
+    """Require distinct column names that waltap does not use itself.
+
+    Raises: NamesClash.
+    """
     taken: dict[str, str] = {}
     for name, new in found.items():
+        # a source's own column may have a reserved name; only a rule must not create one
         if not new or (new != name and new.lower() in RESERVED):
             raise NamesClash(f"column {name} of {table} would be called {new!r}, which is taken")
         other = taken.setdefault(new, name)
@@ -83,14 +94,20 @@ def _require_apart(table: str, found: dict[str, str]) -> None:
 
 
 def _snake(name: str) -> str:
-    """Return ``name`` in lower case, its words joined by underscores: ``OrderID`` is ``order_id``."""
+    """Return ``name`` as words in lower case, joined by underscores.
+
+    ``OrderID`` becomes ``order_id``.
+    """
     parted = re.sub(r"([^\W_A-Z])([A-Z])", r"\1_\2", name)
     parted = re.sub(r"([A-Z])([A-Z][a-z])", r"\1_\2", parted)
     return re.sub(r"\W+", "_", parted).lower()
 
 
 def checked_renames(rules: Sequence[str]) -> None:
-    """Raises: ValueError, when a rule is not COLUMN-REGEX:NAME."""
+    """Check that each rule is COLUMN-REGEX:NAME.
+
+    Raises: ValueError.
+    """
     for rule in rules:
         pattern, _colon, name = rule.rpartition(":")
         if not pattern or not name.strip():

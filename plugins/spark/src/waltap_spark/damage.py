@@ -1,11 +1,12 @@
-"""Segments of the change log that are not what their manifest promised: found, named, and passed over.
+"""Find segments that differ from their manifest, and skip them on request.
 
-A segment belongs to one table, so only that one stands still (`SegmentDamaged`), at the mark before it,
-and the others go on. It is tried again by itself: that a segment is restored is all it takes. Somebody
-may also have the table go on without it (`waltap spark resume --skip-damaged`).
+A segment belongs to one table. Only that table is suspended before the segment
+(`SegmentDamaged`); other tables continue. Restoring the segment is enough, because the applier
+retries suspended tables. The operator may also skip the segment's rows (`waltap spark resume
+--skip-damaged`).
 
-A manifest that is damaged or missing does not tell which tables it has rows of: all of them stop at the
-mark before it (`waltap_spark.follower`). Knows no Spark.
+A damaged or missing manifest does not say which tables it has rows of. All tables then stop
+before it (`waltap_spark.follower`). Knows no Spark.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +24,9 @@ ROWS: Final = 65_536
 
 
 def require_sizes(store: FileStore, group: SegmentGroup) -> None:
-    """See that the segments of ``group`` have the bytes that their manifest says; costs a look each.
+    """Check the segment sizes of ``group`` against the manifest.
+
+    Each segment costs one request to the store.
 
     Raises: SegmentDamaged, FilesUnavailable.
     """
@@ -34,10 +37,12 @@ def require_sizes(store: FileStore, group: SegmentGroup) -> None:
 
 
 def damage(store: FileStore, group: SegmentGroup) -> SegmentDamaged | None:
-    """Return which segment of ``group`` cannot be read as its manifest says, None when all can be.
+    """Return the damage of the first damaged segment of ``group``.
 
-    Reads them whole: it is asked when something went wrong. Raises: FilesUnavailable, where the log
-    cannot be reached at all.
+    It reads whole segments, so callers use it only after a failure. None means that all segments
+    are readable.
+
+    Raises: FilesUnavailable, where the log cannot be reached at all.
     """
     for path in group.segments:
         told = group.known.get(path)
@@ -50,12 +55,14 @@ def damage(store: FileStore, group: SegmentGroup) -> SegmentDamaged | None:
 
 
 def _bytes(group: SegmentGroup, path: str) -> int:
+    """Return the recorded size of a segment, 0 where it is unknown."""
     return group.known[path].bytes if path in group.known else 0
 
 
 def _wrong_size(store: FileStore, path: str, size: int) -> str:
     try:
         found = store.size(path)
+    # only a missing file is damage; an unreachable store says nothing about the segment
     except FilesUnavailable as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return "is missing"
@@ -69,7 +76,7 @@ def _unreadable(store: FileStore, path: str, rows: int) -> str:
     try:
         found = sum(batch.num_rows for batch in store.parquet_batches(path, ROWS))
     except (AccessRefused, BucketMissing, FilesAway):
-        raise  # nothing was seen of the segment
+        raise  # the store failed: the segment itself was not read
     except (FilesUnavailable, pa.ArrowException, ValueError) as error:
         cause = error.__cause__ or error
         return f"cannot be read: {' '.join(str(cause).split())}"
@@ -81,11 +88,15 @@ def _error(store: FileStore, path: str, wrong: str) -> SegmentDamaged:
 
 
 def without(groups: Iterable[SegmentGroup], passed: Iterable[str]) -> list[SegmentGroup]:
-    """Return ``groups`` without the segments ``passed``. A snapshot that lacks one counts for nothing: the
-    table keeps what it held. The others are of no stretch: any delete may have been in it."""
+    """Return ``groups`` without the skipped segments.
+
+    A snapshot that lacks a segment is discarded, because replacing rows with a part of them would
+    lose the rest. The table keeps its earlier rows.
+    """
     gone = set(passed)
     groups = list(groups)
     for group in groups if gone else ():
+        # any delete may have been in the skipped segment, so the run is no longer gap-free
         group.stretch = ""
     found: list[SegmentGroup] = []
     for run in _runs(groups):
@@ -98,7 +109,7 @@ def without(groups: Iterable[SegmentGroup], passed: Iterable[str]) -> list[Segme
 
 
 def _runs(groups: Iterable[SegmentGroup]) -> Iterator[list[SegmentGroup]]:
-    """Return the groups of each snapshot together, and each other one alone."""
+    """Yield the groups of each snapshot together, all others alone."""
     run: list[SegmentGroup] = []
     for group in groups:
         if run and (group.replaces or group.streamed or not run[0].replaces):

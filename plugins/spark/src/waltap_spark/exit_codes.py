@@ -1,20 +1,20 @@
-"""How the process of the driver ends, for who started it: stated once for both sides."""
+"""Exit codes of the driver process, for the driver and its parent."""
 
 from typing import Final
 
 __all__ = ["FAILED", "LOCKED", "REFUSED", "STANDING", "UNREAD"]
 
 FAILED: Final = 1
-"""By an error that another try may fix."""
+"""An error that a retry may fix."""
 
 REFUSED: Final = 2
-"""By one that another try does not fix."""
+"""An error that a retry does not fix."""
 
 LOCKED: Final = 3
-"""The tables are in use."""
+"""Another process uses the tables."""
 
 UNREAD: Final = 4
-"""Tasks could not read a snapshot."""
+"""Spark tasks could not read a snapshot."""
 
 STANDING: Final = 5
-"""All is applied but for tables that stand still."""
+"""All changes are applied except those of suspended tables."""

@@ -1,4 +1,4 @@
-"""Columns as Spark's expressions: by any name, and what the change log's own columns say of a row."""
+"""Build Spark expressions for columns and the log's own columns."""
 
 import functools
 import re
@@ -23,17 +23,21 @@ __all__ = [
 ]
 
 ORDER: Final = ("_epoch", "_commit_lsn", "_seq", "_sub")
+"""Columns that order rows of the change log."""
 
 EXACT: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "ignoreNullFields": "false",
 }
-"""How values are written as JSON that is to differ where they do: not in milliseconds."""
+"""Options for JSON that differs wherever values differ.
+
+Spark's default timestamps end at milliseconds.
+"""
 
 
 def column_of(name: str) -> "Column":
-    """Return the column called ``name``, dots and back-ticks and all."""
+    """Return the column ``name``, also with dots and back-ticks."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.col(quoted(name))
@@ -45,40 +49,45 @@ def quoted(name: str) -> str:
 
 
 def namespace_of(name: str) -> str:
-    """Return what stands before the last part of a name of `quoted` parts, whatever is in them."""
+    """Return a name of `quoted` parts without its last part."""
     return ".".join(re.findall(r"`(?:[^`]|``)*`", name)[:-1])
 
 
 def order() -> "Column":
-    """Return what rows are put in order by."""
+    """Return the struct that orders rows of the change log."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.struct(*ORDER)
 
 
 def the_same(one: "Column", other: "Column") -> "Column":
-    """Return whether two key values are equal; null is what stands for values that do not fit."""
+    """Return whether two key values are equal, nulls included."""
+    # a key value that the column cannot hold is stored as null
     return one.eqNullSafe(other)
 
 
 def sent(name: str) -> "Column":
-    """Tell whether a row brings a value of the column ``name``."""
+    """Return whether a row has a new value for column ``name``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return (F.col("_op") != "d") & ~held(name)
 
 
 def held(name: str) -> "Column":
-    """Tell whether a row says that its value of the column ``name`` is the earlier one."""
+    """Return whether a row keeps the earlier value of column ``name``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
 
 
 def with_names(rows: "DataFrame", names: Mapping[str, str]) -> "DataFrame":
-    """Return ``rows`` of the change log with other ``names`` (old → new) of columns."""
+    """Return change log ``rows`` with columns renamed by ``names``.
+
+    ``names`` maps old names to new names.
+    """
     return rows.select(
         *(
+            # its values are names of columns, which change too
             unchanged_as(names)
             if name == "_unchanged"
             else column_of(name).alias(names.get(name, name))
@@ -88,7 +97,7 @@ def with_names(rows: "DataFrame", names: Mapping[str, str]) -> "DataFrame":
 
 
 def unchanged_as(names: Mapping[str, str]) -> "Column":
-    """Return `_unchanged` with ``names`` (old → new) of columns."""
+    """Return `_unchanged` with columns renamed by ``names``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     def present(name: "Column") -> "Column":
@@ -101,8 +110,11 @@ def unchanged_as(names: Mapping[str, str]) -> "Column":
 
 
 def long_bytes(types: Mapping[str, str]) -> "Column | None":
-    """Return about how many bytes the values of a row have in those columns (name → type in JSON) that
-    may have many; None where there is no such column."""
+    """Return the approximate bytes of a row's long values.
+
+    ``types`` maps names to types in JSON. Text, binary and nested columns may be long. None means
+    that there is no such column.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     long = [

@@ -1,15 +1,17 @@
-"""Snapshots whose rows are not in the change log: tasks read them of the source, in chunks handed over.
+"""Replace table rows by a snapshot that Spark tasks read.
 
-The log says of such a table that its rows are elsewhere, under a name. While the engine that gave the name
-keeps its snapshot, they can be had, as often as need be: a driver that died begins the table again, and
-finds the same rows. When it is gone before the snapshot was complete, they are *lost*: the engine's next
-start takes another snapshot, and says so in the log. Then what a table has of the lost one counts for
-nothing. Until the log says that, whoever comes to such a table waits.
+The change log has only a name for such a snapshot; tasks read its rows from the source, chunk by
+chunk. While the engine keeps the snapshot open, tasks can read it again. So a driver that dies
+starts the table again with the same rows.
 
-A format that is written in place must take each of its steps with the same rows, whoever takes it, and may
-have taken one of two when driver and engine die. So its tables come by way of files of ours: all rows of a
-table are in a folder before the first step is taken, and stay there until the commit. Rows that are there
-are not lost with their engine.
+When the engine stops first, the snapshot is *lost*. The engine's next start takes another
+snapshot and records it in the log; rows of the lost snapshot are then discarded. Until the log
+says so, a driver that needs the rows waits.
+
+A format that writes in place must repeat a step with the same rows. It may have done one of two
+steps when driver and engine die. So its rows first go to files of the output: all rows of a table
+are in a folder before the first step, and stay there until the commit. Rows in that folder
+survive the engine.
 """
 
 import logging
@@ -41,18 +43,28 @@ __all__ = ["ExternalSnapshots", "replaced_from_chunks", "unread", "wait_for"]
 log = logging.getLogger(__name__)
 
 WAITING: Final = "_waltap/handed"
-"""Where rows wait for the commit of tables that are written in place, below a folder for each snapshot."""
+"""Folder of rows that wait for the commit of tables written in place.
+
+It has a folder for each snapshot.
+"""
 
 WHOLE: Final = "_whole"
-"""A file beside them, when they are all there: what tasks told of them, as JSON. Whether
-Spark writes one of its own is a matter of settings."""
+"""File that marks a complete folder of rows, with the tasks' reports as JSON.
+
+Spark's own marker depends on its settings.
+"""
 
 _SAID = re.compile(r"WT-\d{4} [^\n]*")
+"""An error of waltap within the text of a Java or Python trace."""
 
 
 class ExternalSnapshots:
-    """Tells which snapshots can be read. ``handed`` gives the chunks that have a name, None where they are
-    not here, or not yet, and raises LookupError where none will be; None where nobody hands any over."""
+    """Decides which external snapshots tasks can read.
+
+    ``handed`` returns the chunks of a named snapshot. It returns None where the chunks are not
+    here yet, and raises LookupError where none will arrive. ``handed`` is None where no engine
+    provides chunks.
+    """
 
     def __init__(
         self,
@@ -65,14 +77,15 @@ class ExternalSnapshots:
         self._seen = True
 
     def of(self, name: str) -> Handed | None:
-        """Return the chunks called ``name``, by table, as `look` found them."""
+        """Return the chunks of snapshot ``name`` by table, as `look` found them."""
         return self._found.get(name)
 
     def look(self, manifests: Sequence[Manifest], plans: dict[str, TableTask]) -> None:
-        """Find the chunks of ``plans``, and mark groups whose rows are lost. ``manifests`` are those that
-        are to be applied.
+        """Find the chunks for ``plans``, and mark groups with lost rows.
 
-        Raises: RowsAwaited, where some can be had neither now nor, as far as is known, never.
+        ``manifests`` are the manifests to apply.
+
+        Raises: RowsAwaited, where rows are missing and not known to be lost.
         """
         of = {name: [g for g in each.groups if g.elsewhere] for name, each in plans.items()}
         names = {group.elsewhere for groups in of.values() for group in groups}
@@ -83,6 +96,7 @@ class ExternalSnapshots:
             there = {} if self._handed is None else {name: self._handed(name) for name in names}
         except LookupError:
             there, nobody = {}, True
+        # a snapshot without chunks is either lost or still to come
         self._found = {name: handed for name, handed in there.items() if handed is not None}
         names -= self._found.keys()
         for name in sorted(names):
@@ -97,10 +111,11 @@ class ExternalSnapshots:
             for group in groups:
                 self._seen = True
                 gone = group.elsewhere in names
+                # rows that were copied to the output survive the engine
                 group.lost = gone and not _is_whole(self._output, _place(group, folder))
 
     def settle(self) -> None:
-        """Remove rows that wait for a commit, when none is owed."""
+        """Remove waiting rows when no commit is pending."""
         if not self._seen:
             return
         try:
@@ -110,7 +125,7 @@ class ExternalSnapshots:
             log.warning("rows that nobody waits for stay until the next commit: %s", error)
 
     def _lost(self, name: str) -> bool:
-        """Tell whether another snapshot has begun behind the one that is called ``name``."""
+        """Return whether the log has a later snapshot than ``name``."""
         generation: int | None = None
         for manifest in self._log.manifests(self._since()):
             if name in manifest.elsewhere and manifest.snapshot is not None:
@@ -131,13 +146,17 @@ def wait_for(
     handed: Handed | None,
     output: SparkOutput,
 ) -> None:
-    """See that all rows of ``group`` are in files of ours."""
+    """Copy all rows of ``group`` to files of the output.
+
+    A complete copy of an earlier attempt is used as it is.
+    """
     place = _place(group, table.folder)
     if not _is_whole(output, place):
         types = stored_as(group, table.versions[group.fingerprint])
         with chunk_rows(step.spark, (handed or {})[table.name], types) as read:
             read.rows.write.mode("overwrite").parquet(output.uri(place))
             told = read.told()
+        # the marker must not survive a power failure that the rows do not survive
         output.sync(place)
         output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(told))
 
@@ -151,8 +170,10 @@ def replaced_from_chunks(
     files: "FileStore",
     output: SparkOutput,
 ) -> TableState:
-    """Return ``table`` with the rows that tasks read for ``group``, or have read (`wait_for`), and no
-    others."""
+    """Return ``table`` with only the rows that tasks read for ``group``.
+
+    Formats that write in place take the rows from `wait_for`.
+    """
     types = stored_as(group, table.versions[group.fingerprint])
 
     def replaced(rows: "DataFrame") -> TableState:
@@ -166,9 +187,10 @@ def replaced_from_chunks(
             done = replaced(read.rows)
             return msgspec.structs.replace(done, handed_nulls=read.told())
     place = _place(group, table.folder)
-    text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # 0.1: nothing was told
+    text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # version 0.1 wrote no reports
     told = msgspec.json.decode(text, type=tuple[str, ...])
     waiting = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
+    # the log does not know how many rows tasks read
     group.count(waiting.count())
     return msgspec.structs.replace(replaced(waiting), handed_nulls=told)
 
@@ -178,16 +200,18 @@ def _place(group: SegmentGroup, folder: str) -> str:
 
 
 def _is_whole(output: SparkOutput, place: str) -> bool:
-    """Tell whether all rows are there, and durable."""
+    """Return whether all rows are there, and durable."""
     return WHOLE in output.store.names(place)
 
 
 def unread(error: BaseException, table: str) -> SinkError | None:
-    """Return what to tell of a table whose snapshot came to nothing: what the task said that could not
-    read, or not make columns of what it read, or why the table does not take it. None where nothing of
-    ours failed; the job may then succeed another time."""
+    """Return the error for a table whose snapshot failed.
+
+    The error has the task's message: it could not read the source, could not convert rows, or the
+    table does not accept them. None means that waltap's code did not fail; a retry may succeed.
+    """
     if isinstance(error, CatalogueUnreachable):
-        return None  # the rows wait, and are whole
+        return None  # the rows wait in the output, complete
     if isinstance(error, SinkError):
         return ChunksRefused(f"the snapshot of {table} cannot be kept: {error}")
     said = _SAID.search(str(error))
