@@ -8,6 +8,7 @@ the reference pages and the JSON Schema read these declarations and nothing else
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
@@ -70,7 +71,6 @@ def declare(
     default: Any = REQUIRED,
     summary: str,
     unit: str | None = None,
-    since: str = "0.1",
     secret: bool = False,
     aliases: tuple[str, ...] = (),
     deprecated: dict[str, str] | None = None,
@@ -113,24 +113,22 @@ def declare(
     format, with their topics), ``rows`` (of the change log and of every sink that takes changes), ``()``:
     neither. What a sink or a format declares itself reaches that alone.
     """
-    extra = {
-        "refused": list(refused),
+    extra: dict[str, Any] = {
+        "refused": refused,
         "reloadable": reloadable,
         "unit": unit,
-        "since": since,
         "secret": secret,
-        "aliases": list(aliases),
-        "deprecated": dict(deprecated or {}),
+        "aliases": aliases,
+        "deprecated": deprecated or {},
         "advanced": advanced,
         "common": common,
         "profile_default": profile_default,
         "pipeline_name": pipeline_name,
-        "words": list(words),
-        "path": list(path) if isinstance(path, tuple) else path,
+        "words": words,
+        "path": path,
         "renewed": renewed,
         "patterns": patterns,
-        "reach": list(reach),
-        "family": None,
+        "reach": reach,
     }
     return Field(
         default,
@@ -147,7 +145,6 @@ def declare_family(
     *,
     pattern: str,
     summary: str,
-    since: str = "0.1",
     secret: bool = False,
     patterns: str | None = None,
     reach: tuple[Reach, ...] = REACHES,
@@ -158,26 +155,14 @@ def declare_family(
     writes the family, e.g. ``column.mask.with.N.chars``. ``patterns``, ``reach``: as for `declare`.
     """
     re.compile(pattern)
-    return Field(
-        default_factory=dict,
-        alias=name,
-        description=summary,
-        json_schema_extra={
-            "unit": None,
-            "since": since,
-            "secret": secret,
-            "aliases": [],
-            "deprecated": {},
-            "advanced": True,
-            "profile_default": None,
-            "pipeline_name": False,
-            "words": [],
-            "path": False,
-            "patterns": patterns,
-            "reach": list(reach),
-            "family": pattern,
-        },
-    )
+    extra: dict[str, Any] = {
+        "secret": secret,
+        "advanced": True,
+        "patterns": patterns,
+        "reach": reach,
+        "family": pattern,
+    }
+    return Field(default_factory=dict, alias=name, description=summary, json_schema_extra=extra)
 
 
 class Properties(BaseModel):
@@ -243,15 +228,15 @@ class Properties(BaseModel):
     @model_validator(mode="after")
     def _veil(self) -> Self:
         """Make the secrets among the values, and addresses that hold one, unseen in a ``repr``."""
-        for name, info in type(self).model_fields.items():
+        for declaration in declarations(type(self)):
+            name, secret = declaration.field, declaration.secret
             value = self.__dict__.get(name)
             if isinstance(value, str):
-                if PropertyDeclaration(name, info).secret or masked(value) != value:
+                if secret or masked(value) != value:
                     self.__dict__[name] = Secret(value)
             elif isinstance(value, dict):
-                family = PropertyDeclaration(name, info).secret
                 self.__dict__[name] = {
-                    key: Secret(each) if family and isinstance(each, str) else _veiled(key, each)
+                    key: Secret(each) if secret and isinstance(each, str) else _veiled(key, each)
                     for key, each in value.items()
                 }
             elif isinstance(value, tuple):
@@ -266,149 +251,66 @@ def _veiled(name: str, value: Any) -> Any:
     return value
 
 
-class PropertyDeclaration:
-    """One declared property, as documentation and error messages see it."""
+# Values of `declare`'s keywords that a declaration does not give.
+DEFAULTS: Mapping[str, Any] = {
+    "refused": (), "reloadable": False, "unit": None, "secret": False, "aliases": (),
+    "deprecated": {}, "advanced": False, "common": False, "profile_default": None,
+    "pipeline_name": False, "words": (), "path": False, "renewed": False, "patterns": None,
+    "reach": (), "family": None,
+}  # fmt: skip
 
-    __slots__ = ("field", "info", "name")
+
+class PropertyDeclaration:
+    """One declared property; `declare` has the meaning of its attributes."""
 
     def __init__(self, field: str, info: FieldInfo) -> None:
         self.field, self.info = field, info
         self.name = info.alias or field
-
-    def _extra(self, key: str) -> Any:
-        extra = self.info.json_schema_extra
-        return extra.get(key) if isinstance(extra, dict) else None
-
-    @property
-    def summary(self) -> str:
-        """Return the one-sentence meaning."""
-        return self.info.description or ""
-
-    @property
-    def required(self) -> bool:
-        """Tell whether a profile must give it."""
-        return self.info.is_required()
+        self.summary = info.description or ""
+        self.required = info.is_required()
+        annotation = info.annotation
+        # The values of a closed set, () of an open one.
+        self.choices = tuple(_literals(annotation))
+        given = info.json_schema_extra
+        extra = {**DEFAULTS, **(given if isinstance(given, dict) else {})}
+        self.unit: str | None = extra["unit"]
+        self.secret: bool = extra["secret"]
+        self.advanced: bool = extra["advanced"]
+        self.common: bool = extra["common"]
+        self.renewed: bool = extra["renewed"]
+        self.reloadable: bool = extra["reloadable"]
+        self.pipeline_name: bool = extra["pipeline_name"]
+        self.profile_default: object = extra["profile_default"]
+        self.patterns: str | None = extra["patterns"]
+        self.reach: tuple[str, ...] = tuple(extra["reach"])
+        self.words: tuple[str, ...] = tuple(extra["words"])
+        self.refused: tuple[str, ...] = tuple(extra["refused"])
+        self.deprecated: dict[str, str] = dict(extra["deprecated"])
+        # The name and all other accepted names, deprecated ones last.
+        self.names = tuple(dict.fromkeys((self.name, *extra["aliases"], *self.deprecated)))
+        path = extra["path"]
+        self.path = path is not False or Path in (get_args(annotation) or (annotation,))
+        # Values with another meaning than a path.
+        self.path_words: tuple[str, ...] = tuple(path) if isinstance(path, list | tuple) else ()
+        # The name pattern of a family of properties, None for a single one.
+        self.family = re.compile(extra["family"]) if extra["family"] else None
 
     @property
     def default(self) -> object:
-        """Return the default, None when there is none."""
+        """Return the default, None without one."""
         return None if self.required else self.info.get_default(call_default_factory=True)
 
-    @property
-    def profile_default(self) -> object:
-        """Return the default in a profile of our own where it differs, None otherwise."""
-        value: object = self._extra("profile_default")
-        return value
-
-    @property
-    def pipeline_name(self) -> bool:
-        """Tell whether its default in a profile of our own is the pipeline's name."""
-        return bool(self._extra("pipeline_name"))
-
     def profile_default_of(self, pipeline: str) -> object:
-        """Return the default in our own profile of ``pipeline`` where it differs, else None."""
+        """Return the default in a waltap profile of ``pipeline``, None for the usual one."""
         return identifier_of(pipeline) if self.pipeline_name else self.profile_default
 
     @property
-    def unit(self) -> str | None:
-        """Return the unit of the value, if it has one."""
-        unit: str | None = self._extra("unit")
-        return unit
-
-    @property
-    def since(self) -> str:
-        """Return the version that introduced it."""
-        return self._extra("since") or "0.1"
-
-    @property
-    def renewed(self) -> bool:
-        """Tell whether where its value came from is kept."""
-        return bool(self._extra("renewed"))
-
-    @property
-    def secret(self) -> bool:
-        """Tell whether its value must never be shown."""
-        return bool(self._extra("secret"))
-
-    @property
-    def patterns(self) -> str | None:
-        """Return what kind of names its entries match, None where they are no such patterns."""
-        found: str | None = self._extra("patterns")
-        return found
-
-    @property
-    def reach(self) -> tuple[str, ...]:
-        """Return what of a consumer's data it changes: of ``records`` and ``rows``."""
-        return tuple(self._extra("reach") or ())
-
-    @property
-    def reloadable(self) -> bool:
-        """Tell whether a run takes another value while it goes on."""
-        return bool(self._extra("reloadable"))
-
-    @property
-    def advanced(self) -> bool:
-        """Tell whether most profiles never need it."""
-        return bool(self._extra("advanced"))
-
-    @property
-    def common(self) -> bool:
-        """Return whether `waltap init` lists it."""
-        return bool(self._extra("common"))
-
-    @property
-    def path(self) -> bool:
-        """Tell whether the value is a path, which starts at the profile's folder when relative."""
-        annotation = self.info.annotation
-        declared = self._extra("path") not in (None, False)
-        return declared or Path in (get_args(annotation) or (annotation,))
-
-    @property
-    def path_words(self) -> tuple[str, ...]:
-        """Return the values that mean something else than a path."""
-        words = self._extra("path")
-        return tuple(words) if isinstance(words, list) else ()
-
-    @property
-    def family(self) -> re.Pattern[str] | None:
-        """Return the name pattern of a family of properties, None for a single one."""
-        pattern = self._extra("family")
-        return re.compile(pattern) if pattern else None
-
-    @property
-    def deprecated(self) -> dict[str, str]:
-        """Return the old names that are still accepted, each with what to use instead."""
-        return dict(self._extra("deprecated") or {})
-
-    @property
-    def refused(self) -> tuple[str, ...]:
-        """Return the old names that are refused, since they mean something else now."""
-        return tuple(self._extra("refused") or ())
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the name and every accepted other name, deprecated ones last."""
-        return tuple(
-            dict.fromkeys((self.name, *self._extra("aliases"), *self._extra("deprecated")))
-        )
-
-    @property
     def allowed(self) -> str:
-        """Return in words what a value may be, "" for any text."""
+        """Return the allowed values in words, "" for any text."""
         if self.choices:
             return ", ".join(self.choices)
         words = _allowed(self.info.annotation, self.info.metadata)
         return words or ("a path" if self.path else "")
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """Return the allowed values of a closed set, () when the set is open."""
-        return tuple(_literals(self.info.annotation))
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Return what the entries of a comma list may be, () when that is open."""
-        return tuple(self._extra("words") or ())
 
     def chosen(self, value: object) -> object:
         """Return ``value`` as its closed set, or that of its entries, writes it; it knows no case.
@@ -474,5 +376,11 @@ def _allowed(annotation: Any, checks: list[Any]) -> str:
 
 
 def declarations(model: type[Properties]) -> list[PropertyDeclaration]:
-    """Return what ``model`` declares, in order."""
+    """Return the declarations of ``model`` in order."""
+    return _declarations(model)
+
+
+@cache
+def _declarations(model: type[Properties]) -> list[PropertyDeclaration]:
+    # A start asks a hundred times for the same forty models.
     return [PropertyDeclaration(name, info) for name, info in model.model_fields.items()]
