@@ -1,4 +1,4 @@
-"""Batches in a Python loop: the engine in a thread, the caller as its sink.
+"""Give batches to a Python loop, the engine's sink.
 
     for batch in waltap.stream("shop.toml"):
         for record in batch.records or ():
@@ -263,7 +263,7 @@ class _EngineThread:
 
 
 class BatchStream(Iterator[StreamedBatch]):
-    """Iterate over the batches of a running pipeline, in at most one thread.
+    """Iterate over the batches of a running pipeline.
 
     As a context manager it ends with its block: open batches at the end of the loop may still be
     acknowledged there.

@@ -1,4 +1,4 @@
-"""A pipeline in a Python program: started, asked and stopped by its methods.
+"""Run a pipeline inside a Python program.
 
 with waltap.Pipeline("shop.toml") as shop:
     shop.wait(lambda status: status.changes >= 1000)
@@ -81,7 +81,7 @@ def status_html(status: PipelineStatus) -> str:
 
 
 def _tables(status: PipelineStatus) -> Iterator[tuple[str, ...]]:
-    """Yield a line for each captured table, with its part of the snapshot."""
+    """Yield a line for each captured table."""
     read = {each.table: each for each in status.snapshot}
     for name in dict.fromkeys((*read, *status.captured_tables)):
         each = read.get(name)
@@ -208,7 +208,7 @@ class Pipeline:
     def wait(
         self, until: Callable[[PipelineStatus], bool] | None = None, *, timeout: float | None = None
     ) -> PipelineStatus:
-        """Wait until ``until`` accepts the status, or for the end; return the status.
+        """Wait for a status or the end; return the status.
 
         ``timeout`` is in seconds. Raises: TimeoutError; PipelineEnded; WaltapError of the pipeline.
         """

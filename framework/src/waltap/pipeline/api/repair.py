@@ -1,4 +1,4 @@
-"""Repair gaps: the stream continues at a new slot, and tables are read again.
+"""Repair gaps by a new slot and another reading.
 
 The order makes it complete. The new slot comes first: later commits are streamed. Then the tables are
 read, chunk by chunk beside the stream: the reading sees commits within the gap, and the stream has those
@@ -64,7 +64,7 @@ class _SnapshotObserver:
 
 
 class GapRepair:
-    """Repair the open gaps of one profile, whose pipeline does not run elsewhere."""
+    """Repair the open gaps of a stopped pipeline."""
 
     def __init__(self, profile: Profile, host: Host) -> None:
         self.engine, self._host = Engine(profile, host, repairs=True), host
@@ -154,7 +154,7 @@ class GapRepair:
         return [name for name in tables if name not in equal]
 
     def _look_again(self, tables: list[str]) -> None:
-        """Record the tables that are equal now, and surplus rows at the destination."""
+        """Record equal tables, and surplus rows at the destination."""
         for name, found in self._compared(tables).items():
             if found.equal:
                 self._told.equal.add(name)
@@ -201,7 +201,7 @@ class GapRepair:
 
 
 def _tables(gaps: list[CaptureGap]) -> list[str]:
-    """Return the tables of all gaps; none if a gap does not know them."""
+    """Return the tables of all gaps, none if one lacks them."""
     if any(not gap.tables for gap in gaps):
         return []
     return list(dict.fromkeys(name for gap in gaps for name in gap.tables))

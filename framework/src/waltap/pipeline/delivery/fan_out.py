@@ -248,7 +248,7 @@ class FanOut(Sink):
             outlet.sink.missed(table)
 
     def tend(self) -> None:
-        """Run periodic work of every sink, and try paused ones after their rest.
+        """Run periodic work of sinks, and try paused ones.
 
         Raises: OutletReturned, OutletPausedTooLong; SinkError of a sink that stops the pipeline.
         """

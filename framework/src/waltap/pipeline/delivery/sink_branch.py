@@ -46,7 +46,7 @@ def plain(write: Callable[[Batch], None], batch: Batch) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class TransformChain:
-    """The transforms before a sink, by stage, in the order of the profile."""
+    """Hold the transforms before a sink, by stage."""
 
     # The engine calls these, before all others.
     batches: list[Callable[[Batch], Batch]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class BranchStages:
     format: Format | None = None
 
     def new_sink(self) -> Sink:
-        """Make the sink, and with the first one the format of its records."""
+        """Make a sink, and its format the first time."""
         sink = self.make()
         if self.format is None and sink.capabilities.records:
             self.format = self.make_format()

@@ -380,7 +380,7 @@ class SinkWriter:
 
     @property
     def waiting_since(self) -> float | None:
-        """Return since when the oldest batch waits to be durable, None without one."""
+        """Return since when the oldest batch is not durable."""
         oldest = None if self._promises is None else self._promises.oldest
         return self.unflushed_since if oldest is None else oldest.at
 
@@ -426,7 +426,7 @@ class SinkWriter:
         return tuple(self._sink.onward())
 
     def committed_ms(self, partition: str) -> int | None:
-        """Return the commit time of the last whole transaction, ms since 1970 UTC."""
+        """Return the last commit time, ms since 1970 UTC."""
         return self._committed_ms.get(partition)
 
     def _flushed(self) -> Positions:
@@ -561,7 +561,7 @@ class SinkWriter:
             return self._sink.hand_over(chunks)
 
     def await_chunks(self, ends: Callable[[], bool]) -> Mapping[str, int] | None:
-        """Wait until the chunks are durable, and return the rows of each table.
+        """Wait for durable chunks; return the rows of each table.
 
         None if ``ends`` was true before. Raises: SinkError.
         """

@@ -91,7 +91,7 @@ class SourceConnection:
             connector.close()
 
     def _opened(self, connector: Connector, stored: Offset | None) -> Position | Positions | None:
-        """Open the sink, or a new one after a failure; return its own position.
+        """Open the sink or its successor; return its own position.
 
         Raises: WaltapError.
         """
@@ -111,7 +111,7 @@ class SourceConnection:
 
     @contextmanager
     def _gaps_noted(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
-        """Store a certificate if a start finds that the stored position is lost."""
+        """Store a certificate if a start lost its position."""
         try:
             yield
         except WaltapError as error:
@@ -138,7 +138,7 @@ class SourceConnection:
     def _not_streamed(
         self, connector: Connector, offset: Offset | None, error: WaltapError, names: Sequence[str]
     ) -> None:
-        """Store a certificate of tables that the server did not stream for a while."""
+        """Store a certificate of tables without a stream."""
         delivery = self._run.delivery
         behind = offset if delivery is None else delivery.offset
         if behind is not None and behind.snapshot is None:

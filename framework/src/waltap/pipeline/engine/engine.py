@@ -102,11 +102,12 @@ class ControlServer:
         return msgspec.json.encode(self._signal(request))
 
     def _replayed(self, request: ReplayRequest) -> ControlAnswer:
-        """Wait until a replay begins, up to the requested time, and then for its end."""
+        """Wait for a replay, and return its outcome."""
         future = self._replay(request)
         try:
             found = future.result(request.wait_ms / 1000)
         except TimeoutError:
+            # a replay that has begun cannot be cancelled: its end is awaited
             if future.cancel():
                 state = self._status().state
                 why = f"nothing was replayed: the pipeline is in state {state}"
@@ -138,7 +139,7 @@ class ControlServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadResult:
-    """List the properties that a reload applied, and those for the next start."""
+    """List the applied properties of a reload, and the others."""
 
     applied: tuple[str, ...] = ()
     restart: tuple[str, ...] = ()
@@ -211,7 +212,7 @@ class Engine:
         return self._run.status()
 
     def watch(self) -> None:
-        """Count the events of each table from now on, and keep the last event.
+        """Count the events of each table from now on.
 
         They are for readers of `PipelineStatus.tables`, and cost time per batch.
         """

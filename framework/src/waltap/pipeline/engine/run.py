@@ -1,4 +1,4 @@
-"""Keep one run of a profile: its state and services over its reconnects."""
+"""Keep the services of a run over its reconnects."""
 
 import logging
 import os
@@ -118,7 +118,7 @@ def wal_budget_of(profile: Profile) -> WalBudgetPolicy:
 
 
 class PipelineRun:
-    """Hold the state of one run and its services, and answer the status."""
+    """Hold a run's state and services; answer the status."""
 
     def __init__(self, state: RunState, ready_file: Path | None) -> None:
         self.state = state
@@ -221,7 +221,7 @@ class PipelineRun:
         self.channels.inbox.put(Signal(new_identifier(self.state.chance), kind, ""))
 
     def _slot_given_up(self, health: SlotHealth, end_lsn: int) -> WaltapError:
-        """Store the gap behind a dropped slot; return the error that ends the run."""
+        """Store the gap of a dropped slot; return its error."""
         now_ms = self.state.now_ms()
         offset = None if self.delivery is None else self.delivery.offset
         begin = (

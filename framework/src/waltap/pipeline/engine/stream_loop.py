@@ -1,4 +1,4 @@
-"""Stream: one loop pulls from the server and does each step in turn."""
+"""Stream in one loop, step after step."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -97,7 +97,7 @@ LOOKS_PER_ORPHANS = 30
 
 
 class StreamLoop:
-    """Run the streams of one connection, mostly one, from start to last confirm."""
+    """Run the streams of one connection, mostly one."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class StreamLoop:
             pump.write_rest()
 
     def _write_merged(self, merge: PartitionMerge, now: float) -> None:
-        """Write the parts that the merge releases, run by run, in their order."""
+        """Write the released parts of the merge in order."""
         pumps = {each.partition: pump for each, pump in zip(self._lanes, self._pumps, strict=True)}
         for partition, parts in merge.take(now):
             pumps[partition].take(parts)

@@ -119,7 +119,7 @@ class PipelineChannels:
 
     @property
     def lost(self) -> int:
-        """Return how many notifications a channel did not take. Any thread may ask."""
+        """Return the number of lost notifications. Any thread may ask."""
         channels = tuple(self._notifications.values())
         return self._lost + sum(c.lost for c in channels if isinstance(c, LossCounting))
 

@@ -29,7 +29,7 @@ BACK_REMARK = "The destination has again what it had: it was brought back, and n
 
 
 class GapNotes:
-    """Keep the gap certificates of one pipeline. Times are ms since 1970 UTC."""
+    """Keep the gap certificates of one pipeline."""
 
     def __init__(self, gaps: GapCertificates, pipeline: str) -> None:
         self.gaps, self._pipeline = gaps, pipeline
@@ -145,7 +145,7 @@ class GapNotes:
             log.warning("%s", error, extra={"pipeline": self._pipeline})
 
     def brought_back(self, offset: Offset, now_ms: int) -> None:
-        """Close the gaps of a destination that has the data of ``offset`` again.
+        """Close the gaps of a restored destination.
 
         This holds only if nothing was delivered since the gap was found.
         """
@@ -192,5 +192,5 @@ def _text(held: Mapping[str, Position]) -> str:
 
 
 def _identifier(now_ms: int) -> str:
-    """Return an identifier that sorts by time and fits in a file name."""
+    """Return an identifier for a file name, sorted by time."""
     return moment(now_ms).partition("+")[0].replace(":", "").replace("-", "").replace(".", "-")

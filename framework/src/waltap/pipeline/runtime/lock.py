@@ -59,7 +59,7 @@ def machine() -> str:
 
 
 def running(folder: Path) -> PipelineRunning | None:
-    """Return the error of a running pipeline, None if its folder is not locked."""
+    """Return the error of a running pipeline, None without one."""
     pid = holder(folder / LOCK)
     return None if pid is None else _running(pid)
 
@@ -140,7 +140,7 @@ class PipelineLock:
         self.check()
 
     def leave_nothing(self) -> None:
-        """Remove the lock file and an otherwise empty folder at the end of the block."""
+        """Remove the lock file and an empty folder in the end."""
         folder = self._file.path.parent
         self._made = [folder, folder.parent]
 

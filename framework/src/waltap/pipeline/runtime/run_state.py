@@ -134,7 +134,7 @@ class RunState:
         self.linked = True
 
     def sink_opens(self) -> None:
-        """Note that the sink is opened, and must be closed at the end."""
+        """Record that the sink must be closed at the end."""
         self.sink_open = True
 
     def sink_opened(self) -> None:
@@ -150,7 +150,7 @@ class RunState:
         self._counts_records = records
 
     def capturing(self) -> None:
-        """Record that rows were read, or the stream began: failures are retried now."""
+        """Record the first rows: failures are retried now."""
         self.started = True
 
     def captures(self, tables: tuple[str, ...]) -> None:
@@ -167,7 +167,7 @@ class RunState:
         self.host.notify("on_slot", pipeline=name, event="confirmed", slot=partition.slot, lsn=lsn)
 
     def cut_off(self, *, cut: bool, midway: bool) -> None:
-        """Set whether the limit left changes out, and a transaction's end is missing."""
+        """Record changes beyond the limit, and a missing end."""
         self.cut, self.midway = cut, midway
 
     def failed(self, error: Exception, *, retried: bool) -> None:
@@ -205,7 +205,7 @@ class RunState:
         return self.stop.is_set()
 
     def ends(self) -> bool:
-        """Return whether waits must end: with the run, or because the lease is lost."""
+        """Return whether waits must end: run or lease is over."""
         return self.stopping() or not self.tenure.held
 
     def backoff(self) -> RetryBackoff:
@@ -219,7 +219,7 @@ class RunState:
         )
 
     def wait(self, seconds: float) -> bool:
-        """Wait; return False if a stop or the end of ``max_seconds`` came meanwhile."""
+        """Wait; return False if the run must end."""
         most = self.limits.max_seconds
         if most is not None:
             left = most - (self.clock.monotonic() - self._began)
@@ -229,7 +229,7 @@ class RunState:
         return not self.clock.wait(seconds, self.stop.is_set)
 
     def left(self) -> int | None:
-        """Return how many records or changes may still be delivered, None without a limit."""
+        """Return the remaining records or changes, None without a limit."""
         most = self.limits.max_records
         if most is None:
             return None
@@ -247,5 +247,5 @@ class RunState:
         return most is not None and self.clock.monotonic() - self._began >= most
 
     def release(self, lsn: int) -> int:
-        """Return how much of a confirmable ``lsn`` the owner of the run releases."""
+        """Return the part of ``lsn`` that the owner releases."""
         return lsn if self.confirmable is None else min(lsn, self.confirmable(lsn))

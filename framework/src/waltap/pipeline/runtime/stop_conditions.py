@@ -6,7 +6,7 @@ __all__ = ["IdleDetector", "Limits", "StopFlag"]
 
 
 class StopFlag:
-    """Hold the request to stop, from a signal handler or another thread.
+    """Hold the request to stop a run.
 
     It has no lock, unlike `threading.Event`: a signal handler interrupts its own thread, and would wait
     forever for a lock that this thread holds. A waiter polls the flag (`Clock.wait`).
@@ -43,7 +43,7 @@ class Limits:
 
 
 class IdleDetector:
-    """Decide when a stream has been silent long enough to be idle. Sans-IO.
+    """Decide when a silent stream is idle. Sans-IO.
 
     A server that still works through old WAL is silent, too. Until it has read up to ``target``, its
     progress ends the silence, and only a much longer one (PATIENCE_S more) is idle: the server may be in
@@ -53,7 +53,7 @@ class IdleDetector:
     PATIENCE_S = 30.0
 
     def __init__(self, seconds: float, target: int, *, now: float) -> None:
-        """Start at ``now``; ``target`` is the end of the WAL then, 0 if unknown."""
+        """Start now; ``target`` is the WAL's end, 0 if unknown."""
         self._seconds, self._target = seconds, target
         self._since, self._read = now, 0
         self.caught_up = not target

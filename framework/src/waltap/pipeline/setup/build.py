@@ -163,7 +163,7 @@ class PipelineStages:
         return self.branch.outlets if isinstance(self.branch, FanOut) else [self.branch]
 
     def renew_sink(self) -> None:
-        """Close the failed sink, and make a new one, which is not open."""
+        """Replace the failed sink by a new one."""
         try:
             self.sink.close()
         except SinkError as error:  # the new one has another try
@@ -307,7 +307,7 @@ class PipelineStages:
         )
 
     def _outlet(self, outlet: OutletProfile, run_id: str) -> BranchStages:
-        """Return the stages of one of several sinks: the pipeline's and its own."""
+        """Return the stages of one of several sinks."""
         policy = FailurePolicy.of(
             self.profile.engine, self.profile.capture, outlet.properties.errors_tolerance
         )

@@ -146,7 +146,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
 
 
 def refuse(found: Iterable[PreflightCheck]) -> None:
-    """Log the found problems, and raise the first error that will not pass.
+    """Log problems; raise the first that will not pass.
 
     Raises: the error of the check, NotReady without one.
     """
@@ -172,7 +172,7 @@ def _start_refused(found: list[PreflightCheck]) -> bool:
 
 
 def _expected(check: PreflightCheck) -> PreflightCheck:
-    """Return the check of a running pipeline: its own process reads the slot."""
+    """Return the check of a running pipeline's slot."""
     if not _slot_in_use(check):
         return check
     return PreflightCheck.ok(check.name, f"{check.found}: this pipeline, which runs")
@@ -270,7 +270,7 @@ def _interrupted(
 
 
 def _orphans(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
-    """Warn of slots without a reader and without a pipeline in the state folder."""
+    """Warn of slots without a reader and a known pipeline."""
     found = orphan_slots(stages.profile, connector, stages.store)
     if not found:
         return []

@@ -1,4 +1,4 @@
-"""Find tables that are captured from now on, and the rows that are missing.
+"""Find newly captured tables, and their missing rows.
 
 A file beside the offset has the captured tables of the last start. A start that reads every table writes
 it before it reads, since it may be killed before it streams. A table that joins at a start without a
@@ -103,7 +103,7 @@ class _KnownTables(msgspec.Struct):
     left: list[str] = []
 
     def interrupted(self, connector: Connector) -> set[str]:
-        """Return captured tables that the server does not stream wholly, now or since."""
+        """Return captured tables that are not streamed wholly."""
         changed = connector.streamed_otherwise(self.streamed_as, connector.streamed_as())
         return set((changed | connector.unsent()).intersection(self.captured))
 
@@ -155,7 +155,7 @@ class NewTables:
             self._document.save(before)
 
     def start_anew(self, connector: Connector, offset: Offset) -> None:
-        """Record the captured tables of a start that reads every table or makes a slot."""
+        """Record the captured tables of a fresh start."""
         self._names, captured = connector.existing_tables(), connector.captured_tables()
         self._captured = set(captured)
         before = self._load(_database(offset))
@@ -289,7 +289,7 @@ class NewTables:
         return "snapshot" if self._asked(".".join(place)) else "incomplete"
 
     def _asked(self, name: str) -> bool:
-        """Request the rows of a table; it is known once the request is stored."""
+        """Request the rows of a table; return whether that succeeded."""
         asked = self._policy == "snapshot" and self._ask is not None and self._ask(name)
         self._unsaved = self._unsaved or asked
         return asked

@@ -291,7 +291,7 @@ class ReadLoop:
 
 
 def batches(parts: list[TransactionPart], most: int) -> Iterator[list[TransactionPart]]:
-    """Yield ``parts`` in batches of at most ``most`` changes; larger parts are split."""
+    """Yield batches of at most ``most`` changes."""
     batch: list[TransactionPart] = []
     room = most
     for part in parts:

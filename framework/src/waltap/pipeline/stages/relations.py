@@ -134,14 +134,14 @@ class DescribedRelations:
         return known
 
     def forget(self, oid: int, lsn: int) -> None:
-        """Record that a relation was dropped, and its last commit is before ``lsn``.
+        """Record a dropped relation, without commits after ``lsn``.
 
         Earlier rows may wait to be written, so state is kept until `written`.
         """
         self._gone[oid] = lsn
 
     def written(self, lsn: int) -> Collection[int]:
-        """Drop the state of relations whose rows were all written up to ``lsn``.
+        """Drop the state of relations written up to ``lsn``.
 
         Return their OIDs.
         """
@@ -239,7 +239,7 @@ class DescribedRelations:
                 )  # fmt: skip
 
     def _keep_masks(self, before: Relation, now: Relation) -> None:
-        """Check that masked columns of a table are masked under any later name.
+        """Check that masked columns stay masked under other names.
 
         A new column that got the values of a dropped one looks like any other new column, so each one
         counts. Raises: MaskLost, MaskUnfit.
@@ -286,7 +286,7 @@ class DescribedRelations:
         return {relation.columns[index].name for index in self.capture.columns(relation)}
 
     def _hidden(self, relation: Relation) -> set[str]:
-        """Return the columns of a described relation whose values are masked or cut."""
+        """Return the masked or cut columns of a relation."""
         found = set()
         for index in self.capture.columns(relation):
             column = relation.columns[index]

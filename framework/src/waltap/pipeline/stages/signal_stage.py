@@ -310,7 +310,7 @@ class SignalStage:
 
     @property
     def watching(self) -> bool:
-        """Return whether a chunk waits for a position, or must still be stored."""
+        """Return whether a chunk waits for a position or store."""
         return self._watcher is not None and (self._watcher.until is not None or self._unkept)
 
     @property
@@ -357,7 +357,7 @@ class SignalStage:
             delivery.note_signals(watcher.stored)
 
     def _hasten(self, watcher: IncrementalSnapshots, until: int) -> None:
-        """Make an idle stream reach a waiting chunk soon, once for each chunk."""
+        """Make an idle stream reach a waiting chunk soon."""
         now = self._state.clock.monotonic()
         if self._awaited != until:
             self._awaited, self._hasten_at = until, now + HASTEN_S

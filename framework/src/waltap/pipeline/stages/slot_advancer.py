@@ -48,7 +48,7 @@ class SlotAdvancer:
             self._confirm(self._flushed())
 
     def last(self) -> None:
-        """Flush the written batches at the end, also after a lost link.
+        """Flush at the end, also after a lost link.
 
         Without a link nothing is confirmed. Nothing is flushed after a failure of the sink, which would
         confirm lost data, or if another process may run the pipeline.

@@ -1,4 +1,4 @@
-"""The initial snapshot: a connection delivers the present rows before it streams.
+"""Take the initial snapshot before a connection streams.
 
 The reports and the loop over pieces serve the other kinds of snapshot, too.
 """
@@ -179,7 +179,7 @@ def deliver(
     *,
     snapshot: bool,
 ) -> bool:
-    """Write ``pieces`` of tables, and flush as often as the profile wants.
+    """Write ``pieces`` of tables, with flushes in between.
 
     ``snapshot``: they are of an initial one. Return False if the run ends before the last one.
     """
@@ -316,6 +316,6 @@ def _tell_mode(connector: Connector, *, completed: bool) -> None:
 
 
 def cut(piece: SnapshotRows, left: int | None) -> None:
-    """Cut a piece to the number of rows that may still be delivered."""
+    """Cut a piece to the remaining number of rows."""
     if left is not None and left < len(piece.rows):
         piece.rows, piece.complete, piece.ends_chunk = piece.rows[:left], False, False
