@@ -148,7 +148,7 @@ class Redeliveries:
         offset = self._offsets.load()
         return Redelivery(
             store=self.letters,
-            sink=branch.sink,
+            sink=branch.stages.make(),
             make=branch.render,
             stored=Positions() if offset is None else offset.positions,
             now_ms=lambda: self._clock.time_ns() // 1_000_000,
