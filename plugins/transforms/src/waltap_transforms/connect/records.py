@@ -6,9 +6,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
-from waltap.base.cache import BoundedDict
 from waltap.base.property import CommaList, Properties, declare
-from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.encoders.format.record_transform import (
     ConnectHeader,
@@ -21,6 +19,7 @@ from waltap.encoders.format.record_transform import (
 from waltap_transforms.connect.sides import NullToDefault, Row, map_of, struct_of
 from waltap_transforms.java.dates import SimpleDateFormat
 from waltap_transforms.java.literals import parse_literal
+from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import connect_spec, each
 from waltap_transforms.structs import required_struct
 
@@ -28,9 +27,6 @@ __all__ = ["HEADERS", "TOPICS"]
 
 
 # RegexRouter and TimestampRouter: change the topic of records.
-
-# Number of topics whose new name is cached.
-KEPT = 1000
 
 
 class RegexRouterProperties(Properties):
@@ -52,7 +48,7 @@ class RegexRouterProperties(Properties):
 
     @model_validator(mode="after")
     def _compiles(self) -> Self:
-        java_replacement(self.replacement, java_pattern(self.regex, ignore_case=False))
+        replaced_by(self.regex, self.replacement)
         return self
 
 
@@ -60,19 +56,12 @@ def regex_router(
     properties: RegexRouterProperties, _context: RecordTransformContext
 ) -> RecordTransform:
     """Return the transform that renames topics by an expression."""
-    pattern = java_pattern(properties.regex, ignore_case=False)
-    template = java_replacement(properties.replacement, pattern)
-    known = BoundedDict[str, str](KEPT)
+    renamed = replaced_by(properties.regex, properties.replacement)
 
     def routed(record: ConnectRecord) -> ConnectRecord:
-        topic = known.get(record.topic)
-        if topic is None:
-            # Names may be endless, such as one for each day, so the cache must not grow with them.
-            matches = pattern.fullmatch(record.topic) is not None
-            # Java tests the whole name but then replaces the first match, which may be shorter.
-            topic = pattern.sub(template, record.topic, count=1) if matches else record.topic
-            known[record.topic] = topic
-        return record if topic == record.topic else replace(record, topic=topic)
+        topic = renamed(record.topic)
+        unchanged = topic is None or topic == record.topic
+        return record if unchanged else replace(record, topic=topic)
 
     return each(routed)
 

@@ -12,7 +12,6 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.cache import BoundedDict
 from waltap.base.property import CommaList, Properties, declare
-from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap.changes.capture.name_adjustment import field_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
@@ -24,6 +23,7 @@ from waltap.encoders.format.record_transform import (
 )
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from waltap_transforms.debezium.tracing import EventTracing
+from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import debezium_spec
 from waltap_transforms.structs import StructMember, field_of, is_envelope, member
 
@@ -174,7 +174,7 @@ class EventRouterProperties(Properties):
 
     @model_validator(mode="after")
     def _routable(self) -> "EventRouterProperties":
-        java_replacement(self.replacement, java_pattern(self.regex, ignore_case=False))
+        replaced_by(self.regex, self.replacement)
         return self
 
 
@@ -201,8 +201,7 @@ class EventRouter:
     def __init__(self, properties: EventRouterProperties, context: RecordTransformContext) -> None:
         self._of, self._context = properties, context
         self._placements = placements(properties.additional)
-        self._pattern = java_pattern(properties.regex, ignore_case=False)
-        self._template = java_replacement(properties.replacement, self._pattern)
+        self._topic = replaced_by(properties.regex, properties.replacement)
         # Encoders find a schema by its object, so one source schema must always give the same object.
         self._outboxes = SchemaMemory(self._outbox)
         self._wrappers = BoundedDict[
@@ -283,10 +282,10 @@ class EventRouter:
             value |= {name: column.of(row) for name, column in outbox.envelope}
         identifier: ConnectHeader = ("id", outbox.event_id.schema, outbox.event_id.of(row))
         added = [(name, column.schema, column.of(row)) for name, column in outbox.headers]
-        matches = self._pattern.fullmatch(route) is not None
+        topic = self._topic(route)
         return ConnectRecord(
-            # A name that does not match is the topic itself. Java replaces only the first match.
-            self._pattern.sub(self._template, route, count=1) if matches else route,
+            # A name that does not match is the topic itself.
+            route if topic is None else topic,
             outbox.key.schema,
             outbox.key.of(row),
             schema,

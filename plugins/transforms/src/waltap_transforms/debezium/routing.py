@@ -6,13 +6,12 @@ from typing import Any, Literal
 import msgspec
 from pydantic import field_validator, model_validator
 
-from waltap.base.cache import BoundedDict
 from waltap.base.property import CommaList, Properties, declare
-from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap.changes.capture.name_adjustment import schema_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap_transforms.java.hashes import java_hash, murmur_hash
+from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import defaults_of, field_of, filled, is_envelope, without_repeats
 
@@ -87,13 +86,12 @@ class ByLogicalTableRouterProperties(Properties):
 
     @model_validator(mode="after")
     def _readable(self) -> "ByLogicalTableRouterProperties":
-        java_replacement(self.replacement, java_pattern(self.regex, ignore_case=False))
+        replaced_by(self.regex, self.replacement)
         if self.key_regex is not None and self.key_regex.strip():
             # Without a replacement, all tables would get the same empty name in their keys.
             if not (self.key_replacement or "").strip():
                 raise ValueError("key.field.replacement is missing beside key.field.regex")
-            pattern = java_pattern(self.key_regex, ignore_case=False)
-            java_replacement(self.key_replacement or "", pattern)
+            replaced_by(self.key_regex, self.key_replacement or "")
         return self
 
 
@@ -102,10 +100,10 @@ class ByLogicalTableRouter:
 
     def __init__(self, properties: ByLogicalTableRouterProperties) -> None:
         self._unique, self._field = properties.unique, properties.key_field
-        self._topic = _TopicReplacement(properties.regex, properties.replacement)
+        self._topic = replaced_by(properties.regex, properties.replacement)
         self._table = None
         if properties.key_regex is not None and properties.key_regex.strip():
-            self._table = _TopicReplacement(properties.key_regex, properties.key_replacement or "")
+            self._table = replaced_by(properties.key_regex, properties.key_replacement or "")
         self._adjusted = schema_namer(properties.names)
         self._keys = SchemaMemory(self._key_schema, most=TOPICS_KEPT)
         self._values: SchemaMemory[_RoutedValues] = SchemaMemory(self._made, most=TOPICS_KEPT)
@@ -118,7 +116,7 @@ class ByLogicalTableRouter:
         return [self._routed(record) for record in records]
 
     def _routed(self, record: ConnectRecord) -> ConnectRecord:
-        topic = self._topic.of(record.topic)
+        topic = self._topic(record.topic)
         # The pattern does not match, or the new name is empty: Debezium keeps the topic in both cases.
         if not topic:
             return record
@@ -129,7 +127,7 @@ class ByLogicalTableRouter:
             key_schema, key = self._keys.of(record.key_schema, topic), record.key
             # Rows of two tables may have equal keys, which compaction of the topic would mix up.
             if self._unique:
-                table = record.topic if self._table is None else self._table.of(record.topic)
+                table = record.topic if self._table is None else self._table(record.topic)
                 key = {**key, self._field: record.topic if table is None else table}
         schema, value = record.value_schema, record.value
         if value is not None and schema is not None and is_envelope(record):
@@ -170,24 +168,6 @@ class _RoutedValues(msgspec.Struct, frozen=True):
 
     def write(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
         return filled(event, self.defaults) if self.defaults else event
-
-
-class _TopicReplacement:
-    """Rename topics by a pattern, and cache the new names."""
-
-    def __init__(self, regex: str, replacement: str) -> None:
-        self._pattern = java_pattern(regex, ignore_case=False)
-        self._template = java_replacement(replacement, self._pattern)
-        self._known = BoundedDict[str, str | None](TOPICS_KEPT)
-
-    def of(self, topic: str) -> str | None:
-        """Return the new name, None if ``topic`` does not match."""
-        if topic not in self._known:
-            matches = self._pattern.fullmatch(topic) is not None
-            # Java tests the whole name but then replaces the first match, which may be shorter.
-            found = self._pattern.sub(self._template, topic, count=1) if matches else None
-            self._known[topic] = found
-        return self._known[topic]
 
 
 def _renamed(schema: Schema, name: str, fields: tuple[Field, ...]) -> Schema:
