@@ -103,12 +103,18 @@ def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
     found = [(each.name, each.mark) for each in log.readers.all()]
     assert found == [("night", marks[1]), ("now", marks[4])]
     assert run("readers", path, "--forget", "night").exit_code == 0
+    (left,) = json.loads(run("readers", path, "--json").stdout)
+    assert (left["reader"], left["mark"]) == ("now", str(marks[4]))
     assert [each.name for each in log.readers.all()] == ["now"]
     assert isinstance(run("readers", path, "--forget", "night").exception, ReaderUnknown)
 
 
 def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: ChangeLog) -> None:
     path, marks = log.store.path(""), [str(step.mark) for step in log.manifests()]
+    listed = json.loads(run("list", path, "--last", "2", "--json").stdout)
+    newest = [str(step.mark) for step in log.newest(2)]
+    assert [entry["mark"] for entry in listed] == newest
+    assert {type(entry["rows"]) for entry in listed} == {int}
     shown = run("list", path, "--last", "2")
     assert shown.exit_code == 0
     assert [mark in shown.output for mark in marks] == [False, False, False, True, True]

@@ -59,40 +59,6 @@ class TemplateKind(enum.Enum):
     COMMAND = "command"
 
 
-ADVICE = {
-    TemplateKind.DECODER: "`decoder.py` reads lines of JSON from an output plugin that does not exist: "
-    "replace them by those of yours, and `tests/recordings.jsonl` by frames recorded from a server.",
-    TemplateKind.SINK: "`sink.py` appends to a file: replace the file by your destination, and "
-    "`read_back` "
-    "in the tests by another way of reading it.",
-    TemplateKind.TRANSFORM: "`transform.py` writes stars over columns: replace that by what you need.",
-    TemplateKind.RECORD_TRANSFORM: "`transform.py` adds a field to values: replace that by what you need.",
-    TemplateKind.FORMAT: "`format.py` writes flat JSON: replace it by your format, and `parse` in "
-    "the tests "
-    "by another library's reader of it. The tests need `waltap-postgres`.",
-    TemplateKind.OFFSET_STORE: "`store.py` keeps offsets in SQLite: replace it by your database.",
-    TemplateKind.SIGNAL_ACTION: "`action.py` sends a notification: replace that by what your "
-    "signal asks for.",
-    TemplateKind.SIGNAL_CHANNEL: "`channel.py` reads a file: replace it by where your signals come from.",
-    TemplateKind.NOTIFICATION_CHANNEL: "`channel.py` appends to a file: replace it by your messenger.",
-    TemplateKind.TYPE: "`mapping.py` reads versions like 1.2.3: replace `SCHEMA`, `parse` and "
-    "`arrow` by those of "
-    "your type, and the values in the tests by what your server prints.",
-    TemplateKind.CONVERTER: "`converter.py` reads book numbers: replace that by what your columns "
-    "are to become.",
-    TemplateKind.SNAPSHOTTER: "`mode.py` reads tables when the position is lost, and leaves out "
-    "archives and "
-    "rows marked as deleted: replace that by your rule, and write its truth table into the tests first.",
-    TemplateKind.REPLICA_IDENTITY: "`identity.py` takes old tuples for whole rows: replace that "
-    "by what your "
-    "server sends, and the letter in `plugin.py` by its own.",
-    TemplateKind.TOPIC_NAMING: "`naming.py` gives each schema one topic: replace that by your rule.",
-    TemplateKind.CHECK: "`check.py` looks at a setting of the server: replace it by what a start "
-    "of yours needs.",
-    TemplateKind.COMMAND: "`command.py` counts what plugins provide: replace it by your command.",
-}
-
-
 def new(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the plugin, e.g. acme or waltap-acme.")
@@ -124,6 +90,7 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
         raise _refused(
             PropertyProblem(str(folder), "exists already", allowed="another name, or --into")
         )
+    templates = files("waltap.cli.commands") / "templates"
     words = {
         "name": bare,
         "distribution": f"{PREFIX}{bare}",
@@ -132,10 +99,9 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
         "function": bare.replace("-", "_"),
         "code": bare.replace("-", "").upper(),
         "kind": kind.value.replace("-", " "),
-        "advice": ADVICE[kind],
+        "advice": (templates / kind.value / "advice.txt").read_text(encoding="utf-8").strip(),
         "waltap": __version__,
     }
-    templates = files("waltap.cli.commands") / "templates"
     try:
         for source in (templates / "every", templates / kind.value):
             _write(source, folder, words)

@@ -1,11 +1,13 @@
 """``waltap changelog``: look into a change log, and clean it up."""
 
 import datetime as dt
+import json
 from typing import Annotated
 
 import typer
 
-from waltap.cli.terminal import echo
+from waltap.cli.profile_source import Json
+from waltap.cli.terminal import answers, echo
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
 from waltap_sinks.changelog.reader import HOLD_S, ChangeLog
 
@@ -28,27 +30,41 @@ HoursOption = Annotated[
 def list_manifests(
     path: PathArgument,
     last: Annotated[int, typer.Option("--last", min=1, help="Most manifests to show.")] = 20,
+    as_json: Json = False,
 ) -> None:
     """Show the newest manifests: position, transactions, rows per table."""
-    from rich.table import Table
-
     from waltap.changes.transactions.position import lsn_text
-    from waltap.cli.terminal import answers
 
     manifests = _log(path).newest(last)
-    table = Table()
-    for title in ("mark", "up to LSN", "transactions", "rows", "tables"):
-        right = title in ("transactions", "rows")
-        table.add_column(title, justify="right" if right else "left", no_wrap=title == "mark")
-    for step in manifests:
-        table.add_row(
+    if as_json:
+        document = [
+            {
+                "mark": str(step.mark),
+                "lsn": lsn_text(step.mark.end_lsn),
+                "transactions": step.transactions,
+                "rows": step.rows,
+                "tables": _tables(step),
+            }
+            for step in manifests
+        ]
+        echo(json.dumps(document, indent=2))
+        return
+    from waltap.cli.views import table
+
+    rows = [
+        (
             str(step.mark),
             lsn_text(step.mark.end_lsn),
             f"{step.transactions:,}",
             f"{step.rows:,}",
             _tables(step),
         )
-    answers().print(table)
+        for step in manifests
+    ]
+    heads = ("mark", "up to LSN", "transactions", "rows", "tables")
+    shown = table(heads, rows, right=("transactions", "rows"))
+    shown.columns[0].no_wrap = True
+    answers().print(shown)
 
 
 @application.command()
@@ -85,6 +101,7 @@ def readers(
     hold_hours: Annotated[
         float, typer.Option("--hold-hours", min=0, help="How long to wait for its next word.")
     ] = HOLD_S / 3600,
+    as_json: Json = False,
 ) -> None:
     """List the log's readers and their positions; register or forget a reader.
 
@@ -92,10 +109,6 @@ def readers(
     """
     import datetime as dt
     import time
-
-    from rich.table import Table
-
-    from waltap.cli.terminal import answers
 
     log = _log(path)
     last = log.last()
@@ -105,16 +118,23 @@ def readers(
         end = NOTHING if last is None else last.mark
         mark = end if at is None else _mark(at)
         log.readers.register(register, mark, hold_s=hold_hours * 3600, by="the command line")
-    table = Table()
-    for title in ("reader", "has read up to", "last word (UTC)", "the log waits", "who"):
-        table.add_column(title, no_wrap=title == "has read up to")
     now = time.time()
+    found = []
     for each in log.readers.all():
         left = dt.timedelta(seconds=round(each.seen + each.hold_s - now))
         seen = dt.datetime.fromtimestamp(each.seen, dt.UTC)
         waits = f"{left} more" if each.holds(now) else "no more"
-        table.add_row(each.name, str(each.mark), f"{seen:%Y-%m-%d %H:%M:%S}", waits, each.by)
-    answers().print(table)
+        found.append((each.name, str(each.mark), f"{seen:%Y-%m-%d %H:%M:%S}", waits, each.by))
+    if as_json:
+        names = ("reader", "mark", "seen", "waits", "by")
+        echo(json.dumps([dict(zip(names, row, strict=True)) for row in found], indent=2))
+        return
+    from waltap.cli.views import table
+
+    heads = ("reader", "has read up to", "last word (UTC)", "the log waits", "who")
+    shown = table(heads, found)
+    shown.columns[1].no_wrap = True
+    answers().print(shown)
 
 
 @application.command()
