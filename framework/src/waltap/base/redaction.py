@@ -1,7 +1,7 @@
-"""Secrets never leave the process: what hides them in messages, logs and listings.
+"""Hide secrets in messages, logs and listings.
 
-Two ways in which a secret can get into a text: it was given to a property that holds one (`hide` is
-told its value), or it stands in a connection string that is quoted (recognised by its form).
+A secret gets into a text in two ways. It is the value of a secret property: `hide` knows these values.
+Or it is part of a quoted connection string: a pattern recognizes its form.
 """
 
 import base64
@@ -23,19 +23,22 @@ __all__ = [
 ]
 
 HIDDEN = "***"
-"""What stands for the value of a secret wherever values are shown."""
+"""Replaces the value of a secret in every text."""
 
 SHORTEST = 8
-"""Shorter values would be found in half the words of a message: those are hidden where they are written,
-as values of their properties, and where a message quotes them."""
+"""Least length of a value that is hidden everywhere.
+
+A shorter value would match half the words of a message. It is hidden where its property is shown, and
+where a message quotes it.
+"""
 
 SECRET_NAME = re.compile(
     r"pass|pwd|secret|token|credential|authorization|jaas|auth\.user|private|api.?key|scram|sas.?key|access.?key",
     re.IGNORECASE,
 )
+# The name of a credentials profile, such as AWS's ``default``, is not secret: hiding it would remove the
+# word from all texts. A time limit of a login is not secret either.
 NO_SECRET_NAME = re.compile(r"profile$|\.timeout\.ms$", re.IGNORECASE)
-"""The name of a profile of credentials, as AWS's, is none of them: ``default`` would go from all texts.
-Neither is the longest time that one may take to be had."""
 
 USERINFO = re.compile(r"(:/{1,2}[^:/@\s]*):\S*@")
 ASSIGNED = re.compile(
@@ -49,32 +52,33 @@ _known = re.compile(r"(?!)")
 _passing: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 PASSING = 16
-"""So many secrets that come and go, as tokens do, are hidden at a time: the latest."""
+"""Number of the latest short-lived secrets, such as tokens, that are hidden."""
 
 
 class Secret(str):
-    """A text whose ``repr`` does not tell it: what debuggers, notebooks and reporters of crashes show.
+    """A text whose ``repr`` hides its secret.
 
-    One that has a secret only in a part, as an address with a password does, shows the rest.
+    Debuggers, notebooks and crash reporters show the ``repr``. If only a part is secret, such as the
+    password in an address, the rest is shown.
     """
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Return how it may be shown."""
+        """Return the text without its secret."""
         plain = str(self)
         shown = redacted(plain)
         return repr(HIDDEN if shown == plain else shown)
 
 
 def looks_secret(name: str) -> bool:
-    """Tell whether a property is a secret by its name."""
+    """Return whether a property is secret by its name."""
     return SECRET_NAME.search(name) is not None and NO_SECRET_NAME.search(name) is None
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Hide these values in all texts from now on, in every form that a text may have them in."""
-    global _known  # noqa: PLW0603 - what is hidden is hidden in the whole process
+    """Hide these values, in every written form, in all later texts."""
+    global _known  # noqa: PLW0603 - the values are hidden in the whole process
     new = {secret for secret in secrets if len(secret) >= SHORTEST}
     if new <= _hidden:
         return
@@ -84,8 +88,8 @@ def hide(secrets: Iterable[str]) -> None:
 
 
 def hide_passing(secret: str) -> None:
-    """Hide a value that another follows before long, in every form, until `PASSING` others came."""
-    global _passing  # noqa: PLW0603 - what is hidden is hidden in the whole process
+    """Hide a short-lived value in all texts until `PASSING` others follow."""
+    global _passing  # noqa: PLW0603 - the values are hidden in the whole process
     if len(secret) < SHORTEST or secret in _hidden or any(secret == each for each, _ in _passing):
         return
     forms = tuple(sorted(set(_forms(secret)), key=len, reverse=True))
@@ -93,7 +97,7 @@ def hide_passing(secret: str) -> None:
 
 
 def redacted(text: str) -> str:
-    """Return ``text`` without the values that are to be hidden, and without passwords in URIs."""
+    """Return ``text`` without hidden values and passwords in URIs."""
     text = _known.sub(HIDDEN, text)
     for _, forms in _passing:
         for form in forms:
@@ -103,7 +107,10 @@ def redacted(text: str) -> str:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """Return ``text`` without these values: short ones only where they are quoted."""
+    """Return ``text`` without these values.
+
+    Short values are removed only where they are quoted.
+    """
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SHORTEST:
             text = text.replace(secret, HIDDEN)
@@ -114,10 +121,10 @@ def without(text: str, secrets: Iterable[str]) -> str:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Return ``error`` without the frames that raised it and what it came of.
+    """Return ``error`` and its causes without their frames.
 
-    For errors of drivers that were given a password: whoever shows a traceback with its locals would show
-    it from their frames.
+    It is for errors of drivers that have a password in a frame: a traceback with local variables would
+    show it.
     """
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -131,7 +138,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def masked(text: str) -> str:
-    """Return ``text`` with a star for each character of the passwords that its form tells."""
+    """Return ``text`` with a star for each character of its passwords."""
     spans = [(found.end(1) + 1, found.end() - 1) for found in USERINFO.finditer(text)]
     spans += [found.span(2) for found in ASSIGNED.finditer(text)]
     for start, end in spans:
@@ -140,13 +147,17 @@ def masked(text: str) -> str:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Give ``secret`` as it is, quoted for URLs, JSON, Python, libpq; in base64, wherever it begins."""
+    """Yield the written forms of ``secret``.
+
+    They are the plain text, the quoted forms of URLs, JSON, Python and libpq, and base64.
+    """
     yield secret
     yield from (quote(secret), quote(secret, safe=""), quote_plus(secret))
     for text in (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret)):
         yield text[1:-1]
     yield secret.replace("\\", "\\\\").replace("'", "\\'")
     data = secret.encode("utf-8", "surrogatepass")
+    # base64 encodes three bytes at a time, so the secret's offset in the data changes its form.
     for before, dropped in ((0, 0), (1, 2), (2, 3)):
         whole = b"\0" * before + data
         whole = whole[: len(whole) // 3 * 3]

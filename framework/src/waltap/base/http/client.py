@@ -1,8 +1,8 @@
 """Send HTTP requests, each with one deadline.
 
 httpx limits each read by itself, so a server that sends its answer byte by byte could hold a client
-forever. Each connection checks the limits of its thread's `HttpClient.send` before each
-step. A stopping run ends the exchange early.
+forever. Each connection checks the limits of its thread's exchange before each step. A stopping run
+ends the exchange early.
 """
 
 import select
