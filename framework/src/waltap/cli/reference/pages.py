@@ -108,13 +108,13 @@ def _text(text: str | None) -> str:
 MEANINGS = {
     "old_key": "The old key comes with an update of the key and with a delete.",
     "old_row": "Under REPLICA IDENTITY FULL the whole old row comes with updates and deletes.",
-    "truncate": "TRUNCATE is told.",
-    "logical_messages": "Messages of `pg_logical_emit_message` are told.",
+    "truncate": "The wire has TRUNCATE.",
+    "logical_messages": "The wire has messages of `pg_logical_emit_message`.",
     "origin": "A transaction that was replicated into the database names its origin.",
     "streaming": "A large transaction can be received while it is in progress.",
     "two_phase": "A prepared transaction can be received when it is prepared.",
-    "unchanged": "A TOAST value that an update did not touch is told apart from NULL.",
-    "special_numbers": "NaN and infinities are told apart from NULL.",
+    "unchanged": "An unchanged TOAST value differs from NULL.",
+    "special_numbers": "NaN and infinities differ from NULL.",
     "relations": "A change of a table's columns is announced in the stream.",
     "filters": "The server applies publications: their tables, operations, row filters, columns.",
     "commit_timestamps": "The time of commit comes with each transaction.",
@@ -428,7 +428,7 @@ A property of Debezium's PostgreSQL connector, of its embedded engine, of Debezi
 or of its worker is honoured, mapped to something else, without effect, or refused. What is refused is in
 one list, before anything is made on the server. `waltap explain FILE --given` tells it of a file.
 
-A name that nobody knows is refused too, with the nearest name that there is.
+An unknown name is refused too, with the nearest known name.
 """
 
 ACCEPTED = """\

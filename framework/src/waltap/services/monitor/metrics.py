@@ -271,7 +271,7 @@ METRICS: tuple[StatusMetric, ...] = (
     ),
     counter("waltap_batches", "batches", "Batches that the sink took."),
     counter("waltap_filtered_events", _itself, "Events that a transform left out.", _filtered),
-    counter("waltap_reconnects", "reconnects", "Times that the pipeline connected anew."),
+    counter("waltap_reconnects", "reconnects", "Number of reconnects of the pipeline."),
     counter(
         "waltap_batch_retries", "batch_retries", "Times that a batch was given to the sink again."
     ),
@@ -351,7 +351,7 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_orphan_slots",
         lambda slot: len(slot.orphans),
-        "Slots of the database that nobody reads and no pipeline of the state folder has.",
+        "Slots of the database without a reader and without a pipeline of the state folder.",
         _slot,
     ),
     gauge(
@@ -489,7 +489,7 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_onward_table_stopped",
         lambda table: bool(table.failed),
-        "Whether it stands still while others go on.",
+        "Whether it is suspended while others continue.",
         _stage_tables,
     ),
 )
