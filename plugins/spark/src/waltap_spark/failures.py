@@ -1,5 +1,8 @@
-"""What is wrong with one table, which then stands still alone, and what is wrong for all; and Spark's own
-words, which become errors with a code."""
+"""Turn failures of Spark into errors with codes.
+
+An error is of one table, and suspends that table alone, or it is of the whole output, and ends
+the applier.
+"""
 
 import contextlib
 import subprocess
@@ -29,20 +32,23 @@ OF_ONE: Final = (
     SegmentDamaged,
     FormatError,
 )
-"""What is wrong with one table, and no other."""
+"""Errors that concern one table and no other."""
 
 NO_MEMORY: Final = "java.lang.OutOfMemoryError"
 
 NOT_KEPT: Final = "its output, which was not kept"
-"""Where a JVM's last words are that a command started for itself."""
+"""Names the place of a JVM's last words when a command started the JVM."""
 
 GOING_S: Final = 2.0
-"""How long a JVM may take to end that has broken a connection off."""
+"""Seconds that a JVM may need to exit after it broke its connection."""
 
 
 def refused(error: Exception, memory: str | None = None) -> WaltapError:
-    """Return ``error`` as it is told of: as it is where it has a code, else with Spark's words.
-    ``memory`` is what the JVM was given, None: its session tells."""
+    """Return an error with a code for ``error``.
+
+    An error without a code becomes `SparkRefused` or `JvmEnded` with Spark's first words.
+    ``memory`` is the memory of the JVM; None asks the running session.
+    """
     if isinstance(error, WaltapError):
         return error
     words = first_words(error).rstrip(".")
@@ -55,7 +61,7 @@ def refused(error: Exception, memory: str | None = None) -> WaltapError:
 
 
 def _memory() -> str:
-    """Return what the JVM of this process was given."""
+    """Return the memory setting of this process's JVM."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context  # noqa: SLF001 - none is made by asking
@@ -63,7 +69,10 @@ def _memory() -> str:
 
 
 def require_one(errors: Sequence[WaltapError | None]) -> None:
-    """Raise what all tables failed with, where it is no matter of one: what is wrong for all alike."""
+    """Raise a failure that concerns more than one table.
+
+    Nothing is raised while one table succeeded, or while each failure is of its table alone.
+    """
     from pyspark.errors import PySparkException
 
     for error in errors if all(errors) else ():
@@ -74,9 +83,11 @@ def require_one(errors: Sequence[WaltapError | None]) -> None:
 
 @contextlib.contextmanager
 def told(memory: str | None, log: str = "its output, above") -> Iterator[None]:
-    """Let what Spark does not do within the block be told of as an error with a code. ``memory`` is what
-    the JVM was given, ``log`` where its last words are. Raises: JvmEnded, SparkRefused, and what has a
-    code already."""
+    """Translate failures of Spark within the block.
+
+    ``memory`` is the memory of the JVM, ``log`` names the place of its last words. Errors that
+    have a code already pass unchanged. Raises: JvmEnded, SparkRefused.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -86,17 +97,18 @@ def told(memory: str | None, log: str = "its output, above") -> Iterator[None]:
     except Exception as error:
         if isinstance(error, WaltapError) and not isinstance(error, SparkRefused):
             raise
+        # py4j reports a dead JVM as any of these errors, often before the process has exited.
         broken = isinstance(error, (*sparks, OSError, EOFError))
         if _jvm_ended(GOING_S if broken else 0.0):
             text = "Spark's JVM ended while it worked"
             raise JvmEnded(text, log=log, memory=memory or "1g") from error
         if isinstance(error, sparks):
-            raise refused(error, memory) from None  # its trace is Java's; the words are told
+            raise refused(error, memory) from None  # the trace is Java's; the error has its words
         raise
 
 
 def _jvm_ended(wait_s: float) -> bool:
-    """Tell whether the JVM that this process started for Spark is gone, or is just going."""
+    """Return whether this process's JVM has ended, or ends within ``wait_s``."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing else knows

@@ -1,8 +1,9 @@
-"""Following a change log: new manifests are looked for by position, and applied in order.
+"""Apply a change log to the tables as it grows.
 
-Looking costs the listing of one folder, however long the log is. Spark's own file source was measured
-beside it: it lists every file it has ever seen (206 ms a look at 7,200 manifests, 3.5 s at 100,000), and
-keeps a list of them. `waltap_spark.streaming` has it, for those who want a streaming query all the same.
+New manifests are found by position, which costs the listing of one folder, however long the log
+is. Spark's own file source was measured for comparison: it lists every file that it has ever
+seen (206 ms a look at 7,200 manifests, 3.5 s at 100,000) and keeps a list of them.
+`waltap_spark.streaming` has that source for callers that need a streaming query.
 """
 
 import datetime as dt
@@ -30,18 +31,20 @@ RETIRE_EVERY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
-    """``trigger_ms``: how often the log is looked at. ``batch_rows``: most that one commit takes,
-    unless a single manifest has more, and ``batch_s``: about how long it may take. ``retention_h``: how
-    long what was applied stays in the log."""
+    """How often and how much a follower applies."""
 
+    # How often the follower looks at the log.
     trigger_ms: int = 200
+    # The most rows of one commit, unless a single manifest has more.
     batch_rows: int = 5_000_000
+    # About how long one commit may take.
     batch_s: float = 5.0
+    # How long applied changes stay in the log.
     retention_h: float = 2.0
 
 
 class LogFollower:
-    """Applies a change log as it grows, until told to stop. Single-threaded."""
+    """Applies a growing change log until it is stopped. Single-threaded."""
 
     def __init__(
         self, changelog: ChangeLog, applier: OutputApplier, options: FollowOptions | None = None
@@ -52,10 +55,10 @@ class LogFollower:
         self._next_retire = time.monotonic() + RETIRE_EVERY_S
 
     def follow(self, stopping: Callable[[], bool]) -> None:
-        """Apply until ``stopping`` says so, and then what the log holds by then.
+        """Apply until ``stopping`` returns true, then once more.
 
-        Raises: TablesStandStill at the end, when some could not follow; other errors at once, the
-        tables then stand at the last commit.
+        Raises: TablesStandStill at the end, when some tables are suspended; other errors
+        immediately, with the tables at their last commit.
         """
         self._applier.keep_up()
         while True:
@@ -68,10 +71,9 @@ class LogFollower:
             time.sleep(self._options.trigger_ms / 1000)
 
     def once(self) -> None:
-        """Apply what the log holds now, and do what `follow` does beside it: tend the files of the tables,
-        and remove what nobody needs any more. For who comes back, and ends each time.
+        """Apply the log's present changes, and maintain the tables.
 
-        Raises: as `follow`.
+        This serves a driver that a scheduler starts again and again. Raises: as `follow`.
         """
         self.catch_up()
         self._applier.maintain(patient=True)
@@ -79,16 +81,17 @@ class LogFollower:
         self.complain()
 
     def complain(self) -> None:
-        """Raises: TablesStandStill, when there are such."""
+        """Raise `TablesStandStill` when a table is suspended."""
         failed = {n: each.failed for n, each in self._applier.state.tables.items() if each.failed}
         if failed:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
             raise TablesStandStill(f"not applied: {reasons}", output=self._applier.location)
 
     def catch_up(self) -> None:
-        """Apply what the log holds now.
+        """Apply the manifests that the log holds now.
 
-        Raises: ChangeLogDamaged, when everything before the damage is applied; what the applier raises.
+        Raises: ChangeLogDamaged, after everything before the damage is applied; the applier's
+        errors.
         """
         damaged: list[ChangeLogDamaged] = []
         try:
@@ -96,7 +99,7 @@ class LogFollower:
         except RowsAwaited as awaited:
             if awaited.fields["nobody"]:
                 raise
-            return  # an engine hands them over, or its next one takes another snapshot
+            return  # an engine assigns the rows later, or the next engine takes another snapshot
         for error in damaged:
             mark = self._applier.state.mark
             log.error(
@@ -112,19 +115,23 @@ class LogFollower:
             self._pace.took(time.monotonic() - started)
             found += len(portion)
         if not found:
-            self._applier.apply([])  # tables that stand still, and files that were folded
+            self._applier.apply([])  # retries suspended tables, commits compactions
 
     def _manifests(self, damaged: list[ChangeLogDamaged]) -> Iterator[Manifest]:
-        """Return what follows, up to the first manifest that is damaged or missing; that goes to
-        ``damaged``."""
+        """Yield manifests up to the first damaged or missing one.
+
+        The damage goes to ``damaged``, so that the manifests before it are applied first.
+        """
         try:
             yield from self._log.manifests(self._applier.state.mark)
         except ChangeLogDamaged as error:
             damaged.append(error)
 
     def tidy(self, *, at_once: bool) -> None:
-        """Remove what nobody needs any more, of the tables and of the change log; ``at_once``: as `retire`
-        has it."""
+        """Remove unused files of the tables and the log.
+
+        ``at_once`` has the meaning that `retire` gives it.
+        """
         try:
             self._applier.collect()
         except WaltapError as error:
@@ -132,14 +139,17 @@ class LogFollower:
         self.retire(at_once=at_once)
 
     def retire(self, *, at_once: bool = False) -> None:
-        """Remove from the change log what was applied long ago, once in a while or ``at_once``."""
+        """Remove old applied changes from the change log.
+
+        Without ``at_once`` it does so once in `RETIRE_EVERY_S`.
+        """
         now = time.monotonic()
         if now < self._next_retire and not at_once:
             return
         self._next_retire = now + RETIRE_EVERY_S
         state = self._applier.state
         if any(table.staged for table in state.tables.values()):
-            return  # an unfinished snapshot still lies there
+            return  # an unfinished snapshot still needs its segments in the log
         limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=self._options.retention_h)
         try:
             self._log.retire(applied_by_all(state), bucket_of(limit))

@@ -1,8 +1,9 @@
-"""Tables that rest, while others have their files compacted, or write other rows of their targets.
+"""Keep idle tables readable.
 
-Readers find a table at the version of the last commit that touched it. Others remove what versions need
-that are old enough, and cannot know who rests at which. So a table that nothing happens to goes on to the
-newest version once in a while, which has the same rows of it.
+Readers find a table at the version of the last commit that changed it. Another process may
+compact the table's files, or write other rows of its target, and remove files of old versions:
+it does not know which version the output names. So an idle table is moved to the newest version
+once in a while; the newest version has the same rows of it.
 """
 
 import time
@@ -19,16 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["IdleTables"]
 
 REST_S: Final = 3600.0
-"""How long a table rests: far below what formats keep old versions for, a few days."""
+"""Seconds between two looks, far below the few days that formats keep old versions."""
 
+# Tables of one look, between two checks of the time.
 AT_ONCE: Final = 10
 
 SHARE_S: Final = 2.0
-"""How long one look at tables may keep changes waiting: the others have their turn with the next one."""
+"""Seconds that a look may delay changes; the next look takes the other tables."""
 
 
 class IdleTables:
-    """Looks after the tables of one output, at its start and once in a while."""
+    """Moves the idle tables of one output to newer versions."""
 
     def __init__(self, tables: TableFormat) -> None:
         self._format, self._next = tables, 0.0
@@ -37,8 +39,10 @@ class IdleTables:
     def found(
         self, sessions: SimpleQueue[SizedSession], state: OutputState
     ) -> dict[str, TableState]:
-        """Return the tables that go on, as they are to be committed, found in one of ``sessions``. No step
-        of them may be owed."""
+        """Return the tables whose version moved, for the next commit.
+
+        One of ``sessions`` reads the versions. No table may have an unfinished step.
+        """
         began = time.monotonic()
         if not self._left and began >= self._next:
             self._next, self._left = began + REST_S, list(state.tables)

@@ -1,4 +1,7 @@
-"""Is there a Java that Spark runs on? Asked before Spark is, whose own answer is a stack trace."""
+"""Check that Spark's Java and pyspark are usable.
+
+The check runs before Spark starts, because Spark's own answer is a stack trace.
+"""
 
 import re
 import shutil
@@ -15,17 +18,21 @@ __all__ = ["require_java", "require_pyspark"]
 
 OLDEST: Final = 17
 SPARK: Final = ((4, 1), (4, 4))
-"""The first generation of pyspark that serves, and the first that does not."""
+"""The first generation of pyspark that is supported, and the first that is not."""
 
 NEEDED_MODULE: Final = "jdk.incubator.vector"
-"""Spark 4 starts the JVM with it; a stripped-down runtime does not have it."""
+"""A module that Spark 4 starts the JVM with; a reduced runtime does not have it."""
 
 
+# Runs of a Java that a signal killed, before it counts as broken.
 TRIES: Final = 3
 
 
 def require_java() -> Path:
-    """Return the ``java`` program that Spark will start. Raises: JavaMissing."""
+    """Return the ``java`` program that Spark will start.
+
+    Raises: JavaMissing.
+    """
     home = variable("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not Path(found).exists():
@@ -37,7 +44,10 @@ def require_java() -> Path:
 
 @cache
 def _require_fit(found: str) -> None:
-    """Ask a Java for version and modules, once in a process: it takes a while. Raises: JavaMissing."""
+    """Require a Java's version and modules.
+
+    The answer is cached: each run of Java takes a while. Raises: JavaMissing.
+    """
     said = _run(found, "-version")
     told = re.search(r'version "(?:1\.)?(\d+)', said)
     if told is None or int(told[1]) < OLDEST:
@@ -48,7 +58,10 @@ def _require_fit(found: str) -> None:
 
 
 def require_pyspark() -> str:
-    """Return the version of pyspark, without importing it. Raises: PysparkUnfit."""
+    """Return the version of pyspark, without importing it.
+
+    Raises: PysparkUnfit.
+    """
     try:
         found = version("pyspark")
     except PackageNotFoundError as cause:
@@ -61,7 +74,11 @@ def require_pyspark() -> str:
 
 
 def _run(java: str, option: str) -> str:
-    """Return what ``java`` says. One that was killed says nothing of what it is, and is asked again."""
+    """Return the output of ``java`` with ``option``.
+
+    A Java that a signal killed has said nothing about itself, and runs again. Raises:
+    JavaMissing.
+    """
     for _attempt in range(TRIES):
         try:
             done = subprocess.run(

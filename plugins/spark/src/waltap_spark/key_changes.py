@@ -1,17 +1,17 @@
-"""Rows that change their key: which row a key stood for, and what a moved row keeps from before.
+"""Resolve rows whose key changes.
 
-A transaction may put a row under a key before it deletes the one that is there (a deferrable key, or
-rows that change places in one statement), and may put a row under a key and move it on. The same
-operations, `c` then `d` of one key, leave a row in the first case and none in the second; what tells
-them apart is whether the key was there before the transaction. Of two rows under one key, a
-delete is of the one that has been there longer.
+A transaction may insert a row under a key before it deletes the row that is there (a deferrable
+key, or rows that exchange keys in one statement). It may also insert a row under a key and
+change that key again. The same operations, `c` then `d` of one key, leave a row in the first
+case and none in the second: the difference is whether the key existed before the transaction.
+When two rows have one key, a delete means the older one.
 
-Where deleted rows stay (`deletes = kept`), the base does not tell which of its rows are in the source.
-An INSERT does: what stands under its key was deleted before. Where a row moved to the key, what stands
-there is taken for a row of the source.
+Where deleted rows stay (`deletes = kept`), the base does not say which of its rows are in the
+source. An INSERT does: an older row under its key was deleted before. When a row moved to the
+key, an older row there counts as a row of the source.
 
-Only `settle_moves` starts Spark jobs. What comes of few changes is found without it
-(`waltap_spark.compact_in_memory`).
+Only `settle_moves` starts Spark jobs. `waltap_spark.compact_in_memory` does the same for few
+changes without Spark.
 """
 
 import functools
@@ -33,7 +33,7 @@ WITHIN = ("_seq", "_sub")
 
 
 def alive_keys(key: Sequence[str], rows: "DataFrame", base: "DataFrame") -> "DataFrame":
-    """Return the keys of ``rows`` under which there is a row after all of them."""
+    """Return the keys that have a row after ``rows``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     names = [column_of(name) for name in key]
@@ -45,8 +45,11 @@ def alive_keys(key: Sequence[str], rows: "DataFrame", base: "DataFrame") -> "Dat
 
 
 def _steps(key: Sequence[str], rows: "DataFrame") -> "DataFrame":
-    """Return one row for each key and transaction: counts, and ``_verdict``, whether there is a row
-    under the key after it (null: as before it)."""
+    """Return one row per key and transaction.
+
+    It has the counts of operations and ``_verdict``: whether the key has a row after the
+    transaction (null: as before it).
+    """
     return rows.groupBy(*map(column_of, key), *TRANSACTION).agg(
         *(each.alias(name) for name, each in _counts().items()),
         verdict().alias("_verdict"),
@@ -55,7 +58,7 @@ def _steps(key: Sequence[str], rows: "DataFrame") -> "DataFrame":
 
 
 def _counts() -> "dict[str, Column]":
-    """Return what is counted of the rows that a transaction has under one key."""
+    """Return the counts of one transaction's rows under one key."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return {
@@ -67,13 +70,19 @@ def _counts() -> "dict[str, Column]":
 
 
 def verdict() -> "Column":
-    """Return an aggregate over the rows that a transaction has under one key: whether there is a row
-    under it afterwards (null: as before)."""
+    """Return an aggregate: whether a key has a row afterwards.
+
+    It aggregates the rows that a transaction has under one key. Null means as before the
+    transaction.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     counts = _counts()
     more = counts["_put"] - counts["_gone"]
     return (
+        # Anything but a delete at the end leaves a row. A first operation other than an insert
+        # proves an earlier row, which one more delete than inserts removes. With as many inserts
+        # as deletes the key is as it was before.
         F.when(counts["_final"] != "d", F.lit(True))
         .when(counts["_first"] != "c", more >= 0)
         .when(more != 0, more > 0)
@@ -81,15 +90,15 @@ def verdict() -> "Column":
 
 
 def inserted() -> "Column":
-    """Return an aggregate over the rows that a transaction has under one key: whether they begin with an
-    INSERT."""
+    """Return an aggregate: whether a transaction begins with an INSERT."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    # The second half of a key change (`_sub` = 1) is an insert too, but no INSERT.
     return F.min_by((F.col("_op") == "c") & (F.col("_sub") == 0), F.struct(*WITHIN))
 
 
 def _presence(key: Sequence[str], base: "DataFrame", keys: "DataFrame", name: str) -> "DataFrame":
-    """Return ``keys`` with a column that tells whether ``base`` has a row under each."""
+    """Return ``keys`` with a flag: ``base`` has the key."""
     from pyspark.sql import functions as F  # noqa: N812
 
     here = base.select(*_set_aside(key), F.lit(True).alias(name))
@@ -98,18 +107,18 @@ def _presence(key: Sequence[str], base: "DataFrame", keys: "DataFrame", name: st
 
 
 def _set_aside(key: Sequence[str]) -> "list[Column]":
-    """Return the columns of ``key`` under the names ``_at n``, to join by (`at_key`)."""
+    """Return the key columns under the names ``_at n``, for `at_key`."""
     return [column_of(name).alias(f"_at {n}") for n, name in enumerate(key)]
 
 
 def at_key(key: Sequence[str]) -> "Column":
-    """Return the condition that the columns of ``key`` are equal to the columns ``_at n``."""
+    """Return the condition that the key equals ``_at n``."""
     same = [the_same(column_of(name), column_of(f"_at {n}")) for n, name in enumerate(key)]
     return functools.reduce(lambda one, other: one & other, same)
 
 
 def _at_then(key: Sequence[str]) -> "Column":
-    """Return the condition of `at_key`, of the same transaction."""
+    """Return the condition of `at_key` within the same transaction."""
     from pyspark.sql import functions as F  # noqa: N812
 
     then = [F.col(name) == F.col(f"{name} then") for name in TRANSACTION]
@@ -127,14 +136,14 @@ def settle_moves(
     *,
     crossed: bool,
 ) -> "DataFrame":
-    """Give rows that got a new key the values of the columns ``names`` that they kept from under their old
-    key. ``crossed``: keys may be taken before the row there has gone.
+    """Fill in unchanged values of rows with a new key.
 
-    Such a row says `_unchanged` for a value that is only known under the key it had before: in an
-    earlier row, in the base, or again under the key before that one. Chains of any length
-    are followed by doubling: n moves take log2 n steps.
+    Such a row says `_unchanged` for a value of the columns ``names`` that is known only under
+    its old key: in an earlier row, in the base, or under the key before that one. ``crossed``:
+    a key may be reused before its old row is deleted.
     """
     kept = table.mode.deletes == "kept"
+    # A checkpoint, because each column of ``names`` reads it again.
     placed = _placed(table.key, rows, base, crossed=crossed, kept=kept).localCheckpoint()
     for name in names:
         rows = _settle_column(table, rows, placed, base, name)
@@ -144,10 +153,13 @@ def settle_moves(
 def _placed(
     key: Sequence[str], rows: "DataFrame", base: "DataFrame", *, crossed: bool, kept: bool
 ) -> "DataFrame":
-    """Return position, key, operation and `_unchanged` of ``rows`` with ``_row``: which of the rows
-    that a transaction has under one key it is about. 1 is the row that was there before, where
-    ``_was`` says that there was one. ``_left`` is the number of the row that is there afterwards.
-    ``kept``: deleted rows stay in ``base``."""
+    """Number the rows that a transaction has under one key.
+
+    Return position, key, operation and `_unchanged` of ``rows`` with ``_row``, the number of
+    the row that the event means. Row 1 existed before the transaction where ``_was`` is true.
+    ``_left`` is the number of the row that exists afterwards. ``kept``: deleted rows stay in
+    ``base``.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -163,6 +175,7 @@ def _placed(
         here = F.col("_in_base")
         if kept:
             in_order = Window.partitionBy(*names).orderBy(*TRANSACTION)
+            # A kept row of the base is in the source only if the first change is no INSERT.
             here &= ~F.first("_inserted").over(in_order)
         there = F.coalesce("_earlier", here)
         was = F.when(was, F.lit(True)).when(F.col("_gone") > 0, there).otherwise(F.lit(False))
@@ -194,7 +207,7 @@ def _placed(
 def _settle_column(
     table: "TableState", rows: "DataFrame", placed: "DataFrame", base: "DataFrame", name: str
 ) -> "DataFrame":
-    """Return ``rows`` with the values of the column ``name`` that moved along."""
+    """Return ``rows`` with the values of ``name`` that moved along."""
     from pyspark.sql import functions as F  # noqa: N812
 
     place = F.struct(*TRANSACTION, "_seq")
@@ -214,7 +227,7 @@ def _settle_column(
     known = rows.where(sent(name)).select(
         order().alias("_when"), *map(column_of, table.key), column_of(name).alias("_value")
     )
-    # rows of a snapshot are all at one place: the key says which of them it is
+    # all rows of a snapshot have one position: the key says which row is meant
     from_rows = found.where("_before is not null").join(
         known, at_key(table.key) & (F.col("_before._when") == F.col("_when"))
     )
@@ -237,8 +250,11 @@ def _settle_column(
 
 
 def _ends(key: Sequence[str], placed: "DataFrame", name: str) -> "DataFrame":
-    """Return ``placed`` with ``_before``: the last event that brought, or carried along, the value of
-    ``name`` of the row that each is about (null: the base has it)."""
+    """Return ``placed`` with ``_before``, the last event that has the value.
+
+    It is the event that set, or carried along, the value of ``name`` of the same row. Null
+    means that the base has the value.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -254,7 +270,7 @@ def _ends(key: Sequence[str], placed: "DataFrame", name: str) -> "DataFrame":
     found = placed.withColumn("_event", event).withColumn(
         "_within", F.last("_event", ignorenulls=True).over(same_row)
     )
-    # what a transaction leaves: the last event of the row that is there after it
+    # the last event of the row that exists after the transaction
     stays = F.when(F.col("_row") == F.col("_left"), F.col("_event"))
     left = found.groupBy(*names, *TRANSACTION).agg(
         F.max_by(stays, F.when(stays.isNotNull(), F.struct(*WITHIN))).alias("_leaves")
@@ -274,9 +290,13 @@ def _ends(key: Sequence[str], placed: "DataFrame", name: str) -> "DataFrame":
 
 
 def _roots(nodes: "DataFrame") -> "DataFrame":
-    """Return for each move the move at which its chain begins, by pointers that double."""
+    """Return for each move the first move of its chain.
+
+    Pointers double in each step, so a chain of n moves takes log2 n steps.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
+    # Each pass is a checkpoint: otherwise Spark's plan doubles with each step.
     onward = F.struct("_before._when._epoch", "_before._when._commit_lsn", "_before._when._seq")
     linked = F.col("_before").isNotNull() & ~F.col("_before._known")
     reached = nodes.select(

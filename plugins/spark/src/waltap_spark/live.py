@@ -1,10 +1,10 @@
-"""The tables for people and jobs that read them, in any Spark session.
+"""Read the tables in any Spark session.
 
 >>> tables = waltap_spark.open_tables(spark, "out/tables")
 >>> tables.register()          # temporary views: flights, flights_changes, …
 >>> spark.sql("select count(*) from flights").show()
->>> tables.refresh()           # move all of them, together, to the newest commit
->>> tables.at("1A/2B3C").current("public.flights")   # as they were at that position of the source
+>>> tables.refresh()           # move all tables together to the newest commit
+>>> tables.at("1A/2B3C").current("public.flights")   # the rows at that source position
 """
 
 import contextlib
@@ -32,10 +32,11 @@ __all__ = ["LiveTables", "open_tables"]
 
 
 class LiveTables:
-    """All tables as they stood at one commit, that is at one point of the source's history.
+    """All tables at one commit, one point of the source's history.
 
-    ``choice`` is for a format that is not installed; usually the last commit names it.
-    ``spark`` must have the settings of `waltap_spark.session.REQUIRED` (`open_tables` sees to it).
+    ``choice`` names a format that is not installed; usually the last commit names the format.
+    ``spark`` must have the settings of `waltap_spark.session.REQUIRED`, which `open_tables`
+    completes.
     """
 
     def __init__(
@@ -48,7 +49,10 @@ class LiveTables:
         self.refresh()
 
     def refresh(self) -> "LiveTables":
-        """Move to the newest commit; frames and views made before stay at theirs."""
+        """Move to the newest commit.
+
+        Frames and views that were made before stay at their commit.
+        """
         self._state = self.output.state()
         choice = self._choice or choice_of(self._state)
         if self._format is None or self._format_name != choice.name:
@@ -57,12 +61,12 @@ class LiveTables:
         return self
 
     def at(self, moment: "LogPosition | int | str | dt.datetime") -> "LiveTables":
-        """Return all tables as they stood at a moment in the past: a position of the source (an LSN, as
-        a number or as text like 1A/2B3C, or a mark as `waltap spark status` shows it), or a time of its
-        commits.
+        """Return all tables at a moment in the past.
 
-        Formats in place read as far back as they keep versions, Parquet the last few commits.
-        Raises: MomentUnread, VersionGone, TableUnknown before the first commit.
+        The moment is a position of the source (an LSN as a number or as text like 1A/2B3C, or a
+        mark as `waltap spark status` shows it), or a time of its commits. Formats in place read
+        as far back as they keep versions, Parquet the last few commits. Raises: MomentUnread,
+        VersionGone, TableUnknown before the first commit.
         """
         if self._state is None:
             raise TableUnknown(
@@ -74,29 +78,29 @@ class LiveTables:
 
     @property
     def state(self) -> OutputState | None:
-        """Return what the commit says, None before the first."""
+        """Return the commit's content, None before the first commit."""
         return self._state
 
     @property
     def names(self) -> list[str]:
-        """Return the tables (``schema.table``) that have rows or had them."""
+        """Return the tables (``schema.table``) that have or had rows."""
         tables = self._state.tables if self._state is not None else {}
         return sorted(name for name, table in tables.items() if table.columns)
 
     @property
     def shared(self) -> list[str]:
-        """Return the targets (``schema.table``) that several tables are part of."""
+        """Return the targets (``schema.table``) that several tables share."""
         return list(self._sharers())
 
     def _sharers(self) -> dict[str, list[TableState]]:
         return {} if self._state is None else sharers(self._state.tables.values())
 
     def current(self, name: str) -> "DataFrame":
-        """Return the rows that the table holds, as its mode keeps them: in ``append`` its history. Raises:
-        TableUnknown.
+        """Return a table's rows as its mode keeps them.
 
-        Columns that the server computes are not there, unless it sends them with every change. A target
-        of several tables has the rows of all, with their source.
+        In ``append`` mode this is the history. Columns that the server computes are left out,
+        unless the server sends them with every change. A target of several tables has the rows
+        of all, with their source. Raises: TableUnknown.
         """
         several = self._sharers().get(name)
         if several is not None:
@@ -106,14 +110,19 @@ class LiveTables:
         return frame.drop(*table.hidden) if table.hidden else frame
 
     def standing(self, name: str) -> "DataFrame":
-        """Return those of `current` that are there in the source: of versions the open ones, without rows
-        that were deleted. Raises: TableUnknown."""
+        """Return the rows of `current` that exist in the source.
+
+        These are the open versions, without deleted rows. Raises: TableUnknown.
+        """
         several = self._sharers().get(name)
         table = self._table(name) if several is None else several[0]
         return standing(table, self.current(name))
 
     def changes(self, name: str) -> "DataFrame":
-        """Return the table's whole history, one row per change. Raises: TableUnknown, HistoryNotKept."""
+        """Return the table's whole history, one row per change.
+
+        Raises: TableUnknown, HistoryNotKept.
+        """
         several = self._sharers().get(name)
         tables = [self._table(name)] if several is None else several
         if not all(table.mode.history for table in tables):
@@ -123,11 +132,11 @@ class LiveTables:
         return self._read(tables[0], "changes")
 
     def register(self) -> list[str]:
-        """Make temporary views of all tables and of their changes (``NAME_changes``), where they are kept.
+        """Make temporary views of all tables and histories.
 
-        Tables that are part of one target have a view together, that of the target.
-        They are called as `view_names` says, whatever stands in a name: SQL then writes it in back-ticks.
-        Returns the names of the tables' views.
+        A history is the view ``NAME_changes``. Tables of one target share the target's view.
+        `view_names` gives the names; SQL must quote an unusual name in back-ticks. Returns the
+        names of the tables' views.
         """
         tables = dict.fromkeys(self._table(name).target for name in self.names)
         views = view_names(list(tables))
@@ -163,9 +172,11 @@ def _moment(moment: "LogPosition | int | str | dt.datetime") -> "LogPosition | i
 
 
 def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:
-    """Return what the views of tables (schema, name) are called: as the table, with its schema in front
-    (``schema_table``) where another table, or the changes of one, are called so; ``schema.table`` where
-    that is another's, too."""
+    """Return the names of the tables' views.
+
+    A view has its table's name; ``schema_table`` when another table or history has that name;
+    ``schema.table`` when that is taken, too.
+    """
     taken = [name for _, table in tables for name in (table, f"{table}_changes")]
     found = [table if taken.count(table) == 1 else f"{schema}_{table}" for schema, table in tables]
     taken = [name for view in found for name in (view, f"{view}_changes")]
@@ -176,7 +187,10 @@ def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def open_tables(spark: "SparkSession", location: "FileStore | str") -> LiveTables:
-    """Open the tables below ``location`` in ``spark``, whose settings are completed."""
+    """Open the tables below ``location`` in ``spark``.
+
+    The session's settings are completed by the required ones.
+    """
     from waltap_spark.session import REQUIRED
 
     for key, value in REQUIRED.items():

@@ -1,4 +1,4 @@
-"""Rows of a group as Spark reads them of the change log's segments, and their columns."""
+"""Read rows and columns of the change log's segments."""
 
 import contextlib
 from typing import TYPE_CHECKING
@@ -24,24 +24,33 @@ def logged(
     *,
     first: bool = False,
 ) -> "DataFrame":
-    """Return the rows of ``group``, whose columns are ``types``; ``first``: of its first segment."""
+    """Return the rows of ``group`` as a data frame.
+
+    ``types`` are the columns; None lets Spark read them from the footer. ``first``: only the
+    first segment's rows.
+    """
     reader = spark.read.option("parquet.page.verify-checksum.enabled", "true")
     if types is not None:
         struct = log_struct(stored_as(group, types))
         reader = reader.schema(type(struct)([f for f in struct if f.name != "_epoch"]))
     paths = group.converted or [address(store, path) for path in group.segments]
     rows = reader.parquet(*(paths[:1] if first else paths))
+    # `_epoch` is no column of the segments: `with_epoch` adds it.
     return with_names(rows, group.called) if group.called else rows
 
 
 def stored_as(group: SegmentGroup, types: dict[str, str]) -> dict[str, str]:
-    """Return ``types`` by the names that columns have in the source."""
+    """Return ``types`` by the columns' names in the source."""
     stored = {new: name for name, new in group.called.items()}
     return {stored.get(name, name): kind for name, kind in types.items()}
 
 
 def logged_types(spark: "SparkSession", store: FileStore, group: SegmentGroup) -> dict[str, str]:
-    """Return the columns of the group's segments, by their footer: Spark starts a job to read it."""
+    """Return the columns of the group's segments.
+
+    They come from a segment's footer, because Spark would start a job to read it. Spark reads
+    the columns of a converted group, and of types that the footer does not tell.
+    """
     from pyspark.errors import PySparkTypeError
 
     if not group.converted:
@@ -52,7 +61,7 @@ def logged_types(spark: "SparkSession", store: FileStore, group: SegmentGroup) -
 
 
 def with_epoch(rows: "DataFrame", epoch: int) -> "DataFrame":
-    """Return ``rows`` with the epoch of the change log that they came in."""
+    """Return ``rows`` with the epoch of their change log."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     return rows.withColumn("_epoch", F.lit(epoch).cast("int"))

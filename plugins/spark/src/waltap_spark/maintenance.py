@@ -1,11 +1,12 @@
-"""Tending the files of tables at once, by hand or by a scheduler: compaction, and removing what is old.
+"""Compact tables and remove old files on request.
 
-A process that keeps the tables does this by itself, when it is due. Here it is done now, with the output
-in hand, so that nobody writes meanwhile.
+A process that applies changes maintains the tables by itself when maintenance is due. This
+module does it now, for an operator or a scheduler, and holds the output, so that no other
+process writes in the meantime.
 
-Tables in place are compacted; the version that was made so becomes the one that counts, by a commit; then
-old files go. In this order a file that the last commit needs is never one that no version within the
-retention has, however long nothing was written.
+Tables in place are compacted first; a commit then names the new version; then old files are
+removed. In this order the last commit never needs a file whose versions are all older than the
+retention, however long the table was idle.
 """
 
 import time
@@ -34,17 +35,18 @@ __all__ = ["MaintenanceResult", "maintain", "take"]
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """What became of one table's files: how many there were and are; ``skipped``: why nothing was done."""
+    """File counts of one table before and after maintenance."""
 
     table: str
     before: int = 0
     after: int = 0
+    # Why the table was left alone, "" when it was maintained.
     skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AsMade(ModeRules):
-    """Tables are kept as they were made, whatever a profile says."""
+    """Keeps tables in their stored modes, whatever a profile says."""
 
     tables: Mapping[str, TableState] = field(default_factory=dict)
 
@@ -53,10 +55,10 @@ class _AsMade(ModeRules):
 
 
 def take(output: SparkOutput) -> OutputState:
-    """Take hold of ``output``, for `maintain`; needs no Spark.
+    """Lock ``output`` for `maintain`, without Spark.
 
-    Raises: OutputInUse, OutputMismatch, OutputDamaged, CommitBegun; TableUnknown, where nothing was
-    applied yet.
+    Raises: OutputInUse, OutputMismatch, OutputDamaged, CommitBegun; TableUnknown before the
+    first commit.
     """
     state = output.state()
     if state is None:
@@ -74,15 +76,16 @@ def take(output: SparkOutput) -> OutputState:
 def maintain(
     spark: "SparkSession", output: SparkOutput, *, grace_s: float = 600.0
 ) -> Iterator[MaintenanceResult]:
-    """Tend the files of all tables of ``output``, and tell what came of each.
+    """Maintain all tables of ``output``, and yield each result.
 
-    Files of earlier commits stay for ``grace_s``, versions of formats in place for their retention: for
-    those who are reading them. A table that stands still is left alone.
-    Raises: as `take`, and what Spark raises.
+    Files of earlier commits stay for ``grace_s``, versions of formats in place for their
+    retention, because readers may use them. Suspended tables are left alone. Raises: as `take`,
+    and Spark's errors.
     """
     state = take(output)
     try:
         modes = _AsMade(tables=state.tables)
+        # These limits make every pending change due for compaction.
         options = ApplyOptions(
             fold_rows=0, fold_share=0.0, fold_sets=1, grace_s=grace_s, modes=modes
         )
@@ -128,6 +131,7 @@ def _in_place(
     steps = sum(target.step for target in targets.values())
     held = msgspec.structs.replace(held, targets=targets, compacted=steps, vacuumed=time.time())
     moved = {name: msgspec.structs.replace(table, held=held)}
+    # Only after this commit may vacuum remove the files of the version before.
     applier.state = committed(output, applier.state, moved)
     for target in targets.values():
         kind.vacuum(spark, target.at)

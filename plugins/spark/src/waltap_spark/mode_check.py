@@ -1,4 +1,4 @@
-"""Whether tables can be kept as a profile says: told before a start, not when they stand still."""
+"""Check before a start that tables fit the profile's modes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -22,7 +22,7 @@ __all__ = ["kept_as_said"]
 NAME: Final = "spark tables"
 
 FIT_ALL: Final = frozenset(("append", "scd1", "hard", "keep"))
-"""What any table can be kept as."""
+"""Modes that fit every table."""
 
 
 def kept_as_said(
@@ -39,7 +39,7 @@ def kept_as_said(
     try:
         relations = [each.relation for each in context.connector.plan(context.offset).tables]
     except WaltapError:
-        return []  # the check of the connector says why
+        return []  # the connector's own check reports the error
     found: dict[str, WaltapError] = {}
     called = CaptureRules(profile.capture).field_name
     for each in mine:
@@ -52,7 +52,10 @@ def kept_as_said(
 def _may_be_wrong(
     properties: SparkProperties, options: ApplyOptions, made: Mapping[str, TableState]
 ) -> bool:
-    """Tell whether the tables are to be asked for, of which there may be thousands."""
+    """Return whether a table might not fit its mode.
+
+    The answer avoids asking the server for its tables, which may be thousands.
+    """
     by = options.modes
     said_of_some = {*by.modes, *by.deletes, *by.history, *by.extra} - FIT_ALL
     if said_of_some or properties.format_properties:
@@ -64,7 +67,7 @@ def _made(properties: SparkProperties) -> Mapping[str, TableState]:
     try:
         state = SparkOutput(FileStore(properties.tables, properties)).state()
     except WaltapError:
-        return {}  # who opens it for writing says why
+        return {}  # the writer that opens the output reports the error
     return {} if state is None else state.tables
 
 

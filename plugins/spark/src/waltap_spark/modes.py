@@ -1,8 +1,8 @@
-"""What a table keeps of its source: its history, its present rows, or every version of each row.
+"""Modes of a table: history, present rows, or row versions.
 
-A mode is chosen when a table is made, and stays. It decides which columns the rows of the table have
-beside the source's own, and what identifies one of them. Formats store what it says; how rows come about
-is `waltap_spark.timeline`'s. Knows no Spark.
+A mode is chosen when a table is made, and never changes. It decides which columns the rows have
+in addition to the source's columns, and which columns identify a row. Formats store the mode's
+columns; `waltap_spark.timeline` makes the rows. This module does not import Spark.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ VERSION: Final = {
     "_to_lsn": '"long"',
     "_current": '"boolean"',
 }
-"""Columns of a version of a row: from when it was what it is, and to when, by time and by position."""
+"""Columns of a row version: its first and last moment, by time and by position."""
 
 DELETED: Final = {"_deleted": '"boolean"', "_deleted_at": '"timestamp"'}
 
@@ -57,38 +57,38 @@ EXTRA: Final = {
     "_xid": '"long"',
     "_epoch": '"integer"',
 }
-"""Columns of the change log that rows may have, of the change that made them what they are."""
+"""Columns of the change log that rows may have, from their last change."""
 
 
 class TableMode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one table is kept.
+    """The mode of one table."""
 
-    ``name``: ``append``, its history alone; ``scd1``, the rows as they are; ``scd2``, all versions of
-    each row. ``deletes``: a deleted row goes (``hard``; in scd2 its version ends), stays with a flag
-    (``soft``), or stays as it was (``kept``). ``extra``: columns of `EXTRA` besides. ``history``: the
-    changes themselves are kept, too.
-    """
-
+    # ``append`` keeps the history alone, ``scd1`` the present rows, ``scd2`` all versions of each
+    # row.
     name: Name = "scd1"
+    # A deleted row is removed (``hard``; in scd2 its version ends), stays with a flag (``soft``),
+    # or stays unchanged (``kept``).
     deletes: Deletes = "hard"
+    # Additional columns, of `EXTRA`.
     extra: tuple[str, ...] = ()
+    # Whether the table also keeps the changes themselves.
     history: bool = True
 
     @property
     def keeps_past(self) -> bool:
-        """Tell whether rows of the table outlive their row in the source."""
+        """Return whether rows stay after their deletion in the source."""
         return self.name == "scd2" or (self.name == "scd1" and self.deletes != "hard")
 
     @property
     def adds_alone(self) -> bool:
-        """Tell whether a row that is inserted meets none of its key."""
+        """Return whether an inserted row never meets a row of its key."""
         if self.deletes == "soft":
-            return self.name != "scd1"  # a version that was deleted is closed
+            return self.name != "scd1"  # a deleted version is closed
         return self.deletes == "hard" or self.name == "append"
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return the columns (name → Spark's type in JSON) that rows have beside the source's."""
+        """Return the mode's own columns: name → Spark's type in JSON."""
         found = dict(VERSION) if self.name == "scd2" else {}
         if self.name != "append" and self.deletes == "soft":
             found |= DELETED
@@ -96,21 +96,25 @@ class TableMode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def standing(self) -> str:
-        """Return the condition, in SQL, of rows that are there in the source; "" where all are."""
+        """Return the SQL condition of rows that exist in the source.
+
+        It is "" when all rows do.
+        """
         if self.name == "scd2":
             return "_current"
         return "not _deleted" if self.deletes == "soft" and self.name == "scd1" else ""
 
 
 PLAIN: Final = TableMode()
-"""What a table has that nothing was said of."""
+"""The mode of a table without a rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeRules:
-    """What a profile says: PATTERN:VALUE, first match wins; a VALUE alone is that of all others.
+    """A profile's modes by table, as rules PATTERN:VALUE.
 
-    Patterns are Java's, and match ``schema.table`` as a whole.
+    The first match wins; a VALUE alone applies to all other tables. Patterns are Java's, and
+    match ``schema.table`` as a whole.
     """
 
     modes: tuple[str, ...] = ()
@@ -119,7 +123,7 @@ class ModeRules:
     history: tuple[str, ...] = ()
 
     def of(self, table: str) -> TableMode:
-        """Return how ``table`` (``schema.table``) is kept."""
+        """Return the mode of ``table`` (``schema.table``)."""
         name = cast(Name, of_rules(self.modes, table, "scd1"))
         if name == "append":
             return TableMode(name=name)
@@ -129,7 +133,10 @@ class ModeRules:
 
 
 def of_rules(rules: Sequence[str], table: str, default: str) -> str:
-    """Return what ``rules`` (PATTERN:VALUE, or VALUE alone) say of ``table``."""
+    """Return the value of the first rule for ``table``.
+
+    A rule is PATTERN:VALUE; a VALUE alone is the default of all tables.
+    """
     for rule in rules:
         pattern, colon, value = rule.rpartition(":")
         if colon and java_pattern(pattern).fullmatch(table):
@@ -138,7 +145,10 @@ def of_rules(rules: Sequence[str], table: str, default: str) -> str:
 
 
 def checked_rules(rules: Sequence[str], values: Sequence[str]) -> None:
-    """Raises: ValueError, when a rule is not PATTERN:VALUE, or VALUE, with one of ``values``."""
+    """Require rules PATTERN:VALUE or VALUE, with one of ``values``.
+
+    Raises: ValueError.
+    """
     alone = [rule for rule in rules if ":" not in rule]
     if len(alone) > 1:
         raise ValueError(f"{' and '.join(alone)} are both for all tables")
@@ -157,7 +167,7 @@ HISTORIES: Final = ("keep", "none")
 
 
 class ModedTable(Protocol):
-    """A table, as far as its mode asks."""
+    """The parts of a table that its mode needs."""
 
     @property
     def columns(self) -> Mapping[str, str]: ...
@@ -168,7 +178,7 @@ class ModedTable(Protocol):
 
 
 def row_columns(table: ModedTable) -> dict[str, str]:
-    """Return the columns that rows of ``table`` have: the source's, then those of its mode."""
+    """Return the source's columns, then the mode's columns."""
     return {**table.columns, **table.mode.columns}
 
 
@@ -180,11 +190,11 @@ def row_key(table: ModedTable) -> tuple[str, ...]:
 
 
 def unfit(mode: TableMode, key: Sequence[str], columns: Mapping[str, str]) -> str:
-    """Return why a table with ``key`` and ``columns`` cannot be kept so, "" when it can."""
+    """Return why a table cannot have ``mode``, "" when it can."""
     if (mode.keeps_past or mode.extra) and not key:
         return f"it has no key, and {said(mode)} is by key"
     if not mode.history and (mode.keeps_past or not key):
-        # what is delivered twice ends right in rows that a key identifies, and in no others
+        # repeated changes end with the right rows only where a key identifies them
         why = "it keeps rows of the past" if mode.keeps_past else "it has no key"
         return f"{why}, and its history tells changes that come again"
     clash = [name for name in columns if name.lower() in mode.columns]
@@ -192,7 +202,7 @@ def unfit(mode: TableMode, key: Sequence[str], columns: Mapping[str, str]) -> st
 
 
 def said(mode: TableMode) -> str:
-    """Return the mode for people."""
+    """Return the mode in words, for messages."""
     text = mode.name if mode.deletes == "hard" else f"{mode.name}, deletes {mode.deletes}"
     text = f"{text}, with {', '.join(mode.extra)}" if mode.extra else text
     return text if mode.history else f"{text}, without history"

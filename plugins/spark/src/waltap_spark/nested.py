@@ -1,7 +1,8 @@
-"""Types within types: the value of one as that of another, by the names of fields, and what fields came.
+"""Convert nested values between types, by field names.
 
-Spark casts a struct field by field in their order, and none that has fewer fields. A type that got another
-attribute is a struct with one field more, which older values have as null.
+Spark casts a struct field by field in order, and refuses a struct with fewer fields. A
+composite type that got another attribute is a struct with one more field, which is null in
+older values.
 """
 
 import json
@@ -18,8 +19,10 @@ __all__ = ["fitted", "new_fields", "same_type"]
 
 
 def fitted(column: "Column", has: str, wanted: str, *, lenient: bool = False) -> "Column":
-    """Return ``column``, of the type ``has``, as ``wanted`` (JSON): fields by name, null where there are
-    none. ``lenient``: what does not fit is null.
+    """Return ``column``, of the type ``has``, as type ``wanted``.
+
+    Both types are JSON. Fields are matched by name; a missing field is null. ``lenient``: a
+    value that does not fit is null.
     """
     return _fitted(column, json.loads(has), json.loads(wanted), lenient)
 
@@ -48,6 +51,7 @@ def _fitted(column: "Column", has: Any, wanted: Any, lenient: bool) -> "Column":
         ).alias(name)
         for name, type_ in ((field["name"], field["type"]) for field in wanted["fields"])
     ]
+    # A null struct must stay null, not become a struct of nulls.
     return F.when(column.isNotNull(), F.struct(*fields))
 
 
@@ -59,14 +63,17 @@ def _type(kind: Any) -> "DataType":
 
 
 def same_type(one: str, other: str) -> bool:
-    """Tell whether two types, in JSON, are the same, however they are written."""
+    """Return whether two types in JSON are equal, however they are written."""
     return one == other or json.loads(one) == json.loads(other)
 
 
 def new_fields(old: str, new: str) -> list[tuple[tuple[str, ...], str]] | None:
-    """Return the fields that ``new`` (JSON) has more than ``old``: the way to each, and its type; None
-    where that is not all that differs. Elements of an array are on the way as ``element``, values of a map
-    as ``value``."""
+    """Return the fields that ``new`` adds to ``old``.
+
+    Both types are JSON. Each field is its path and its type. Elements of an array have
+    ``element`` in the path, values of a map ``value``. None means that the types differ in
+    another way, too.
+    """
     return _new_fields(json.loads(old), json.loads(new), ())
 
 
@@ -85,6 +92,7 @@ def _new_fields(
             return None
         return _new_fields(old["valueType"], new["valueType"], (*way, "value"))
     names = [field["name"] for field in new["fields"]]
+    # Formats can add fields only at the end: the others must keep names and order.
     if [field["name"] for field in old["fields"]] != names[: len(old["fields"])]:
         return None
     found: list[tuple[tuple[str, ...], str]] = []

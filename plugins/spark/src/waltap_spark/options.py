@@ -1,4 +1,4 @@
-"""How tables are kept: what an applier and the table formats are told."""
+"""Options of an applier and its table formats."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,28 +12,27 @@ __all__ = ["ApplyOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
-    """How tables are kept.
+    """How the applier keeps tables."""
 
-    ``type_change``: what a column does that got a type which does not fit: fail, or become text.
-    ``fold_rows`` and ``fold_share``: pending changes become part of the base when they are more
-    than both that many and that share of the base's rows; ``fold_sets``: or come in so many sets, 0:
-    however many there are.
-    ``merge_sets``: so many change sets of one size become one. ``file_rows``: rows of one file.
-    ``grace_s``: how long folders of earlier commits stay for those who are reading them.
-    ``parallel``: tables that are applied at a time. ``modes``: what each table keeps.
-    ``dropped``: what becomes of columns that the source drops, keep or drop, as rules by table.
-    ``names``: what columns are called. ``places``: which tables are part of a target of several.
-    """
-
+    # A column whose new type does not fit: the table fails, or the column becomes text.
     type_change: Literal["fail", "string"] = "fail"
+    # Pending changes are compacted into the base when they exceed both this number and this share
+    # of the base's rows,
     fold_rows: int = 100_000
     fold_share: float = 0.25
+    # or when they are in so many sets (0: no limit of sets).
     fold_sets: int = 0
+    # So many change sets of one size become one.
     merge_sets: int = 16
+    # Rows of one file.
     file_rows: int = 1_000_000
+    # How long folders of earlier commits stay for readers.
     grace_s: float = 600.0
+    # Tables that are applied at the same time.
     parallel: int = 4
     modes: ModeRules = field(default_factory=ModeRules)
+    # Rules by table for columns that the source drops: keep or drop.
     dropped: tuple[str, ...] = ()
     names: ColumnNames = field(default_factory=ColumnNames)
+    # The tables that share a target with others.
     places: TargetMappings = field(default_factory=TargetMappings)

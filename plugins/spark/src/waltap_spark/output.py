@@ -1,19 +1,19 @@
-"""Where the tables stand: folders of Parquet files, and commits that say which of them count.
+"""The output: commits, and the state of its tables.
 
-One commit covers all tables: it names, for the mark of the change log that was applied, the folders
-of every table. It appears whole or not at all, so a Spark driver may die at any moment: folders that
-no commit names count for nothing and are removed at the next start.
+One commit covers all tables: it names, for the mark of the change log that was applied, the
+folders of every table. A commit appears completely or not at all, so a Spark driver may die at
+any moment: folders that no commit names are ignored, and the next start removes them.
 
 ::
 
-    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT/   rows of the change log, in sets; a small one is
-    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT.parquet
-    tables/SCHEMA/TABLE/current/COMMIT-ATTEMPT/   rows as they stood at some commit
-    _waltap/commits/COMMIT.json                   `OutputState`, see `waltap_spark.commit_files`
-    _waltap/checkpoint/                           Spark's own
+    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT/   Rows of the change log, in sets.
+    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT.parquet   A small set.
+    tables/SCHEMA/TABLE/current/COMMIT-ATTEMPT/   Rows of the table at some commit.
+    _waltap/commits/COMMIT.json                   `OutputState`, see `waltap_spark.commit_files`.
+    _waltap/checkpoint/                           Spark's own.
     _waltap/handed/SNAPSHOT/tables/SCHEMA/TABLE/  see `waltap_spark.external_snapshots`
 
-This module knows no Spark.
+This module does not import Spark.
 """
 
 import logging
@@ -57,30 +57,33 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# Sets that no commit names any more: they stay for a while, for those who read an earlier commit.
+# Sets that commits no longer name stay for a while, for readers of an earlier commit.
 #
-# What a commit stops naming is written down before the commit is, in a file of its own: however
-# much that is, no commit says it again, and no reader reads it.
+# Each commit's dropped sets are written to a file of their own before the commit: so later
+# commits do not repeat them, and readers do not read them.
 
 FOLDER: Final = "_waltap/garbage"
 
 
 class _DroppedPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """What one commit dropped; ``since``: seconds since 1970."""
+    """Sets that one commit dropped."""
 
+    # Seconds since 1970.
     since: float
     paths: tuple[str, ...]
 
 
 class OrphanFiles:
-    """What the commits of one output dropped, and when."""
+    """Sets that the output's commits dropped, with their times."""
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
 
     def note(self, number: int, paths: Iterable[str]) -> None:
-        """Write down what commit ``number`` is to drop; before it appears. What an attempt at it that
-        failed was to drop counts no more."""
+        """Write down the sets that commit ``number`` drops.
+
+        This happens before the commit appears, and replaces the file of an attempt that failed.
+        """
         dropped = _DroppedPaths(since=time.time(), paths=tuple(sorted(paths)))
         path = f"{FOLDER}/{_name(number)}"
         if dropped.paths:
@@ -89,27 +92,32 @@ class OrphanFiles:
             self._store.delete(path)
 
     def forget_after(self, number: int) -> None:
-        """Forget what commits after ``number`` were to drop: they never appeared."""
+        """Forget the drops of commits after ``number``, which never appeared."""
         for name in self._store.names(FOLDER):
             if name > _name(number):
                 self._store.delete(f"{FOLDER}/{name}")
 
     def paths(self) -> set[str]:
-        """Return all that is still there. Raises: OutputDamaged."""
+        """Return all dropped sets that still exist.
+
+        Raises: OutputDamaged.
+        """
         found: set[str] = set()
         for name in self._store.names(FOLDER):
             try:
                 found.update(self._read(name).paths)
-            except FilesUnavailable as error:  # a driver has collected it since: the sets are gone
+            except (
+                FilesUnavailable
+            ) as error:  # another driver has removed the sets since the listing
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
         return found
 
     def due(self, grace_s: float, number: int) -> Iterable[tuple[str, tuple[str, ...]]]:
-        """Return (file, paths) of what commits up to ``number`` dropped ``grace_s`` ago, oldest first:
-        of a commit that did not appear, the one before it still names what it was to drop.
+        """Yield (file, paths) that were dropped ``grace_s`` ago, oldest first.
 
-        Raises: OutputDamaged.
+        Only commits up to ``number`` count: while a commit has not appeared, the one before it
+        still names the sets that it drops. Raises: OutputDamaged.
         """
         limit = time.time() - grace_s
         for name in self._store.names(FOLDER):
@@ -136,38 +144,39 @@ def _name(number: int) -> str:
 VERSION: Final = 2
 INTENT: Final = "_waltap/intent.json"
 FILE: Final = ".parquet"
-"""How the path of a set ends that is a file; other sets are folders, as Spark writes them."""
+"""The suffix of a set that is one file; other sets are folders that Spark wrote."""
 
 
 class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Rows of the change log that one commit added to one table, under one schema.
-
-    ``fingerprint`` names the schema in `TableState.versions`. ``unchanged`` are columns for which
-    a row says that its value is the earlier one, ``moved`` counts rows that got a new key besides.
-    ``crossed``: whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
-    ``level`` counts how often the set was merged with others. ``epoch`` is the change log's, 0 where an
-    earlier version wrote the set. ``replaces``: it is a whole snapshot. ``bytes``: of a set that is one
-    file, 0 for a folder of Spark's. ``unpacked``: of the values (`Segment.unpacked`). ``stretch``: as
-    `TableEntry.stretch` has it.
-    """
+    """Rows of the change log that one commit added to one table, in one schema."""
 
     path: str
+    # Names the schema in `TableState.versions`.
     fingerprint: str
     rows: int
     operations: dict[str, int] = {}
+    # Columns for which a row says that its value is the earlier one.
     unchanged: tuple[str, ...] = ()
+    # Rows that got a new key.
     moved: int = 0
+    # Whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
     crossed: bool = False
+    # How often the set was merged with others.
     level: int = 0
+    # The change log's epoch, 0 in sets of an earlier version.
     epoch: int = 0
+    # Whether the set is a whole snapshot.
     replaces: bool = False
+    # Size of a set that is one file, 0 for a folder of Spark's.
     bytes: int = 0
+    # Bytes of the values (`Segment.unpacked`).
     unpacked: int = 0
+    # The gap-free run of the rows, as in `TableEntry.stretch`.
     stretch: str = ""
 
 
 class LogFacts(Protocol):
-    """What is known of some rows of the change log before they are read; see `ChangeSet`."""
+    """Facts about rows of the change log before they are read; see `ChangeSet`."""
 
     @property
     def rows(self) -> int: ...
@@ -186,7 +195,7 @@ class LogFacts(Protocol):
 
 
 class SizedRows(Protocol):
-    """What has rows with values of so many bytes, 0 where it is not known."""
+    """Rows with the bytes of their values, 0 when unknown."""
 
     @property
     def rows(self) -> int: ...
@@ -195,26 +204,29 @@ class SizedRows(Protocol):
 
 
 def unpacked_in_all(parts: Iterable[SizedRows]) -> int:
-    """Return the bytes of the values of all ``parts``; 0 where it is not known of some."""
+    """Return the bytes of all values, 0 when some are unknown."""
     each = [part.unpacked for part in parts if part.rows]
     return sum(each) if all(each) else 0
 
 
 class OfStretch(Protocol):
-    """Rows of one stretch of the change log (`TableEntry.stretch`)."""
+    """Rows of one gap-free run of the change log (`TableEntry.stretch`)."""
 
     @property
     def stretch(self) -> str: ...
 
 
 def shared_stretch(parts: Iterable[OfStretch]) -> str:
-    """Return the stretch that all ``parts`` are of, "" where they are of several, or it is not known."""
+    """Return the one stretch of all ``parts``, otherwise ""."""
     found = {part.stretch for part in parts}
     return found.pop() if len(found) == 1 else ""
 
 
 class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment of a snapshot that is not complete yet; it stays in the change log until then."""
+    """A segment of an incomplete snapshot.
+
+    The segment stays in the change log until its snapshot is complete.
+    """
 
     generation: int
     path: str
@@ -229,113 +241,122 @@ class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BasePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a table as they stood at some commit: a folder of its own, or a change set whose rows
-    are nothing but rows of the table. ``columns`` are those that its files have and that count;
-    ``epoch`` is that of the change log in which the rows were last true; ``ids`` as in
-    `TableState.version_ids`; ``logged``: the columns of the table's mode are made from the log's;
-    ``closed``: they are versions that ended, which no change changes any more; ``stretch`` that in which
-    all of the rows came, "" where a change may be missing among them."""
+    """Rows of a table at some commit.
+
+    The rows are a folder of their own, or a change set that holds only rows of the table.
+    """
 
     path: str
     rows: int
+    # The columns of the files that belong to the table.
     columns: dict[str, str]
+    # The change log's epoch in which the rows were last true.
     epoch: int
+    # As in `TableState.version_ids`.
     ids: dict[str, int] = {}
+    # Whether the mode's columns are made from the log's columns.
     logged: bool = False
+    # Whether the rows are ended versions, which no change touches.
     closed: bool = False
+    # The stretch in which all of the rows came, "" where a change may be missing among them.
     stretch: str = ""
 
 
 class TargetTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of a format that is written in place: what SQL calls it, the version that counts, and the
-    step that made it (`waltap_spark.formats.merging`). ``since``: the version that brought it back, where
-    somebody else had written it; steps before that may have had the numbers of later ones."""
+    """A table of a format that is written in place."""
 
+    # The table's name or path in SQL.
     at: str
+    # The version that the commit names, and the step that made it
+    # (`waltap_spark.formats.merging`).
     version: int = -1
     step: int = 0
+    # The version that restored the table after another writer's commit. Earlier steps may have
+    # the numbers of later steps.
     since: int | None = None
 
 
 class StoredTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What such a format holds of one table. ``columns`` are those it has, in Spark's types; ``epoch`` is
-    the one in which all its rows came, 0 while there are none, ``stretch`` as `BasePart` has it.
-    ``compacted``: steps at the last compaction; ``vacuumed``: when old files were removed last.
-    ``divided``: columns by which files were divided when the targets were made, as they are called now."""
+    """Storage of one table in a format that is written in place."""
 
     targets: dict[str, TargetTable] = {}
+    # The columns that the targets have, in Spark's types.
     columns: dict[str, str] = {}
+    # The epoch of all rows, 0 while there are none, and their stretch as in `BasePart`.
     epoch: int = 0
     stretch: str = ""
+    # Steps at the last compaction.
     compacted: int = 0
+    # Time of the last removal of old files.
     vacuumed: float = 0.0
+    # Columns that partitioned the files when the targets were made, by their present names.
     divided: tuple[str, ...] = ()
 
 
 class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One table. Spark types are given as Spark's JSON.
+    """The state of one table. Types are Spark's JSON.
 
-    ``columns``: name → type, of all columns the table ever had, in order of appearance.
-    ``versions``: fingerprint → columns of a change set's files. ``base``: folders of rows that
-    ``pending`` changes (in order) have still to be applied to.
-    ``changes``: all change sets, the pending ones included.
-
-    Columns are known by the source's numbers, so that a renamed one stays the same and another of
-    the same name is another (`waltap_spark.column_identity`). ``ids``: name → number of those in
-    ``columns``; ``version_ids``: fingerprint → the same for the names in its files. ``source``: what
-    the change log last said of each column, by its present name; ``source_columns`` those that the
-    source has now. ``streamed``: those that the server streams, None while only snapshots were seen.
-    ``oid`` and ``incarnation``: the table's number in the source, and how often another took its name;
-    ``former``: the numbers of those before.
-    ``stale``: why rows may differ from the source's until a snapshot replaces them.
-
-    ``failed``: why the table stands still while others go on, and ``mark``: where it stands then;
-    ``attempts`` are marks up to which it was tried to apply it since. ``as_text``: somebody chose that its
-    columns whose types do not fit are text (`waltap_spark.resume_requests`). ``damaged``: the
-    segment of the
-    change log that it stands still for, and ``passed``: those that somebody chose to go on without.
-
-    ``base``, ``pending`` and ``changes`` are Parquet's own, ``held`` that of formats written in place.
-    ``kept_as`` is how the table is kept, None as `PLAIN`. ``snapshot_epoch``: the epoch of the change
-    log in which a snapshot replaced its rows last. ``handed_rows``: rows that tasks read of the source,
-    for the last snapshot that came so, and ``handed_nulls``: which of their values are null here since a
-    column cannot hold them. ``place``: its part in a target of several tables.
+    Columns are known by the source's numbers: a renamed column stays the same column, and
+    another column of the same name is a different one (`waltap_spark.column_identity`).
     """
 
     schema: str
     table: str
     key: tuple[str, ...] = ()
+    # Name → type of all columns the table ever had, in order of appearance.
     columns: dict[str, str] = {}
+    # Fingerprint → columns of a change set's files.
     versions: dict[str, dict[str, str]] = {}
+    # Parquet only: rows that the pending changes, in order, are not applied to yet.
     base: tuple[BasePart, ...] = ()
     pending: tuple[ChangeSet, ...] = ()
+    # All change sets, with the pending ones.
     changes: tuple[ChangeSet, ...] = ()
     staged: tuple[StagedSegment, ...] = ()
+    # The columns that the source has now.
     source_columns: tuple[str, ...] = ()
+    # Name → number of the columns in ``columns``.
     ids: dict[str, int] = {}
+    # Fingerprint → the same for the names in its files.
     version_ids: dict[str, dict[str, int]] = {}
+    # Present name → the change log's last entry of the column.
     source: dict[str, ColumnEntry] = {}
+    # The columns that the server streams, None while only snapshots were seen.
     streamed: tuple[str, ...] | None = None
+    # The table's number in the source, how often another table took its name, and the numbers of
+    # those tables.
     oid: int = 0
     incarnation: int = 0
     former: tuple[int, ...] = ()
+    # Why rows may differ from the source's until a snapshot replaces them.
     stale: tuple[str, ...] = ()
+    # Why the table is suspended, and its position then; other tables continue.
     failed: str = ""
     mark: LogPosition | None = None
+    # Positions that attempts to apply it have reached since.
     attempts: tuple[LogPosition, ...] = ()
+    # The storage of formats in place.
     held: StoredTable | None = None
+    # The table's mode, None for `PLAIN`.
     kept_as: TableMode | None = None
+    # Its part in a target of several tables.
     place: TargetMapping | None = None
+    # The operator chose text for columns whose types do not fit (`waltap_spark.resume_requests`).
     as_text: bool = False
+    # The damaged segment that suspends the table, and the segments that the operator chose to
+    # skip.
     damaged: str = ""
     passed: tuple[str, ...] = ()
+    # The epoch of the change log in which a snapshot last replaced the rows.
     snapshot_epoch: int = 0
+    # Rows that Spark tasks read from the source for the last such snapshot, and their values that
+    # are null here because a column cannot hold them.
     handed_rows: int = 0
     handed_nulls: tuple[str, ...] = ()
 
     @property
     def mode(self) -> TableMode:
-        """Return how the table is kept."""
+        """Return the table's mode."""
         return self.kept_as or PLAIN
 
     @property
@@ -345,13 +366,16 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def target(self) -> tuple[str, str]:
-        """Return schema and name of what holds its rows: its own, or those of the target it is part of."""
+        """Return schema and name of the table that holds its rows.
+
+        That is the table itself, or the target that it is part of.
+        """
         place = self.place
         return (self.schema, self.table) if place is None else (place.schema, place.table)
 
     @property
     def target_name(self) -> str:
-        """Return the target's name, which rules of a profile go by."""
+        """Return the target's name, which a profile's rules match."""
         return ".".join(self.target)
 
     @property
@@ -366,8 +390,11 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Return the columns that the server computes and does not stream: a snapshot brought their
-        values, which grow old with the next update; they are not shown as the row's present ones."""
+        """Return the columns that the server computes and does not stream.
+
+        A snapshot read their values, which the next update outdates. So they are not shown as
+        present values of a row.
+        """
         sent = self.streamed or ()
         return tuple(
             name for name, entry in self.source.items() if entry.generated and name not in sent
@@ -375,9 +402,12 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def told(self) -> dict[str, str]:
-        """Return name → type of the columns of which a change tells now: rows have more, dropped ones,
-        those left out, and the `hidden`. By these alone it can be told which row a change without a key
-        means. All of them, where it is not known what the source has."""
+        """Return name → type of the columns that changes have now.
+
+        Rows have more: dropped columns, columns that are left out, and the `hidden` ones. Only
+        these columns can identify the row that a change without a key means. All columns, while
+        the source's columns are unknown.
+        """
         hidden = self.hidden
         return {
             name: kind
@@ -386,37 +416,37 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         } or self.columns
 
     def paths(self) -> set[str]:
-        """Return every folder of files that counts."""
+        """Return every set that the table names."""
         found = {change.path for change in (*self.changes, *self.pending)}
         return found | {part.path for part in self.base}
 
     @property
     def has_rows(self) -> bool:
-        """Tell whether the table may have rows."""
+        """Return whether the table may have rows."""
         return bool(self.base or self.pending or self.held is not None)
 
     @property
     def base_rows(self) -> int:
-        """Return the rows of the base."""
+        """Return the number of rows in the base."""
         return sum(part.rows for part in self.base)
 
     @property
     def stored_rows(self) -> int:
-        """Return the rows of the base, and of the changes that are pending."""
+        """Return the number of rows in the base and the pending changes."""
         return self.base_rows + sum(change.rows for change in self.pending)
 
     @property
     def open_rows(self) -> int:
-        """Return those that a change may change."""
+        """Return the number of base rows that a change may touch."""
         return sum(part.rows for part in self.base if not part.closed)
 
 
 Versions = dict[str, dict[str, int]]
-"""Table → what → version."""
+"""Table → kind of target → version."""
 
 
 class VersionMap(msgspec.Struct, frozen=True, kw_only=True):
-    """One commit in the past: where it stood, and the versions of the tables that it moved."""
+    """One earlier commit: its position, and the tables' versions that it changed."""
 
     number: int
     mark: LogPosition
@@ -426,35 +456,40 @@ class VersionMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one commit says. ``changelog``: where the log lay, ``log_id``: which one it is, "" where
-    an earlier version made the commit. ``identity`` is the output's own, given once; ``format`` is that of
-    its tables, ``format_values`` its properties. ``cuts`` are the newest (`waltap_spark.version_maps`),
-    ``cuts_before`` the versions before them. ``garbage``: folders no longer named, and since when, as
-    earlier versions kept them; now they are in files of their own (`waltap_spark.output`).
-    ``reached_by``: for each epoch since that of the table that is farthest behind, the highest LSN of the
-    change log's epochs before (`waltap_spark.redelivery`); earlier versions kept that of the present one,
-    ``reached``."""
+    """The whole content of one commit."""
 
     version: int
     number: int
     mark: LogPosition
+    # The log's location, and the log's id, which is "" in commits of an earlier version.
     changelog: str
     committed_at: float
     tables: dict[str, TableState] = {}
+    # Dropped folders and their times, as earlier versions kept them; now they are files of
+    # `OrphanFiles`.
     garbage: dict[str, float] = {}
     rows_applied: int = 0
     last_commit_ts: int | None = None
     log_id: str = ""
+    # The output's own id, given once.
     identity: str = ""
+    # The tables' format and its properties.
     format: str = "parquet"
     format_values: dict[str, str] = {}
+    # The newest commits (`waltap_spark.version_maps`), and the tables' versions before them.
     cuts: tuple[VersionMap, ...] = ()
     cuts_before: Versions = {}
+    # Earlier versions kept only the present epoch's highest LSN of the epochs before.
     reached: int = 0
+    # For each epoch that some table has still to apply: the highest LSN of the epochs before it
+    # (`waltap_spark.redelivery`).
     reached_by: tuple[tuple[int, int], ...] = ()
 
     def dropped(self, tables: Mapping[str, TableState]) -> set[str]:
-        """Return the folders that ``tables``, those of the next commit, name no more."""
+        """Return the folders that the next commit no longer names.
+
+        ``tables`` are the next commit's tables.
+        """
         found = set(self.garbage)
         for name, table in tables.items():
             had = self.tables.get(name, table)
@@ -464,8 +499,11 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitIntent(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that was begun: its number, and the mark it is to reach. A format that writes in place may
-    have written for it, so a driver that finds it goes exactly so far first."""
+    """A commit that a driver has begun: its number and its end.
+
+    A format that writes in place may have written for it, so the next driver first commits
+    exactly up to this mark.
+    """
 
     number: int
     mark: LogPosition
@@ -473,12 +511,15 @@ class CommitIntent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def applied_by_all(state: OutputState) -> LogPosition:
-    """Return the mark up to which every table has applied the change log."""
+    """Return the mark up to which every table has applied the log."""
     return min([state.mark, *(each.mark for each in state.tables.values() if each.mark)])
 
 
 class SparkOutput:
-    """The folders and commits below one location: a path, the URI of a filesystem, or its files."""
+    """The folders and commits below one location.
+
+    The location is a path, the URI of a filesystem, or its files.
+    """
 
     def __init__(self, location: "FileStore | str") -> None:
         self.store = location if isinstance(location, FileStore) else FileStore(location)
@@ -490,15 +531,21 @@ class SparkOutput:
     # --- reading ----------------------------------------------------------------------------------
 
     def state(self) -> OutputState | None:
-        """Return what the newest commit says, None before the first. Raises: OutputDamaged."""
+        """Return the newest commit's state, None before the first.
+
+        Raises: OutputDamaged.
+        """
         return self._commits.newest()
 
     def kept_states(self) -> list[OutputState]:
-        """Return what the commits say that are still there, oldest first. Raises: OutputDamaged."""
+        """Return the states of the commits that still exist, oldest first.
+
+        Raises: OutputDamaged.
+        """
         return self._commits.kept()
 
     def table(self, name: str, state: OutputState | None = None) -> TableState:
-        """Return the table called ``schema.table``, or ``table`` where that is clear.
+        """Return the table called ``schema.table``, or ``table`` when unique.
 
         Raises: TableUnknown.
         """
@@ -513,17 +560,17 @@ class SparkOutput:
         raise TableUnknown(f"no table {name} in {self.location}", known=known)
 
     def uri(self, path: str) -> str:
-        """Return ``path`` as Spark wants it."""
+        """Return the address of ``path`` for Spark."""
         return address(self.store, path)
 
     # --- writing ----------------------------------------------------------------------------------
 
     def open(self, changelog: str, log_id: str = "") -> OutputState:
-        """Take hold of the output to write it, and clear what a crash left behind.
+        """Lock the output for writing, and remove a crash's leftovers.
 
-        ``changelog``: where the log lies, ``log_id``: which one it is. Tables go by the id, and both may
-        have been moved; those of an earlier version, which knew no id, by the place.
-        Raises: OutputInUse, OutputMismatch, OutputDamaged.
+        ``changelog`` is the log's location, ``log_id`` its id. The id identifies the log, since
+        both folders may have been moved; outputs of an earlier version, which knew no id, are
+        compared by location. Raises: OutputInUse, OutputMismatch, OutputDamaged.
         """
         try:
             self.store.lock(".lock")
@@ -534,6 +581,7 @@ class SparkOutput:
         self._commits.forget()
         state = self.state()
         self._number = 0 if state is None else state.number
+        # A first commit that was begun may have written tables under its identity.
         if state is None:
             begun = self.intent()
             return OutputState(
@@ -559,13 +607,15 @@ class SparkOutput:
         return state if state.identity else msgspec.structs.replace(state, identity=_new_identity())
 
     def close(self) -> None:
-        """Let others write."""
+        """Unlock the output for other writers."""
         self._commits.forget()
         self.store.unlock()
 
     def sync(self, path: str, size: int = 0) -> None:
-        """Have the files that Spark wrote to the folder ``path``, or the one file of ``size`` bytes, made
-        durable with the next commit."""
+        """Make Spark's files durable with the next commit.
+
+        ``path`` is a folder, or one file of ``size`` bytes.
+        """
         if path.endswith(FILE):
             self.store.sync(path, size)
             return
@@ -573,15 +623,17 @@ class SparkOutput:
             self.store.sync(f"{path}/{name}")
 
     def remove(self, path: str) -> None:
-        """Remove a set, be it a file or a folder."""
+        """Remove a set, a file or a folder."""
         if path.endswith(FILE):
             self.store.delete(path)
         else:
             self.store.delete_folder(path)
 
     def remove_vain(self, given: Iterable[str], *tables: TableState) -> None:
-        """Remove the sets of ``given`` that none of ``tables`` names, which no commit does either. What
-        cannot be removed counts for nothing until the next `open`."""
+        """Remove the sets of ``given`` that no table names.
+
+        A set that cannot be removed is ignored until the next `open` removes it.
+        """
         named = {path for table in tables for path in table.paths()} if given else set()
         for path in given:
             try:
@@ -591,7 +643,10 @@ class SparkOutput:
                 log.warning("a set that nobody needs stays until the next start: %s", error)
 
     def intent(self) -> CommitIntent | None:
-        """Return the commit that was begun last, None when none was. Raises: OutputDamaged."""
+        """Return the last commit that was begun, None when none was.
+
+        Raises: OutputDamaged.
+        """
         if INTENT.rpartition("/")[2] not in self.store.names(INTENT.rpartition("/")[0]):
             return None
         try:
@@ -601,21 +656,27 @@ class SparkOutput:
             raise OutputDamaged(text, path=self.uri(INTENT)) from cause
 
     def begun(self, state: OutputState) -> CommitIntent | None:
-        """Return the commit after ``state`` that a driver had begun, None where there is none."""
+        """Return a commit after ``state`` that a driver had begun, or None."""
         intent = self.intent()
         return None if intent is None or intent.number <= state.number else intent
 
     def intend(self, intent: CommitIntent) -> None:
-        """Say, durably, which commit is begun."""
+        """Record durably that the commit begins."""
         self.store.publish(INTENT, msgspec.json.encode(intent) + b"\n")
 
     def commit(self, state: OutputState) -> None:
-        """Make ``state`` what counts, atomically; then remove commits that nobody needs."""
+        """Make ``state`` the newest commit, atomically.
+
+        Old commits without readers are removed afterwards.
+        """
         self._commits.write(state)
         self._number = state.number
 
     def collect(self, grace_s: float) -> int:
-        """Remove sets that no commit has named for ``grace_s``; return how many. For who has opened it."""
+        """Remove sets that no commit named for ``grace_s``.
+
+        Return their number. The output must be open.
+        """
         removed = 0
         for name, paths in self.garbage.due(grace_s, self._number):
             for path in paths:
@@ -625,8 +686,11 @@ class SparkOutput:
         return removed
 
     def _remove_unnamed(self, state: OutputState) -> None:
-        """Remove what no commit names. In an object store the driver of another machine may still be at
-        the next commit: its sets stay until a later start."""
+        """Remove sets that no commit names.
+
+        In an object store another machine's driver may still write the next commit: its sets
+        stay until a later start.
+        """
         self.garbage.forget_after(state.number)
         named = self.garbage.paths() | set(state.garbage)
         for table in state.tables.values():
@@ -640,7 +704,11 @@ class SparkOutput:
                             self.remove(f"{folder}/{name}")
 
     def _awaits(self, name: str, number: int) -> bool:
-        """Tell whether a set may be of a commit after ``number`` that another driver is at."""
+        """Return whether another driver may be writing the set.
+
+        Commits after ``number`` may be in progress in an object store, where no lock excludes
+        another machine.
+        """
         begun = name[:12]
         return not self.store.local and begun.isdigit() and int(begun) > number
 

@@ -1,7 +1,8 @@
-"""What each commit brought, table by table, and what waits: for a view that is drawn again and again.
+"""Rows of each commit and waiting rows, table by table.
 
-A commit says which mark it reached, manifests of the change log say how many rows of which table lie
-between two marks. So nothing is written for it, it is the same for all formats, and needs no Spark.
+A view draws them again and again. A commit says which mark it reached; manifests of the change
+log say how many rows of each table are between two marks. So the applier writes nothing for
+this view, the view is the same for all formats, and it needs no Spark.
 """
 
 import datetime as dt
@@ -23,24 +24,26 @@ SHOWN = 5
 
 
 class AppliedCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """One commit. ``rows`` of each table, None where the change log no longer has its manifests.
-
-    ``committed_ms``: when, since 1970 UTC; ``late_ms``: how long after its last transaction's commit.
-    """
+    """One commit of the output."""
 
     number: int
+    # Milliseconds since 1970 UTC.
     committed_ms: int
+    # How long after its last transaction's commit in the source.
     late_ms: int | None
+    # Rows of each table, None when the change log no longer has the manifests.
     rows: dict[str, int] | None
 
 
 class TableLag(msgspec.Struct, frozen=True, kw_only=True):
-    """``waiting_rows`` are in the change log and not applied; ``lag_ms``: how long ago the first of them
-    was committed, 0 without any. ``failed``: why the table stands still."""
+    """Rows of one table that are not applied yet."""
 
     table: str
+    # Rows in the change log.
     waiting_rows: int
+    # Age of the first waiting row's commit, 0 without any.
     lag_ms: int
+    # Why the table is suspended.
     failed: str = ""
 
 
@@ -52,7 +55,7 @@ class OutputProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputMonitor:
-    """Looks at the commits of ``output`` and at the change log that they follow. Single-threaded."""
+    """Reads an output's commits and its change log. Single-threaded."""
 
     def __init__(self, output: SparkOutput) -> None:
         self._output = output
@@ -60,7 +63,10 @@ class OutputMonitor:
         self._standing: dict[str, _WaitingRows] = {}
 
     def look(self, now_ms: int) -> OutputProgress:
-        """Return how it stands. Raises: OutputDamaged, FilesUnavailable."""
+        """Return the newest commits and every table's lag.
+
+        Raises: OutputDamaged, FilesUnavailable.
+        """
         states = self._output.kept_states()[-SHOWN - 1 :]
         if not states:
             return OutputProgress(batches=(), tables=())
@@ -68,7 +74,7 @@ class OutputMonitor:
         known, self._batches = self._batches, {}
         for before, after in zip([None, *states[:-1]], states, strict=True):
             if before is None and after.number > 1:
-                continue  # where it began is not known any more
+                continue  # the commit before it was removed, so its first change is unknown
             found = known.get(after.number)
             self._batches[after.number] = found or _batch(log, before, after)
         return OutputProgress(
@@ -77,8 +83,11 @@ class OutputMonitor:
         )
 
     def _tables(self, log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableLag, ...]:
-        """Count what waits behind the last commit anew, and what waits for tables that stand still on from
-        the last look: it may be the log of days."""
+        """Count the rows that wait for each table.
+
+        A suspended table may have the log of days before it, so its count continues from the
+        last look. The rows of other tables are counted again.
+        """
         known, self._standing = self._standing, {}
         for name, table in state.tables.items():
             if _still(table) and table.mark is not None:
@@ -97,7 +106,7 @@ class OutputMonitor:
                 for each in self._standing.values():
                     each.until = max(each.until, step.mark)
         except (ChangeLogRetired, ChangeLogDamaged):
-            pass  # whoever applies it says so
+            pass  # the applier reports the error
         waiting = others | self._standing
         nothing = _WaitingRows(state.mark)
         return tuple(
@@ -114,7 +123,7 @@ class OutputMonitor:
 
 
 class _WaitingRows:
-    """Rows of one table behind the mark ``since``, as far as ``until``."""
+    """Rows of one table between the marks ``since`` and ``until``."""
 
     def __init__(self, since: LogPosition) -> None:
         self.since = self.until = since
@@ -122,14 +131,14 @@ class _WaitingRows:
         self._first_us: int | None = None
 
     def take(self, step: Manifest, rows: int) -> None:
-        """Count ``rows`` of ``step``, unless they were counted."""
+        """Count ``rows`` of ``step`` once."""
         if rows and step.mark > self.until:
             self.rows += rows
             if self._first_us is None:
                 self._first_us = step.first_commit_ts
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return how long ago the first of them was committed."""
+        """Return the age of the first waiting row's commit."""
         return 0 if self._first_us is None else max(0, now_ms - self._first_us // 1000)
 
 
@@ -160,7 +169,7 @@ def _still(table: TableState) -> bool:
 
 
 def drawn(progress: OutputProgress, title: str) -> "Table":
-    """Return it as a table for a terminal: a line for each table, a column for each commit."""
+    """Return a terminal table: a line per table, a column per commit."""
     from rich.table import Table
 
     shown = Table(title=title)

@@ -1,17 +1,15 @@
-"""A change log in declarative pipelines (`pyspark.pipelines`): what AUTO CDC wants to know, from the log.
+"""A change log in declarative pipelines (`pyspark.pipelines`).
 
->>> @dp.temporary_view
-... def orders_changes():
-...     return pipelines.changes("lake", "public.orders")
->>> dp.create_streaming_table("orders")
->>> dp.create_auto_cdc_flow(target="orders", source="orders_changes",
-...                         **pipelines.auto_cdc("lake", "public.orders"))
+>>> @dp.temporary_view ... def orders_changes(): ...     return pipelines.changes("lake",
+"public.orders") >>> dp.create_streaming_table("orders") >>>
+dp.create_auto_cdc_flow(target="orders", source="orders_changes", ...
+**pipelines.auto_cdc("lake", "public.orders"))
 
-AUTO CDC knows upserts and deletes alone. It would write null over a value that the server did not send,
-and leave rows that a truncate took: `changes` stops such a stream (WT-5256). Of rows that change places in
-one transaction it takes the last operation of each key, which may be the end of the row before. Where the
-target has no MERGE that Spark knows (Delta, on pyspark 4.2), a streaming table keeps the history, a view
-`current`.
+AUTO CDC knows only upserts and deletes. It would write null over a value that the server did
+not send, and keep rows that a truncate removed: `changes` stops such a stream (WT-5256). When
+rows exchange keys in one transaction, AUTO CDC takes the last operation of each key, which may
+be the end of the row before. Where the target has no MERGE that Spark knows (Delta, on pyspark
+4.2), a streaming table keeps the history and a view has `current`.
 """
 
 import inspect
@@ -33,10 +31,11 @@ ORDER: Final = "struct(_epoch, _commit_lsn, _seq, _sub)"
 
 
 def auto_cdc(path: str, table: str, *, history: bool = False) -> dict[str, Any]:
-    """Return the arguments of ``create_auto_cdc_flow`` for ``table`` (``schema.table``) of the change log
-    at ``path``, but for target and source. ``history``: SCD type 2, which needs pyspark 4.3.
+    """Return the arguments of ``create_auto_cdc_flow`` for ``table``.
 
-    Raises: PipelinesUnfit, TableUnknown for one without a key, SourceOption, TableNotLogged.
+    The table (``schema.table``) is in the change log at ``path``. The target and the source are
+    the caller's. ``history``: SCD type 2, which needs pyspark 4.3. Raises: PipelinesUnfit,
+    TableUnknown for a table without a key, SourceOption, TableNotLogged.
     """
     from pyspark import pipelines as dp
 
@@ -59,7 +58,7 @@ def auto_cdc(path: str, table: str, *, history: bool = False) -> dict[str, Any]:
 
 
 def history(path: str, table: str, **options: str) -> "DataFrame":
-    """Return all changes of ``table`` as a stream of the data source: for a streaming table.
+    """Return all changes of ``table`` as a stream, for a streaming table.
 
     ``options`` are those of ``format("waltap")``.
     """
@@ -70,8 +69,10 @@ def history(path: str, table: str, **options: str) -> "DataFrame":
 
 
 def changes(path: str, table: str, **options: str) -> "DataFrame":
-    """Return the changes of ``table`` as AUTO CDC takes them, as a stream that ends with WT-5256 at one
-    that it would get wrong."""
+    """Return the changes of ``table`` as a stream for AUTO CDC.
+
+    The stream ends with WT-5256 at a change that AUTO CDC would apply wrongly.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     emptied = F.raise_error(F.lit(str(ChangeUnfit(f"{table} was truncated"))))
@@ -85,12 +86,12 @@ def changes(path: str, table: str, **options: str) -> "DataFrame":
 
 
 def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
-    """Return the rows that a whole ``history`` of ``table`` comes to, one for each key, with the values
-    that were not sent as they were before: for a materialized view. Columns and key are those that the
-    change log at ``path`` knows last: a pipeline's function may not ask the frame, nor use what asks it
-    (``drop``), since the pipeline alone knows the table.
+    """Return the present rows of a whole ``history``, for a materialized view.
 
-    Raises: TableUnknown for a table without a key, SourceOption, TableNotLogged.
+    Each key has one row; unsent values keep their earlier value. Columns and key are the last
+    ones in the change log at ``path``: a pipeline's function may not ask the frame for columns,
+    nor use an operation that does (``drop``), since only the pipeline knows the table. Raises:
+    TableUnknown for a table without a key, SourceOption, TableNotLogged.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -100,6 +101,7 @@ def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
         raise TableUnknown(f"{table} has no key to go by", known="its history is all there is")
     own, keys = [each.name for each in entry.columns], entry.key
     order = F.expr(ORDER)
+    # Rows up to the last truncate are gone.
     begins = unlike(own, "_emptied")
     emptied = history.where("_op = 't'").agg(F.max(order).alias(begins))
     rows = history.where("_op <> 't'").crossJoin(F.broadcast(emptied))
@@ -109,6 +111,7 @@ def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
         sent = ~F.coalesce(F.array_contains("_unchanged", name), F.lit(False)) & (
             F.col("_op") != "d"
         )
+        # A struct, so that a null value that was sent counts as the latest value.
         value = F.max_by(F.struct(F.col(quoted(name)).alias("value")), F.when(sent, order))
         wanted += [value.alias(f"__{number}"), F.max(F.when(sent, order)).alias(f"__at{number}")]
     by_key = [F.col(quoted(name)).alias(f"__key{n}") for n, name in enumerate(keys)]

@@ -1,4 +1,7 @@
-"""What a run of manifests means for each table: groups of segments, in order. Knows no Spark."""
+"""Plan how manifests are applied to each table.
+
+The plan is groups of segments, in order. This module does not import Spark.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,64 +17,64 @@ MISSED = "it was not captured for a while, and rows may have gone or got another
 
 @dataclass(slots=True)
 class SegmentGroup:
-    """Segments of one table that are applied together: one schema, one epoch.
-
-    ``oid`` is the source's number of the table, 0 where it is not known. ``replaces``: they are a
-    whole snapshot, and replace what the table held. ``streamed``: rows are as the server streams
-    them, not as a snapshot reads them.
-    """
+    """Segments of one table that are applied together: one schema, one epoch."""
 
     fingerprint: str
     epoch: int
     key: tuple[str, ...]
     columns: tuple[ColumnEntry, ...]
+    # The source's number of the table, 0 when unknown.
     oid: int
+    # Whether the segments are a whole snapshot, which replaces the table's rows.
     replaces: bool = False
+    # Whether rows are as the server streams them, not as a snapshot reads them.
     streamed: bool = False
     segments: list[str] = field(default_factory=list)
     rows: int = 0
     known: dict[str, Segment] = field(default_factory=dict)
-    """What the manifests say of each segment; 0 bytes where that is not known."""
+    """Path → the manifest's entry of the segment; 0 bytes when unknown."""
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
     moved: int = 0
     crossed: bool = False
     converted: list[str] = field(default_factory=list)
-    """Where the segments' rows lie in a form that Spark can read, when theirs is not."""
+    """Paths of the rows in a form that Spark can read, when the segments' form is not."""
     until: LogPosition | None = None
-    """The mark up to which the commit goes for whose plan the group was made."""
+    """The end of the commit that the group was planned for."""
     at: tuple[int, int | None] | None = None
-    """LSN and time (µs since 1970) at which a snapshot stands, where they are known."""
+    """LSN and time (µs since 1970) of the snapshot, when known."""
     others: tuple["SegmentGroup", ...] = ()
-    """Of a group that replaces: the groups behind it that are of the same snapshot."""
+    """Later groups of the same snapshot, for a group that replaces."""
     elsewhere: str = ""
-    """The name under which the rows were handed over, which are in no segment (`TableEntry.elsewhere`)."""
+    """Name of an external snapshot, whose rows are in no segment (`TableEntry.elsewhere`)."""
     lost: bool = False
-    """Nobody has those rows any more, or none that the table could keep."""
+    """Whether the external rows are lost, or none of them fits the table."""
     doubt: str = ""
-    """What its rows leave that may differ from the source's (`TableState.stale`)."""
+    """Why the rows may differ from the source's afterwards (`TableState.stale`)."""
     span: tuple[int, int] | None = None
-    """The LSNs between which its transactions end: from 0 where the epoch begins. None of a snapshot."""
+    """LSNs between which the transactions end, from 0 at an epoch's start. None for a snapshot."""
 
     stretch: str = ""
-    """`TableEntry.stretch`, of all its rows."""
+    """`TableEntry.stretch` of all rows."""
 
     called: dict[str, str] = field(default_factory=dict)
-    """Names of columns in the segments → in the tables, where they differ; all else of the group has those
-    of the tables (`waltap_spark.column_names`)."""
+    """Column names in the segments → in the tables, where they differ.
+
+    Everything else in the group uses the tables' names (`waltap_spark.column_names`).
+    """
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the segments; 0 where it is not known."""
+        """Return the bytes of the segments, 0 when unknown."""
         return sum(part.bytes for part in self.known.values())
 
     @property
     def unpacked(self) -> int:
-        """Return the bytes of the values in the segments; 0 where it is not known."""
+        """Return the bytes of the segments' values, 0 when unknown."""
         return unpacked_in_all(self.known.values())
 
     def add(self, entry: TableEntry, span: tuple[int, int]) -> None:
-        """Take the segments of ``entry``, of a manifest with the LSNs ``span``."""
+        """Add the segments of a manifest's ``entry`` with LSNs ``span``."""
         self.span = span if self.span is None else (self.span[0], span[1])
         self.segments += [part.path for part in entry.segments]
         self.known |= {part.path: part for part in entry.segments}
@@ -83,18 +86,21 @@ class SegmentGroup:
         self.crossed |= entry.crossed
 
     def count(self, rows: int) -> None:
-        """Take note of how many rows there were elsewhere."""
+        """Record the number of rows of an external snapshot."""
         self.rows = rows
         self.operations = Counter(r=rows) if rows else Counter()
 
     def leave_out(self, paths: set[str]) -> None:
-        """Have nothing of the segments ``paths``; what is said of all rows stays as it was."""
+        """Leave the segments ``paths`` out.
+
+        Counts of operations still include their rows.
+        """
         for path in paths.intersection(self.segments):
             self.segments.remove(path)
             self.rows -= self.known.pop(path).rows
 
     def continues(self, entry: TableEntry, epoch: int) -> bool:
-        """Tell whether rows of ``entry`` may join this group."""
+        """Return whether rows of ``entry`` may join this group."""
         return (
             not self.replaces
             and self.fingerprint == entry.fingerprint
@@ -106,34 +112,39 @@ class SegmentGroup:
 
 @dataclass(slots=True)
 class TableTask:
-    """What happens to one table: its groups in order, and the snapshot parts that still wait."""
+    """The groups of one table in order, and its waiting snapshot parts."""
 
     schema: str
     table: str
     groups: list[SegmentGroup] = field(default_factory=list)
     staged: list[StagedSegment] = field(default_factory=list)
     tried: list[SegmentGroup] = field(default_factory=list)
-    """Groups that were begun."""
+    """Groups that the applier has begun."""
 
     @property
     def rows(self) -> int | None:
-        """Return how many rows there are in all, None where some are counted only when they are read."""
+        """Return the number of rows, None when only reading counts them."""
         if any(group.elsewhere for group in self.groups):
             return None
         return sum(group.rows for group in self.groups)
 
     def ends(self, had: Iterable[LogPosition], *, every: bool) -> tuple[LogPosition, ...]:
-        """Return the marks at which groups ended that were begun, in this try or in those before, ``had``:
-        this one may have failed before it came to what another one wrote. ``every``: also those of groups
-        that were not begun now, since another driver may have begun them in the same commit."""
+        """Return the ends of all groups that were begun.
+
+        ``had`` are the ends of earlier attempts: this attempt may have failed before it reached
+        another's writes. ``every`` adds groups that were not begun now, since another driver
+        may have begun them in the same commit.
+        """
         groups = self.groups if every else self.tried
         return tuple(sorted({*had, *(each.until for each in groups if each.until is not None)}))
 
     def take(
         self, entry: TableEntry, epoch: int, span: tuple[int, int], at: tuple[int, int | None]
     ) -> None:
-        """Take the rows that one manifest, with the LSNs ``span``, has of this table. ``at``: where a
-        snapshot stands that it is of."""
+        """Add the rows that one manifest has of this table.
+
+        ``span`` are the manifest's LSNs, ``at`` is the position of the rows' snapshot.
+        """
         if entry.elsewhere:
             self.staged = []
             self.groups.append(_group(entry, epoch))
@@ -151,8 +162,10 @@ class TableTask:
         self.groups[-1].add(entry, span)
 
     def _stage(self, entry: TableEntry) -> None:
-        """Keep rows of a snapshot until it is complete; those of an earlier one, and of what a table that
-        restarts had of this, count no more."""
+        """Keep rows of a snapshot until it is complete.
+
+        Rows of an earlier snapshot are discarded, and earlier rows of a table that restarts.
+        """
         assert entry.generation is not None
         own = [part for part in self.staged if part.generation == entry.generation]
         self.staged = [] if entry.restarts else own
@@ -179,7 +192,7 @@ class TableTask:
         at: tuple[int, int | None],
         entry: TableEntry | None = None,
     ) -> None:
-        """Turn a complete snapshot into groups, of which the first replaces what was there."""
+        """Turn a complete snapshot into groups, the first of which replaces the table."""
         parts = [part for part in self.staged if part.generation == generation]
         groups = [] if parts or entry is None else [_group(entry, epoch)]
         for part in parts:
@@ -203,9 +216,9 @@ class TableTask:
 
 
 def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dict[str, TableTask]:
-    """Return, for every table that ``manifests`` touch, what they mean for it.
+    """Return a task for every table that ``manifests`` touch.
 
-    ``tables`` is what was applied before, with the parts of unfinished snapshots.
+    ``tables`` are the tables before, with the parts of unfinished snapshots.
     """
     plans = {
         name: TableTask(before.schema, before.table, staged=list(before.staged))
@@ -233,19 +246,23 @@ def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dic
 
 
 def only_adds(table: TableState, group: SegmentGroup) -> bool:
-    """Tell whether the rows of ``group`` are new ones, each with a key of its own where ``table`` has one:
-    where a delete may be missing among them, a key may be inserted twice."""
+    """Return whether all rows are inserts of new keys.
+
+    Without a stretch a delete may be missing, so that a key is inserted twice.
+    """
     return set(group.operations) == {"c"} and bool(group.stretch or not table.key)
 
 
 def another_table(table: TableState, group: SegmentGroup) -> bool:
-    """Tell whether the rows of ``group`` are those of another table that took the name."""
+    """Return whether the rows are of another table that took the name."""
     return bool(table.oid and group.oid and table.oid != group.oid)
 
 
 def doubles(table: TableState, group: SegmentGroup) -> str:
-    """Tell why rows of ``table`` may stand twice behind ``group``, "" where they do not: rows that are
-    read again beside the stream find those that are there by a key alone."""
+    """Return why ``group`` may duplicate rows, "" when it cannot.
+
+    Rows that are read again while changes stream find their earlier copies only by a key.
+    """
     again = group.operations["r"] and not group.replaces and group.span is not None
     stored = table.stored_rows or (table.held is not None and table.held.epoch)
     there = (stored and not another_table(table, group)) or set(group.operations) > {"r"}

@@ -1,4 +1,7 @@
-"""Hook implementations of waltap-spark, and nothing else. None of it imports pyspark."""
+"""Hook implementations of waltap-spark.
+
+Neither the module nor its hooks import pyspark.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -40,7 +43,7 @@ def _kept_as_said(context: Any) -> Any:
     sinks = [branch.sink for branch in profile.outlets] or [profile.sink]
     properties = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
     if not properties:
-        # the check loads pyarrow and the applier: a third of the start of a run into other sinks
+        # the check loads pyarrow and the applier, a third of the start of a run into other sinks
         return []
     from waltap_spark.mode_check import kept_as_said
 
@@ -101,7 +104,7 @@ def register_sinks() -> Iterable[SinkSpec]:
 
 @hookimpl
 def register_checks() -> Iterable[CheckSpec]:
-    """Contribute the check that tables can be kept as the profile says."""
+    """Contribute the check that tables fit the profile's modes."""
     yield CheckSpec(
         name="spark tables",
         summary="Tables that would stand still: their mode, their key, what their files are divided by.",

@@ -1,4 +1,4 @@
-"""Positions of the source as people write them: as PostgreSQL prints an LSN, or as a mark is printed."""
+"""Parse source positions: an LSN as PostgreSQL prints it, or a mark."""
 
 import re
 from typing import Final
@@ -9,11 +9,14 @@ from waltap_sinks.changelog.manifest import LogPosition
 __all__ = ["parse_position"]
 
 _MARK: Final = re.compile(r"([0-9a-f]{4,})-([0-9a-f]{16})-([0-9a-f]{6,})", re.IGNORECASE)
-"""With all its digits: 2026-03-01 is none, and a day that somebody meant."""
+"""A mark with all its digits, so that a date such as 2026-03-01 is not a mark."""
 
 
 def parse_position(text: str) -> LogPosition | int:
-    """Return the mark, or the LSN, that ``text`` is. Raises: ValueError where it is neither."""
+    """Return the mark or the LSN in ``text``.
+
+    Raises: ValueError when it is neither.
+    """
     mark = _MARK.fullmatch(text.strip())
     if mark is not None:
         return LogPosition(*(int(part, 16) for part in mark.groups()))

@@ -1,4 +1,7 @@
-"""The Spark process beside an engine: started, looked after, and waited for at the end."""
+"""Run the Spark process of an engine.
+
+The engine starts the process, restarts it after a death, and waits for it at the end.
+"""
 
 import contextlib
 import logging
@@ -24,17 +27,17 @@ __all__ = ["DriverProcess"]
 log = logging.getLogger(__name__)
 
 RESTARTS: Final = 5
-"""Deaths of the process, one after the other, that are answered by a new one."""
+"""Deaths in a row that are answered by a restart."""
 
 CALM_S: Final = 300.0
-"""A process that lived so long, or made a commit, is the first of a row."""
+"""A process that lived so many seconds, or made a commit, resets the count of deaths."""
 
 LOOK_S: Final = 10.0
-"""How often the tables' last commit is looked at."""
+"""Seconds between two looks at the tables' last commit."""
 
 TELL_S: Final = 5.0
 LOOKED_AT: Final = 1 << 20
-"""Bytes of its log, from the end, in which a child's reason is looked for."""
+"""Bytes at the end of the child's log that are searched for a reason."""
 
 
 class DriverProcess:
@@ -57,11 +60,11 @@ class DriverProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the child's process id, None when there is none."""
+        """Return the child's process id, None without a child."""
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:
-        """Start the child, unless it runs already."""
+        """Start the child, unless it already runs."""
         if self._child is not None:
             return
         command = [sys.executable, "-m", "waltap_spark.driver", "--with-parent"]
@@ -83,21 +86,23 @@ class DriverProcess:
         self._give()
 
     def give(self, data: bytes) -> None:
-        """Let the child have ``data`` (`waltap_spark.snapshot_splits.packed`) on its standard
-        input, and each one that follows it."""
+        """Send ``data`` to the child, and to each child after it.
+
+        The data (`waltap_spark.snapshot_splits.packed`) goes to the child's standard input.
+        """
         self._given = data
         self._give()
 
     def _give(self) -> None:
         if self._given and self._child is not None and self._child.stdin is not None:
-            with contextlib.suppress(OSError):  # it died, which `look_after` finds
+            with contextlib.suppress(OSError):  # the child died; `look_after` restarts it
                 self._child.stdin.write(self._given)
                 self._child.stdin.flush()
 
     def look_after(self) -> None:
-        """Start the child again when it died.
+        """Restart the child after it died.
 
-        Raises: ApplierFailed or JvmEnded when that would not help.
+        Raises: ApplierFailed, JvmEnded, ChunksUnread when a restart would not help.
         """
         child = self._child
         if child is None:
@@ -111,7 +116,10 @@ class DriverProcess:
         self._forget(child)
         reached = self._commit()
         if reached > self._reached or now - self._started >= CALM_S:
-            self._reached, self._deaths = reached, 0  # it came further: the next one will, too
+            self._reached, self._deaths = (
+                reached,
+                0,
+            )  # it made progress, so the next child will, too
         self._deaths += 1
         if child.returncode == UNREAD:
             said = self._last_words(f"{ChunksUnread.code} ").partition(f"{ChunksUnread.code} ")[2]
@@ -124,7 +132,7 @@ class DriverProcess:
         self.start()
 
     def _commit(self) -> int:
-        """Return the number of the tables' last commit, 0 where it cannot be read."""
+        """Return the number of the last commit, 0 when unreadable."""
         try:
             state = SparkOutput(FileStore(self._output, self._properties)).state()
         except SinkError:
@@ -132,12 +140,14 @@ class DriverProcess:
         return 0 if state is None else state.number
 
     def _tell(self) -> None:
-        """Log, once each, what the last commit says of tables that stand still or need a snapshot, and of
-        values that became null."""
+        """Log new reports of the last commit once each.
+
+        It reports suspended tables, tables that need a snapshot, and values that became null.
+        """
         try:
             state = SparkOutput(FileStore(self._output, self._properties)).state()
         except SinkError:
-            return  # whoever writes it says so
+            return  # the writer reports the error
         for name, each in state.tables.items() if state is not None else ():
             texts = [f"{name} needs a new snapshot: {doubt}" for doubt in each.stale]
             texts.extend(each.handed_nulls)
@@ -149,11 +159,12 @@ class DriverProcess:
                     log.warning("%s", text)
 
     def finish(self) -> None:
-        """Let the child apply what the change log holds, and wait for its end; may be called twice.
+        """Let the child apply the rest of the change log, and wait for its end.
 
-        A child that takes longer than ``drain.timeout.ms`` goes on alone, and ends by itself. Raises:
-        ApplierFailed, JvmEnded, where the run does not end by another error, which counts then. Tables
-        that stand still are no error of the run, which says so all the time.
+        It may be called twice. A child that needs longer than ``drain.timeout.ms`` continues
+        alone and ends by itself. Raises: ApplierFailed or JvmEnded, unless the run already ends
+        with another error. Suspended tables are no error of the run, which reports them all the
+        time.
         """
         child = self._child
         try:
@@ -167,14 +178,17 @@ class DriverProcess:
                 self._log = None
 
     def leave(self) -> None:
-        """Do not wait for the child: it applies what the change log holds, and ends by itself."""
+        """Let the child finish without waiting for it.
+
+        The child applies the rest of the change log, and ends by itself.
+        """
         if self._child is not None:
             log.info("spark applies what the change log holds, and ends by itself")
             self._forget(self._child)
         self.finish()
 
     def abandon(self) -> None:
-        """End the child, which has nothing to do."""
+        """Terminate a child that has no work."""
         child = self._child
         if child is not None:
             self._forget(child)
@@ -183,7 +197,7 @@ class DriverProcess:
         self.finish()
 
     def _forget(self, child: "subprocess.Popen[bytes]") -> None:
-        """Close the child's standard input, which tells it to end."""
+        """Close the child's standard input, which makes it end."""
         self._child = None
         if child.stdin is not None:
             with contextlib.suppress(OSError):
@@ -225,7 +239,7 @@ class DriverProcess:
         return NO_MEMORY.encode() in self._end_of_log(LOOKED_AT)
 
     def _end_of_log(self, size: int) -> bytes:
-        """Return what the last child wrote, ``size`` bytes of it at most."""
+        """Return at most ``size`` bytes of the last child's log."""
         try:
             with self._log_file.open("rb") as file:
                 end = file.seek(0, 2)
@@ -235,7 +249,10 @@ class DriverProcess:
             return b""
 
     def _last_words(self, about: str = "") -> str:
-        """Return the last line of its log that tells of an error; one with ``about`` if any has that."""
+        """Return the last error line of the child's log.
+
+        Lines with ``about`` are preferred.
+        """
         lines = self._end_of_log(8192).decode("utf-8", "replace").splitlines()
         telling = [line for line in lines if " ERROR " in line or "Error" in line]
         fitting = [line for line in telling if about in line]

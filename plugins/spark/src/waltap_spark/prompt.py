@@ -1,4 +1,4 @@
-"""``waltap spark sql`` without a query: a prompt over the tables as they are at each statement."""
+"""The prompt of ``waltap spark sql``, over the tables' newest rows."""
 
 import os
 import sys
@@ -16,19 +16,22 @@ HELP: Final = (
 
 
 def history_file() -> Path:
-    """Return the file of earlier statements: ``waltap/spark-sql-history`` in the user's state folder."""
+    """Return the file of earlier statements.
+
+    It is ``waltap/spark-sql-history`` in the user's state folder.
+    """
     state = os.environ.get("XDG_STATE_HOME", "")
     return Path(state or Path.home() / ".local/state") / "waltap/spark-sql-history"
 
 
 def sql_words(spark: Any) -> list[str]:
-    """Return the keywords and the functions of a session's SQL."""
+    """Return the keywords and functions of a session's SQL."""
     found = spark.sql("SELECT keyword FROM sql_keywords()").union(spark.sql("SHOW FUNCTIONS"))
     return [word for (word,) in found.collect() if word.isidentifier()]
 
 
 class SqlPrompt:
-    """Read statements until the end of the input."""
+    """Reads statements until the end of the input."""
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class SqlPrompt:
                 return
 
     def _took(self, line: str) -> bool:
-        """Take a line; False at the end."""
+        """Accept a line; return False at the end."""
         word = line.strip()
         if not self._begun and word in ("\\q", "exit", "quit", "exit;", "quit;"):
             return False
@@ -83,7 +86,7 @@ class SqlPrompt:
         return True
 
     def _tried(self, what: Callable[[], object]) -> None:
-        """Do ``what``; show why it could not be done, where that does not end the prompt."""
+        """Call ``what``, and show an error that does not end the prompt."""
         try:
             what()
         except KeyboardInterrupt:
@@ -102,7 +105,7 @@ class SqlPrompt:
             self._say(f"there is no view {view}; \\d lists them")
 
     def _words(self) -> list[str]:
-        """Return the words that a Tab may complete: names, and keywords in both cases."""
+        """Return the words that a Tab completes: names, keywords in both cases."""
         try:
             views, keywords = self._columns(), set(self._keywords())
         except Exception:  # noqa: BLE001 - a view that is gone must not end the line that is typed
@@ -113,7 +116,7 @@ class SqlPrompt:
 
 
 def _editor(words: Callable[[], list[str]], history: Path) -> Callable[[str], str]:
-    """Return a function that asks for a line at the terminal."""
+    """Return a function that reads a line at the terminal."""
     import re
 
     from prompt_toolkit import PromptSession
@@ -123,10 +126,10 @@ def _editor(words: Callable[[], list[str]], history: Path) -> Callable[[str], st
     remembered: History
     try:
         private_folder(history.parent)
-        # Statements have values of rows.
+        # The history is private: statements contain values of rows.
         os.close(private(history, os.O_WRONLY | os.O_CREAT))
         remembered = FileHistory(history)
-    except OSError:  # a home that cannot be written keeps no history
+    except OSError:  # a read-only home keeps no history
         remembered = InMemoryHistory()
     session: PromptSession[str] = PromptSession(
         history=remembered,

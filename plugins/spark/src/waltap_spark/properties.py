@@ -27,11 +27,11 @@ from waltap_spark.targets import OF_HISTORY, checked_divisions, checked_names
 __all__ = ["DeltaTableProperties", "IcebergTableProperties", "SparkProperties", "TargetProperties"]
 
 RULES: Final = {"format.names": ",", "format.partition.by": ";", "format.cluster.by": ";"}
-"""Properties of formats that are rules by table, TABLE-REGEX:…, each with what parts its rules."""
+"""Properties with rules by table, TABLE-REGEX:…, and the separators of their rules."""
 
 
 class SparkProperties(StorageProperties):
-    """Where the tables lie, and how Spark keeps them."""
+    """Location of the tables, and how Spark keeps them."""
 
     path: str = declare(
         "path",
@@ -267,12 +267,12 @@ class SparkProperties(StorageProperties):
 
     @property
     def changelog(self) -> str:
-        """Return where the change log lies."""
+        """Return the location of the change log."""
         return f"{self.path.rstrip('/')}/changelog"
 
     @property
     def tables(self) -> str:
-        """Return where the tables lie."""
+        """Return the location of the tables."""
         return f"{self.path.rstrip('/')}/tables"
 
     @model_validator(mode="after")
@@ -318,12 +318,12 @@ class SparkProperties(StorageProperties):
         return value
 
     def called(self, table: str) -> str:
-        """Return the table that ``table`` becomes a part of, by ``source.into``."""
+        """Return the target that ``source.into`` gives ``table``."""
         place = TargetMappings(self.source_into).of(*table.split(".", 1))
         return table if place is None else place.name
 
     def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
-        """Yield the rules of the format (``format.*``) that fit no table, nor the history of one."""
+        """Yield the format's rules that match no table and no history."""
         if not any(self.format_properties.get(name) for name in RULES):
             return
         kept = list({self.called(each): None for each in names("tables")})
@@ -362,7 +362,7 @@ class SparkProperties(StorageProperties):
 
 
 class TargetProperties(Properties):
-    """What tables of a format that is written in place are called, and how their files are divided."""
+    """Names and file layout of tables that are written in place."""
 
     names: CommaList = declare(
         "names",
@@ -416,7 +416,7 @@ class TargetProperties(Properties):
 
 
 class DeltaTableProperties(TargetProperties):
-    """Where Delta tables are, and what they keep."""
+    """Location and retention of Delta tables."""
 
     catalog: str = declare(
         "catalog",
@@ -444,7 +444,7 @@ class DeltaTableProperties(TargetProperties):
 
 
 class IcebergTableProperties(TargetProperties):
-    """Where Iceberg tables are, and what they keep."""
+    """Location and retention of Iceberg tables."""
 
     catalog: str = declare(
         "catalog",

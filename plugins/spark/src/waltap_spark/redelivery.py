@@ -1,13 +1,15 @@
-"""Changes that come again: a pipeline that lost its offset reads an older slot, in a new epoch of the log.
+"""Leave out repeated changes.
 
-Such a change is told by its own LSN, its number in its transaction, and that transaction's number,
-position and time: another server, or one that was restored, has others. (Rows of a COPY have one LSN; a
-filter may have left some out the first time.) What the table's history has from an earlier epoch is left
-out before anything is applied, in every mode and format. A snapshot in the new epoch may be older than
-what was applied: after it nothing is left out.
+A pipeline that lost its offset reads an older slot again, in a new epoch of the log. A repeated
+change is recognised by its own LSN, its number in its transaction, and the transaction's
+number, position and time: another server, or a restored one, has different ones. (Rows of a
+COPY have one LSN; a filter may have left some out the first time.) Changes that the table's
+history has from an earlier epoch are left out before anything is applied, in every mode and
+format. A snapshot in the new epoch may be older than the applied changes: after it no change is
+left out.
 
-The history is asked about the LSNs of the changes alone, and only up to the highest that an earlier epoch
-reached. That is one Spark job, or two, for each group of changes.
+The history is asked only about the LSNs of the changes, and only up to the highest LSN of an
+earlier epoch. That is one Spark job, or two, for each group of changes.
 """
 
 from collections import Counter
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["lacks_values", "leave_out_known", "may_repeat", "needed", "reached"]
 
 CHANGE = ("_commit_lsn", "_lsn", "_seq", "_sub", "_commit_ts")
-"""What tells a change, besides the number of its transaction."""
+"""Columns that identify a change, with the number of its transaction."""
 
 
 def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, int]:
-    """Return, by epoch, the highest LSN of all epochs before it: what ``before`` knew, and more of
-    ``manifests``."""
+    """Return, by epoch, the highest LSN of all epochs before it.
+
+    ``before`` knew some of them; ``manifests`` add later epochs.
+    """
     found = dict(before.reached_by or [(before.mark.epoch, before.reached)])
     for each in manifests:
         if each.previous.epoch < each.mark.epoch:
@@ -42,21 +46,26 @@ def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, i
 def needed(
     reach: Mapping[int, int], mark: LogPosition, tables: "Iterable[TableState]"
 ) -> tuple[tuple[int, int], ...]:
-    """Return of ``reach`` the epochs that some of ``tables``, which else stand at ``mark``, has still to
-    come."""
+    """Return the entries of ``reach`` that a table still needs.
+
+    Tables without a mark of their own are at ``mark``.
+    """
     oldest = min([mark, *(each.mark for each in tables if each.mark)]).epoch
     return tuple((epoch, lsn) for epoch, lsn in reach.items() if epoch >= oldest)
 
 
 def _before(reach: Mapping[int, int], epoch: int) -> int:
-    """Return the highest LSN before ``epoch``; an earlier version knew that of the last alone."""
+    """Return the highest LSN before ``epoch``.
+
+    An earlier version knew only the last epoch's.
+    """
     return next((reach[each] for each in sorted(reach) if each >= epoch), 0)
 
 
 def may_repeat(table: "TableState", group: "SegmentGroup", reach: Mapping[int, int]) -> bool:
-    """Tell whether changes of ``group`` may be some that ``table`` had in an earlier epoch.
+    """Return whether ``group`` may repeat changes of an earlier epoch.
 
-    ``reach``: as `reached` has it.
+    ``reach`` is the result of `reached`.
     """
     return (
         bool(group.segments and table.versions)
@@ -67,8 +76,11 @@ def may_repeat(table: "TableState", group: "SegmentGroup", reach: Mapping[int, i
 
 
 def lacks_values(table: "TableState", group: "SegmentGroup") -> bool:
-    """Tell whether changes of ``group`` that come again to a table without a history would take values
-    from its rows: what a row kept under its old key, or in a column that was added since."""
+    """Return whether repeated changes would remove values from rows.
+
+    This concerns tables without a history. The values are unchanged ones that a row kept under
+    its old key, or in a column that was added since.
+    """
     has = {column.name for column in group.columns}
     return bool((group.moved and group.unchanged) or not has.issuperset(table.source_columns))
 
@@ -81,10 +93,10 @@ def leave_out_known(
     *,
     whole: bool = False,
 ) -> None:
-    """Leave changes out of ``group`` that ``history``, that of its table, has from an earlier epoch.
+    """Leave out changes that ``history`` has from an earlier epoch.
 
-    ``rows`` are the group's. What stays is written by ``write``, which returns where, unless it is all.
-    ``whole``: nothing is left out unless all is.
+    ``rows`` are the rows of ``group``. ``write`` stores the remaining rows and returns their path,
+    unless all rows remain. ``whole``: leave out all rows or none.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 

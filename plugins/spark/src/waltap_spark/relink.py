@@ -1,4 +1,7 @@
-"""Tables are told that a change log is theirs: for those that were moved before logs had ids."""
+"""Link tables to their moved change log.
+
+Tables that were moved before logs had ids cannot recognise their log.
+"""
 
 import msgspec
 
@@ -12,11 +15,11 @@ __all__ = ["adopt"]
 
 
 def adopt(output: SparkOutput, changelog: ChangeLog) -> OutputState:
-    """Let the tables at ``output`` go by the id of ``changelog`` from now on; return the new commit.
+    """Record the id of ``changelog`` in the tables; return the new commit.
 
-    The log must go on exactly where the tables stand: nothing is applied twice, nothing left out. A commit
-    that a driver had begun is the next one's still.
-    Raises: ChangeLogOlder, ChangeLogRetired, ChangeLogDamaged, OutputInUse, TableUnknown.
+    The log must continue exactly at the tables' position, so that no change is applied twice or
+    left out. A begun commit becomes the commit after this one. Raises: ChangeLogOlder,
+    ChangeLogRetired, ChangeLogDamaged, OutputInUse, TableUnknown.
     """
     known = output.state()
     if known is None:
@@ -25,7 +28,9 @@ def adopt(output: SparkOutput, changelog: ChangeLog) -> OutputState:
     try:
         _require_rest(changelog, state.mark)
         begun = output.begun(state)
-        if begun is not None:  # before the commit: it counts where that does not come about, too
+        if (
+            begun is not None
+        ):  # written before the commit: the next driver needs it even if the commit fails
             output.intend(msgspec.structs.replace(begun, number=state.number + 2))
         adopted = msgspec.structs.replace(
             state,
@@ -40,8 +45,10 @@ def adopt(output: SparkOutput, changelog: ChangeLog) -> OutputState:
 
 
 def _require_rest(changelog: ChangeLog, mark: LogPosition) -> None:
-    """Raises: ChangeLogOlder, ChangeLogRetired, ChangeLogDamaged where the log lacks what comes after
-    ``mark``, or never came to it."""
+    """Require that the log contains ``mark`` and everything after it.
+
+    Raises: ChangeLogOlder, ChangeLogRetired, ChangeLogDamaged.
+    """
     last, location = changelog.last(), changelog.store.location
     if last is None or last.mark < mark:
         ends = "holds nothing" if last is None else f"ends at {last.mark}"

@@ -1,6 +1,7 @@
-"""From change sets in Parquet to the rows of a table, as one lazy DataFrame.
+"""Turn Parquet change sets into rows of a table, as lazy frames.
 
-What the pending rows come to is settled by `waltap_spark.compaction`. Nothing here starts a Spark job.
+`waltap_spark.compaction` computes the net changes of the pending rows. No function here starts
+a Spark job.
 """
 
 import functools
@@ -39,10 +40,10 @@ def changes_frame(
     *,
     filled: bool = False,
 ) -> "DataFrame":
-    """Return the rows of ``sets`` with all columns the table ever had, then the log's own.
+    """Return the rows of ``sets`` with all columns the table ever had.
 
-    ``filled``: rows that were written before a column was added have its default in it, as in the
-    source; otherwise null, as in the log.
+    The log's own columns follow. ``filled``: rows from before a column was added have its
+    default, as in the source; otherwise null, as in the log.
     """
     by_version: dict[str, list[str]] = {}
     for change in sets:
@@ -71,10 +72,10 @@ def current_frame(
     after: "DataFrame | None" = None,
     spared: "RetainedKeys | None" = None,
 ) -> "DataFrame":
-    """Return the rows that the table holds: its base with the pending changes applied.
+    """Return the table's rows: its base with the pending changes applied.
 
-    ``pending`` stands in for the pending sets as they are stored, ``after`` for what comes of them;
-    ``spared`` does not end since they lack it.
+    ``pending`` replaces the stored pending sets, ``after`` replaces their net changes. Rows of
+    ``spared`` do not end because ``pending`` lacks them.
     """
     base = _base(spark, table, uri)
     if not table.pending:
@@ -88,6 +89,7 @@ def current_frame(
         return found.unionByName(spared.of(base, table.key, "left_semi"))
     if table.mode.keeps_past:
         return rows_after(table, table.pending, rows, base)
+    # A truncate removes the whole base; rows before the last one are gone, too.
     if any("t" in change.operations for change in table.pending):
         base, rows = base.limit(0), after_last_truncate(rows)
     if not table.key:
@@ -122,7 +124,10 @@ def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":
 def _latest(
     table: TableState, base: "DataFrame", rows: "DataFrame", after: "DataFrame"
 ) -> "DataFrame":
-    """Return the base with, for each key of ``rows``, the row ``after`` them in place of what it held."""
+    """Return the base with the rows of touched keys replaced.
+
+    ``rows`` name the keys; ``after`` has the new rows.
+    """
     own = [column_of(name) for name in row_columns(table)]
     kept = of_touched_keys(base, table.key, rows, table.pending, "left_anti")
     alive = after.where(f"not {gone(table)}")

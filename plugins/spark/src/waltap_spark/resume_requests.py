@@ -1,7 +1,7 @@
-"""What somebody asks of a table that stands still: to be tried again, as text, or begun anew.
+"""Requests to resume suspended tables.
 
-Who asks need not be the process that writes the tables: a file below ``_waltap/requests`` says it, and the
-applier looks there every few seconds, and at its start.
+The requester need not be the process that writes the tables: it writes a file below
+``_waltap/requests``, and the applier reads the folder every few seconds and at its start.
 """
 
 import logging
@@ -19,9 +19,13 @@ __all__ = ["AnsweredRequests", "How", "ResumeRequests", "resumed"]
 log = logging.getLogger(__name__)
 
 How = Literal["again", "text", "anew", "over"]
-"""again: nothing but a try. text: types of this table that do not fit become text, from now on. anew: what
-the table holds is given up; changes since where it stands are applied, older rows come with a snapshot.
-over: the segment that is damaged is passed over; a snapshot brings what its rows left."""
+"""How a table resumes.
+
+again: only another attempt. text: columns of this table whose types do not fit become text from
+now on. anew: the table's rows are discarded; changes after its position are applied, and older
+rows come with a snapshot. over: the damaged segment is skipped; a snapshot repairs the
+difference.
+"""
 
 Part = TypeVar("Part", BasePart, ChangeSet, StagedSegment)
 
@@ -32,8 +36,9 @@ ANEW: Final = "it was begun anew, rows from before come with a snapshot"
 
 
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One question. ``table``: ``schema.table``."""
+    """A request for one table."""
 
+    # ``schema.table``.
     table: str
     how: How
 
@@ -46,13 +51,16 @@ class ResumeRequests:
         self._next_look = 0.0
 
     def ask(self, table: TableState, how: How) -> None:
-        """Ask for ``table``; an older request for it counts no more."""
+        """Write a request for ``table``, which replaces an older one."""
         name = table.folder.replace("/", "-") + ".json"
         data = msgspec.json.encode(ResumeRequest(table=table.name, how=how)) + b"\n"
         self._output.store.publish(f"{FOLDER}/{name}", data)
 
     def found(self) -> dict[str, ResumeRequest]:
-        """Return what was asked, by file; looks every `LOOK_S` and finds nothing between."""
+        """Return new requests by file.
+
+        It looks every `LOOK_S`, and returns nothing between.
+        """
         now = time.monotonic()
         if now < self._next_look:
             return {}
@@ -68,20 +76,20 @@ class ResumeRequests:
         return found
 
     def answered(self, path: str) -> None:
-        """Forget a request that a commit has answered."""
+        """Remove a request that a commit has answered."""
         self._output.store.delete(path)
 
 
 @dataclass(slots=True)
 class AnsweredRequests:
-    """Requests that one commit answers, and the tables as they are to be tried."""
+    """Requests that one commit answers, and their tables for the attempt."""
 
     paths: list[str] = field(default_factory=list)
     tables: dict[str, TableState] = field(default_factory=dict)
 
 
 def resumed(table: TableState, how: How) -> TableState:
-    """Return ``table`` as it is to be tried again."""
+    """Return ``table`` as the next attempt starts with it."""
     if how == "text":
         return msgspec.structs.replace(table, as_text=True)
     passed = (*table.passed, table.damaged) if table.damaged else table.passed
@@ -107,7 +115,10 @@ def resumed(table: TableState, how: How) -> TableState:
 
 
 def _broken(table: TableState) -> TableState:
-    """Return ``table`` with rows of no stretch: what comes does not go on where they end."""
+    """Return ``table`` with rows of no stretch.
+
+    Later rows do not continue where a skipped segment was.
+    """
 
     def of_none(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         return tuple(msgspec.structs.replace(part, stretch="") for part in parts)

@@ -1,4 +1,4 @@
-"""Rows that one part of a snapshot lacks, and does not end, since another part has them."""
+"""Rows that one part of a snapshot lacks because another part has them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,10 @@ __all__ = ["RetainedKeys", "spared"]
 
 @dataclass(frozen=True)
 class RetainedKeys:
-    """Keys that a snapshot has in ``groups`` behind the first, which ends what it lacks: not those."""
+    """Keys in later groups of a snapshot.
+
+    The first group removes the table's rows that it lacks, except these.
+    """
 
     keys: "DataFrame"
     groups: Sequence[SegmentGroup]
@@ -29,7 +32,7 @@ class RetainedKeys:
     def of(
         self, base: "DataFrame", key: Sequence[str], how: Literal["left_semi", "left_anti"]
     ) -> "DataFrame":
-        """Return the rows of ``base`` under these keys, or all others (``left_anti``)."""
+        """Return the rows of ``base`` with these keys, or all others (``left_anti``)."""
         return of_touched_keys(base, key, self.keys, self.groups, how)
 
 
@@ -41,8 +44,11 @@ def spared(
     output: SparkOutput,
     path: Callable[[TableState, Literal["changes"]], str],
 ) -> RetainedKeys | None:
-    """Return what ``group``, whose rows are ``rows``, is not to end of ``table``, None where all of its
-    snapshot is in it. ``path`` gives a folder of ``output`` for what Spark cannot read as it is."""
+    """Return the keys that ``group`` must not remove from ``table``.
+
+    ``rows`` are the group's rows. None means that the group is the whole snapshot. ``path``
+    returns a folder of ``output`` for segments that Spark must have converted.
+    """
     others = [each for each in group.others if each.key == group.key]
     if not others or not group.key:
         return None

@@ -1,4 +1,4 @@
-"""Schemas of tables as they grow: Spark types as JSON, and which type holds two others."""
+"""Schemas of growing tables: Spark types as JSON, and common types."""
 
 import inspect
 import json
@@ -35,8 +35,11 @@ LOG_FIELDS: Final = {
     "_unchanged": '{"containsNull":true,"elementType":"string","type":"array"}',
     "_epoch": '"integer"',
 }
-"""Columns of change sets after the table's own: those of the change log's segments, and the epoch
-of the log, which comes first where rows are put in order."""
+"""Columns of change sets after the table's own.
+
+They are the columns of the change log's segments, and the log's epoch, which comes first in the
+order of rows.
+"""
 
 _INTEGERS: Final = ("byte", "short", "integer", "long")
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
@@ -45,28 +48,37 @@ _MOST_DIGITS: Final = 38
 
 
 def arrow_schema(struct: "StructType") -> "pa.Schema":
-    """Return the schema of batches that Spark takes as rows of ``struct``; instants are in UTC."""
+    """Return the Arrow schema of Spark's batches of ``struct``.
+
+    Instants are in UTC.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(struct, timezone="UTC")
-    return to_arrow_schema(struct)  # 4.1: they are
+    return to_arrow_schema(struct)  # pyspark 4.1 always uses UTC
 
 
 def types_of(struct: "StructType") -> dict[str, str]:
-    """Return the fields of ``struct`` as name → type in JSON, without the log's own."""
+    """Return name → type in JSON, without the log's own fields."""
     return {
         field.name: field.dataType.json() for field in struct.fields if field.name not in LOG_FIELDS
     }
 
 
 def floating(columns: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Return those of ``names`` with floating point in them: Spark groups both zeros as 0."""
+    """Return the columns of ``names`` that contain floating point.
+
+    Spark groups -0.0 and 0.0 as one value.
+    """
     return [name for name in names if '"float"' in columns[name] or '"double"' in columns[name]]
 
 
 def struct_of(types: Mapping[str, str]) -> "StructType":
-    """Return a struct type of nullable fields from name → type in JSON."""
+    """Return a struct type of nullable fields.
+
+    ``types`` is name → type in JSON.
+    """
     from pyspark.sql.types import StructType
 
     fields = [
@@ -77,12 +89,15 @@ def struct_of(types: Mapping[str, str]) -> "StructType":
 
 
 def log_struct(types: Mapping[str, str]) -> "StructType":
-    """Return the struct type of the files of a change set whose table has ``types``."""
+    """Return the struct type of a change set's files."""
     return struct_of({**types, **LOG_FIELDS})
 
 
 def common_type(one: str, other: str) -> str | None:
-    """Return the type that holds every value of both exactly, None when there is none but text."""
+    """Return the type that holds every value of both exactly.
+
+    None means that only text does.
+    """
     if one == other:
         return one
     first, second = json.loads(one), json.loads(other)
@@ -99,7 +114,7 @@ def _common_number(first: str, second: str) -> str | None:
     if {first, second} == {"float", "double"}:
         return "double"
     if first in _INTEGERS[:3] and second == "double":
-        return "double"  # 32 bits and less fit into the 53 of a double
+        return "double"  # 32 bits and less fit into the 53 bits of a double
     decimal = _DECIMAL.fullmatch(second)
     if decimal is None:
         return None
@@ -118,7 +133,10 @@ def _decimal(shapes: Iterable[tuple[int, int]]) -> str | None:
 
 
 def _common_nested(first: object, second: object) -> object | None:
-    """Return the common type of two of which one has others in it: field by field, by their names."""
+    """Return the common type of two types, one of which is nested.
+
+    Fields are matched by name.
+    """
     if not (isinstance(first, dict) and isinstance(second, dict)):
         return None
     kind = first.get("type")
@@ -154,7 +172,7 @@ def type_text(kind: object) -> str:
 
 
 def sql_type(kind: str) -> str:
-    """Return a type, given in JSON, as DDL has it: names of fields may be any."""
+    """Return a JSON type as DDL, with quoted field names."""
     return _sql(json.loads(kind))
 
 

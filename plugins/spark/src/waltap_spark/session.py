@@ -1,4 +1,4 @@
-"""Spark sessions that read and write waltap's tables as they should be read and written."""
+"""Spark sessions with the settings that waltap's tables need."""
 
 import atexit
 import contextlib
@@ -33,18 +33,21 @@ __all__ = [
 ]
 
 
-# Object stores of the profile, as Hadoop's filesystems in a Spark session reach them.
+# The profile's object stores, as Hadoop's filesystems in a Spark session reach them.
 #
-# Settings of a session are arguments of its JVM, which every user of the machine can read. So
-# these are set in the JVM that runs, where tasks get them from.
+# A session's settings are arguments of its JVM, which every user of the machine can read. So
+# these are set in the running JVM, where tasks get them from.
 
 ANONYMOUS: Final = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
 ASSUMED: Final = "org.apache.hadoop.fs.s3a.auth.AssumedRoleCredentialProvider"
 
 
 def hadoop_settings(storage: StorageProperties) -> dict[str, str]:
-    """Return what Hadoop's S3 calls that which ``storage`` says. Other stores have settings by account,
-    which Spark's own say (``spark.hadoop.…``)."""
+    """Return the settings of Hadoop's S3 for ``storage``.
+
+    Other stores have settings by account, which the profile gives as Spark settings
+    (``spark.hadoop.…``).
+    """
     provider = ANONYMOUS if storage.storage_anonymous else ASSUMED if storage.storage_role else None
     found = {
         "endpoint": storage.storage_endpoint,
@@ -60,8 +63,10 @@ def hadoop_settings(storage: StorageProperties) -> dict[str, str]:
 
 
 def reach(spark: "SparkSession", storage: StorageProperties, chosen: Mapping[str, str]) -> None:
-    """Let ``spark`` reach an object store as ``storage`` says, save for what ``chosen``, settings of its
-    own, say otherwise."""
+    """Give ``spark`` access to the object store of ``storage``.
+
+    Settings in ``chosen`` take precedence.
+    """
     context = cast(Any, spark.sparkContext)
     hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001 - Python has no word for it
     for name, value in hadoop_settings(storage).items():
@@ -79,10 +84,13 @@ if TYPE_CHECKING:
 
 
 ROW_GROUP_BYTES: Final = str(32 << 20)
-"""Rows may be megabytes long, and each task of Spark reads up to 4096 rows of a row group at once."""
+"""Bytes of a row group.
+
+Rows may be megabytes long, and a Spark task reads up to 4096 rows of a row group at once.
+"""
 
 ROWS_UNSEEN: Final = "8"
-"""Pages and row groups are not a hundred long rows before somebody looks."""
+"""Rows before the writer checks the size of a page or row group; the default is 100."""
 
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -101,9 +109,12 @@ REQUIRED: Final = {
     "parquet.page.size.row.check.min": ROWS_UNSEEN,
     "parquet.block.size.row.check.min": ROWS_UNSEEN,
 }
-"""Session settings that the tables' types and names rely on: PostgreSQL tells ``a`` from ``A``, has
-``time``, dates of any year, and timestamps of microseconds with and without zone. A file that is gone or
-damaged is told, whatever the session says: who passes over it loses rows."""
+"""Session settings that the tables' types and names rely on.
+
+PostgreSQL distinguishes ``a`` from ``A``, has ``time``, dates of any year, and timestamps of
+microseconds with and without zone. A missing or damaged file is an error, whatever the session
+says: a reader that skips it loses rows.
+"""
 
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",
@@ -117,7 +128,7 @@ DEFAULTS: Final = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
-"""Settings of a session of our own with a local master; a profile may set others."""
+"""Defaults of waltap's own session with a local master; a profile may override them."""
 
 
 QUICK: Final = {
@@ -126,7 +137,10 @@ QUICK: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-"""What plans over few rows are made with: compiling them, or planning anew, takes longer than running."""
+"""Settings for plans over few rows.
+
+Compiling or replanning such a plan takes longer than running it.
+"""
 
 FEW_ROWS: Final = 100_000
 
@@ -140,11 +154,11 @@ def start_session(
     choice: "FormatChoice | None" = None,
     storage: "StorageProperties | None" = None,
 ) -> "SparkSession":
-    """Start a Spark session, or join the one of this process; with what a table format needs (``choice``),
-    and reaching an object store as ``storage`` says.
+    """Start a Spark session, or join the process's session.
 
-    ``notes`` takes what the JVM writes to standard error, which is much and seldom of use.
-    Raises: JavaMissing, SparkRefused, and what the format misses.
+    ``choice`` adds a table format's settings, ``storage`` the access to an object store.
+    ``notes`` receives the JVM's standard error, which is long and seldom useful. Raises:
+    JavaMissing, SparkRefused, and the format's errors for missing parts.
     """
     require_java()
     if choice is not None:
@@ -153,9 +167,11 @@ def start_session(
     from pyspark.sql import SparkSession
 
     local = master.startswith("local")
-    if local:  # the JVM looks the machine's own name up, which need not resolve
+    if local:  # the JVM looks up the machine's own name, which may not resolve
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers need what we need
+        os.environ.setdefault(
+            "PYSPARK_PYTHON", sys.executable
+        )  # its workers need this interpreter's packages
     chosen = {**(DEFAULTS if local else {}), **(settings or {})}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**chosen, **REQUIRED}.items():
@@ -176,13 +192,13 @@ def start_session(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Path]:
-    """Give a file for the block that takes what a JVM writes, for the case that it does not start."""
+    """Yield a file for a JVM's output, read when the JVM does not start."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder) / "jvm.log"
 
 
 def _last_words(notes: Path | None) -> str:
-    """Return what a JVM said last of an error, in ``notes``."""
+    """Return a JVM's last words about an error, from ``notes``."""
     if notes is None:
         return ""
     with contextlib.suppress(OSError):
@@ -194,7 +210,7 @@ def _last_words(notes: Path | None) -> str:
 
 @contextlib.contextmanager
 def _standard_error_to(path: Path | None) -> Iterator[None]:
-    """Let processes that are started meanwhile write their standard error to ``path``."""
+    """Redirect the standard error of started processes to ``path``."""
     if path is None:
         yield
         return
@@ -211,13 +227,13 @@ def _standard_error_to(path: Path | None) -> Iterator[None]:
 
 
 def prepare(spark: "SparkSession") -> "SparkSession":
-    """Return a session beside ``spark``, with its settings and `REQUIRED`, which are then its own.
+    """Return another session of ``spark`` with `REQUIRED` settings.
 
-    ``spark`` may be a session of Spark Connect, which is cloned: it knows no other way.
+    A session of Spark Connect is cloned: Connect has no other way.
     """
     if _is_remote(spark):
         session: Any = cast(Any, spark).cloneSession()
-        # a channel that is left open until the interpreter is torn down waits for ever then
+        # an open channel would block the interpreter's exit forever
         atexit.register(session.client.close)
     else:
         session = spark.newSession()
@@ -228,20 +244,26 @@ def prepare(spark: "SparkSession") -> "SparkSession":
 
 
 def _take_settings(session: "SparkSession", spark: "SparkSession") -> None:
-    """Set what was set of ``spark`` since it was made: a new session has what the first one began with."""
+    """Copy settings that ``spark`` got after its start.
+
+    A new session has only the settings of the first session's start.
+    """
     from pyspark.errors import PySparkException
 
     for key, value in spark.conf.getAll.items():
         if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
-            with contextlib.suppress(PySparkException):  # what is set for all sessions alike
+            with contextlib.suppress(
+                PySparkException
+            ):  # a setting of all sessions cannot be set in one
                 session.conf.set(key, value)
 
 
 def make_active(spark: "SparkSession") -> None:
-    """Let plans that this thread makes be checked by the settings of ``spark``.
+    """Make ``spark`` the thread's active session.
 
-    Spark checks some of them (groupBy, for one) by those of the thread's active session. A thread that
-    nobody gave one has Spark's defaults instead: no ``time``, and names that differ by case are one.
+    Spark checks some plans (groupBy, for one) by the settings of the thread's active session. A
+    thread without one has Spark's defaults: no ``time``, and names that differ only by case are
+    equal.
     """
     jvm = None if _is_remote(spark) else spark._jvm  # noqa: SLF001 - Python has no word for it
     if jvm is not None:
@@ -250,7 +272,7 @@ def make_active(spark: "SparkSession") -> None:
 
 
 class SizedSession:
-    """A session whose plans are made for as many rows as they are over. Of one thread at a time."""
+    """A session that plans for the number of rows. Single-threaded."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self.session = spark
@@ -258,7 +280,10 @@ class SizedSession:
         self._quick = False
 
     def suit(self, rows: int | None) -> "SparkSession":
-        """Return the session, for plans over about ``rows`` rows; None: nobody knows."""
+        """Return the session, set for plans over about ``rows`` rows.
+
+        None means an unknown number.
+        """
         quick = rows is not None and rows <= FEW_ROWS
         if quick != self._quick:
             self._quick = quick
@@ -270,7 +295,10 @@ class SizedSession:
 def each_in_one(
     sessions: "SimpleQueue[SizedSession]", actions: "Sequence[Action]", most: int
 ) -> None:
-    """Do ``actions``, ``most`` at the same time, each in one of ``sessions``, which is nobody else's."""
+    """Run ``actions``, at most ``most`` at a time.
+
+    Each action has one of ``sessions`` alone.
+    """
 
     def run(action: "Action") -> None:
         suited = sessions.get()
@@ -286,5 +314,8 @@ def each_in_one(
 
 
 def _is_remote(spark: object) -> bool:
-    """Tell whether ``spark`` is a session of Spark Connect, whose package need not be installed."""
+    """Return whether ``spark`` is a session of Spark Connect.
+
+    The name is compared, since the package of Connect may not be installed.
+    """
     return type(spark).__module__.startswith("pyspark.sql.connect.")
