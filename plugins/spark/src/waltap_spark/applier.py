@@ -1,4 +1,4 @@
-"""Applying the change log to tables: one commit per call, exactly once whatever happens between."""
+"""Apply the change log to tables, exactly once."""
 
 import contextlib
 import logging
@@ -90,27 +90,30 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# When tables that stand still are tried again.
+# When suspended tables are retried.
 
 RETRY_S: Final = 60.0
-"""How long a table is left alone at least."""
+"""Minimum seconds before a suspended table is retried."""
 
 TRY_S: Final = 3.0
-"""All other tables wait for a try. After one that took longer the pause is longer in proportion."""
+"""Duration of a try above which the pause grows in proportion.
+
+All other tables wait for a try.
+"""
 
 MOST: Final = 15.0
-"""So many times `RETRY_S` at most."""
+"""Longest pause, in multiples of `RETRY_S`."""
 
 
 class TableRetries:
-    """What is known of tries, by table; all tables are due for one who has tried none."""
+    """Schedules retries of suspended tables; unknown tables are due."""
 
     def __init__(self) -> None:
         self._failed: dict[str, tuple[float, float]] = {}
         self._spent: dict[str, float] = {}
 
     def due(self, name: str) -> bool:
-        """Tell whether it is time."""
+        """Return whether the table may be retried now."""
         if name not in self._failed:
             return True
         at, spent = self._failed[name]
@@ -118,7 +121,7 @@ class TableRetries:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Count the time of the block as spent on the next try."""
+        """Count the time of the block as part of the next try."""
         started = time.monotonic()
         try:
             yield
@@ -126,25 +129,23 @@ class TableRetries:
             self._spent[name] = self._spent.get(name, 0.0) + time.monotonic() - started
 
     def failed(self, name: str) -> None:
-        """Leave the table alone for a while."""
+        """Start the pause after a failed try."""
         self._failed[name] = time.monotonic(), self._spent.pop(name, 0.0)
 
     def forget(self, name: str) -> None:
-        """Let the table be due at once."""
+        """Make the table due immediately."""
         self._failed.pop(name, None)
         self._spent.pop(name, None)
 
     def clear(self) -> None:
-        """Let all be due at once."""
+        """Make all tables due immediately."""
         self._failed.clear()
 
 
-# A table that took the name of one that is gone: what becomes of columns that have another type
-# now.
-#
-# The history of the one that is gone stays. Where a type holds the values of both, its column has
-# that; where none does, it gets a name of its own, as a dropped one does whose name another
-# takes.
+# A table that took the name of a dropped one: columns whose type changed.
+# The history of the dropped table stays. Where one type holds the values of both, the column gets
+# that type. Otherwise the old column gets another name, as a dropped column does whose name a new
+# one takes.
 
 
 def with_spare_names(
@@ -155,10 +156,12 @@ def with_spare_names(
     group: SegmentGroup,
     types: Mapping[str, str],
 ) -> TableState:
-    """Return ``table``, which took the place of ``gone`` and gets ``types``, columns of ``group``,
-    with those put aside that have others. Columns by which files are divided, and those of a target that
-    is shared, stay.
+    """Return ``table`` with conflicting columns of ``gone`` renamed.
+
+    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. Columns that
+    divide files, and columns of a shared target, keep their names.
     """
+    # without a history no value of the dropped table remains
     if table.place is not None or not (table.mode.history or table.mode.name == "append"):
         return table
     spares = aside(gone, types, by_number=not tables.writes_in_place)
@@ -180,7 +183,7 @@ def readable_types(
     store: "FileStore",
     output: SparkOutput,
 ) -> dict[str, str]:
-    """Return the columns of ``group``; see that Spark reads its segments."""
+    """Return the columns of ``group``, and make its segments readable."""
     make_readable(store, output, group, partial(step.path, table, "changes"))
     known = table.versions.get(group.fingerprint)
     if known is not None:
@@ -189,12 +192,15 @@ def readable_types(
 
 
 class OutputApplier:
-    """Applies manifests to an output. One at a time per output; `open` before `apply`.
+    """Applies manifests to an output; call `open` before `apply`.
 
-    Exactly once: the commit that names the new folders or versions names the mark of the change log too.
-    What a crash leaves is a folder that no commit names; the same manifests are then applied again, from
-    the same mark. A format that writes in place finds its own steps again: therefore the mark that a
-    commit is to reach is said before it is begun, and reached first by whoever goes on.
+    One applier writes an output at a time. Each change is applied exactly once, because the
+    commit that names new folders or versions also names the log position. A crash leaves folders
+    that no commit names; the next applier applies the same manifests from the same position.
+
+    A format that writes in place finds its own steps again. So the applier records the position
+    of a commit before it starts the commit, and the next applier finishes exactly that commit
+    first.
     """
 
     def __init__(
@@ -206,7 +212,7 @@ class OutputApplier:
         choice: FormatChoice | None = None,
         handed: Callable[[str], Handed | None] | None = None,
     ) -> None:
-        """``handed``: as `ExternalSnapshots` has it."""
+        """Create an applier; ``handed`` is for `ExternalSnapshots`."""
         self._spark, self._log, self._output = spark, changelog, output
         self._elsewhere = ExternalSnapshots(changelog, handed, output)
         self._options = options or ApplyOptions()
@@ -214,13 +220,16 @@ class OutputApplier:
         self._format = self._choice.factory(self._context(output))
         self._upkeep: CompactionWorker | None = None
         self._kept: list[CompactionResult] = []
+        """Compaction results that the next commit will name."""
         self.state: OutputState
         self._owed: LogPosition | None = None
+        """Position of a commit that was started and not finished."""
         self._retries = TableRetries()
         self._resting = IdleTables(self._format)
         self._requests = ResumeRequests(output)
         self._shapes = SharedShapes(lambda: self.state.tables)
         self._sessions: SimpleQueue[SizedSession] = SimpleQueue()
+        """One Spark session for each table that is applied in parallel."""
         self._parallel = max(1, self._options.parallel)
 
     @property
@@ -230,11 +239,11 @@ class OutputApplier:
 
     @property
     def location(self) -> str:
-        """Return where the tables are."""
+        """Return the folder of the tables."""
         return self._output.location
 
     def open(self) -> OutputState:
-        """Take hold of the output.
+        """Lock the output and read its state.
 
         Raises: OutputInUse, OutputMismatch, OutputDamaged, FormatDiffers.
         """
@@ -246,11 +255,13 @@ class OutputApplier:
             text = f"{self.location} has tables in {state.format}, not in {self._choice.name}"
             raise FormatDiffers(text, format=state.format)
         state = msgspec.structs.replace(state, format_values=self._choice.values)
+        # only a format that writes in place leaves steps of an unfinished commit
         begun = self._output.begun(state) if self._format.writes_in_place else None
         if begun is not None:
             self._owed = begun.mark
         self.state = state
         if self._owed is None:
+            # rows that wait for a pending commit must stay
             self._elsewhere.settle()
         if self._upkeep is not None:
             self._upkeep.stop()
@@ -264,12 +275,13 @@ class OutputApplier:
         return self.state
 
     def close(self) -> None:
-        """Let others write the output."""
+        """Stop the compaction thread and unlock the output."""
         if self._upkeep is not None:
             self._upkeep.stop()
         self._output.close()
 
     def _make_upkeep(self) -> CompactionWorker:
+        # the thread must not share these objects with the commits
         output = SparkOutput(self._output.store.reached_alike(self._output.location))
         made = self._choice.factory(self._context(output))
         return CompactionWorker(lambda: prepare(self._spark), output, made)
@@ -283,35 +295,37 @@ class OutputApplier:
         )
 
     def keep_up(self) -> None:
-        """Tend the files of the tables in a thread beside the commits, until `close`."""
+        """Compact files in a thread beside the commits, until `close`."""
         if self._upkeep is not None:
             self._upkeep.start()
 
     def maintain(self, *, patient: bool = False) -> OutputState:
-        """Tend the files of all tables here and now, for who has no thread for it (`keep_up`)."""
+        """Compact the files of all tables now, in this thread."""
         while self._upkeep is not None and self._upkeep.tend(patient=patient):
             self._apply([], again=False)
         return self.state
 
     def collect(self) -> int:
-        """Remove sets that no commit has named for long, as each commit does; return how many."""
+        """Delete dropped files after the grace period; return their number."""
         return self._output.collect(self._options.grace_s)
 
     # --- one commit -------------------------------------------------------------------------------
 
     def apply(self, manifests: Sequence[Manifest]) -> OutputState:
-        """Apply those of ``manifests`` that follow the mark of the last commit, as one commit. An attempt
-        that was begun before is made again as it was first: it may have been longer than ``manifests``.
+        """Apply all manifests after the last position as one commit.
 
-        A table whose changes cannot be applied stands still (`TableState.failed`): all others go on,
-        and it is tried again from where it stands, once in a while (`TableRetries`) and by every
-        new applier.
-        Raises: FilesUnavailable, and what Spark raises for all tables alike; nothing has changed
+        If a previous driver left an unfinished commit, finish exactly that one first. It may
+        cover more than ``manifests``.
+
+        A table that fails is suspended (`TableState.failed`) and retried later (`TableRetries`),
+        also by every new applier. Other tables continue.
+
+        Raises: FilesUnavailable, and Spark's errors that concern all tables; nothing changes
         then.
         """
         if self._owed is not None:
             owed = self._owed
-            self._retries.clear()  # a table that was tried then has steps of that length
+            self._retries.clear()  # a table tried in that commit has steps up to its position
             self._apply(list(self._log.manifests(self.state.mark, owed)), repeats=True)
             self._owed = None
         return self._apply([each for each in manifests if each.mark > self.state.mark])
@@ -319,7 +333,7 @@ class OutputApplier:
     def _apply(
         self, manifests: Sequence[Manifest], *, again: bool = True, repeats: bool = False
     ) -> OutputState:
-        """``again``: try tables that stand still when they are due. ``repeats``: it was begun before."""
+        """Make a commit; ``again`` retries tables, ``repeats`` finishes an earlier one."""
         asked = self._asked()
         due = self._due() if again else []
         rested = {} if self._owed else self._resting.found(self._sessions, self.state)
@@ -334,6 +348,7 @@ class OutputApplier:
         plans = self._plans(before.tables, manifests, due, mark)
         self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
+            # written before the first step: a crash must not lose how far the steps go
             self._output.intend(CommitIntent(number=number, mark=mark, identity=before.identity))
             self._owed = mark
         called = whereabouts(before.tables)
@@ -374,7 +389,7 @@ class OutputApplier:
             reached_by=needed(reach, mark, tables.values()),
         )
         self._output.collect(self._options.grace_s)
-        self._output.garbage.note(number, stood.dropped(tables))
+        self._output.garbage.note(number, stood.dropped(tables))  # commits do not repeat it
         if self._format.writes_in_place:
             state = noted(self._output, state, stood)
         self._output.commit(state)
@@ -397,7 +412,7 @@ class OutputApplier:
         return state
 
     def _tended(self) -> dict[str, TableState]:
-        """Return the tables with the files that were made beside the commits since the last one."""
+        """Return tables with compaction results since the last commit."""
         if self._upkeep is None:
             return {}
         found, fits = dict[str, TableState](), list[CompactionResult]()
@@ -416,7 +431,7 @@ class OutputApplier:
         return found
 
     def _asked(self) -> AnsweredRequests:
-        """Return the tables that somebody wants to go on, as they are to be tried; they are due then."""
+        """Return tables that the operator resumed; they are due."""
         asked = AnsweredRequests()
         for path, request in self._requests.found().items():
             table = self.state.tables.get(request.table)
@@ -434,7 +449,7 @@ class OutputApplier:
         return asked
 
     def _due(self) -> list[str]:
-        """Return the tables that stand still and are to be tried again now."""
+        """Return suspended tables whose retry is due."""
         return [
             name
             for name, each in self.state.tables.items()
@@ -450,6 +465,7 @@ class OutputApplier:
     ) -> dict[str, TableTask]:
         standing = {name for name, each in tables.items() if each.failed}
         plans = plan(manifests, {n: each for n, each in tables.items() if n not in standing})
+        # a suspended table's changes wait in the log until its retry
         plans = {name: found for name, found in plans.items() if name not in standing}
         for name in due:
             with self._retries.timed(name):
@@ -460,10 +476,10 @@ class OutputApplier:
         return plans
 
     def _plan_again(self, table: TableState, mark: LogPosition) -> TableTask:
-        """Return what a table that stands still has before it.
+        """Return the pending work of a suspended table.
 
-        Where it is written in place, groups end where they did when it was tried before: what was written
-        then is found again.
+        In a format that writes in place, groups end where they ended in earlier tries. The retry
+        then finds the steps that those tries wrote.
         """
         again = table.attempts if self._format.writes_in_place else ()
         found = TableTask(table.schema, table.table, staged=list(table.staged))
@@ -483,12 +499,12 @@ class OutputApplier:
     def _attempt(
         self, attempt: "_CommitAttempt", name: str, found: TableTask, before: OutputState
     ) -> tuple[TableState, WaltapError | None]:
-        """Apply what ``found`` says to one table, or note why that cannot be done."""
+        """Apply ``found`` to one table, or suspend the table."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         table = before.tables.get(name) or TableState(schema=found.schema, table=found.table)
-        if not table.columns:  # nothing of it is stored yet
+        if not table.columns:  # no row is stored yet
             place = self._options.places.of(table.schema, table.table)
             table = msgspec.structs.replace(table, place=place)
             mode = self._options.modes.of(table.target_name)
@@ -507,7 +523,7 @@ class OutputApplier:
             if last is not None and last.elsewhere and not last.lost:
                 wrong = unread(error, name)
                 if wrong is None:
-                    raise  # for all tables: later nobody may have the rows any more
+                    raise  # fails the commit: a later try may find the snapshot gone
                 raise wrong from error
             cause = refused(error)
             reason = first_words(cause)
@@ -533,11 +549,12 @@ class OutputApplier:
 
 
 class _CommitAttempt:
-    """One commit in the making: writes what nobody knows of yet."""
+    """One attempt at a commit; no reader sees its writes yet."""
 
     shapes: SharedShapes
-    """Its applier's."""
+    """Shared targets of the applier."""
     repeats = False
+    """Whether the commit was started before."""
 
     def __init__(
         self,
@@ -550,14 +567,17 @@ class _CommitAttempt:
         at_us: int,
         reach: Mapping[int, int],
     ) -> None:
-        """``called``: `whereabouts` of the tables at the last commit; ``at_us``: the time of the last
-        transaction; ``reach``: the highest LSN of epochs before."""
+        """Prepare an attempt.
+
+        ``called`` is `whereabouts` of the tables at the last commit. ``at_us`` is the time of the
+        last transaction. ``reach`` has the highest LSN of each earlier epoch.
+        """
         self._step, self._log, self._output, self._options = step, changelog, output, options
         self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
         self.handed: Callable[[str], Handed | None] = lambda _name: None
 
     def table(self, session: "SparkSession", table: TableState, found: TableTask) -> TableState:
-        """Apply what ``found`` says in ``session``; return the table as it is after that."""
+        """Apply ``found`` in ``session``; return the resulting table."""
         step = replace(self._step, spark=session)
         for group in found.groups:
             found.tried.append(group)
@@ -570,6 +590,7 @@ class _CommitAttempt:
             except OF_ONE:
                 raise
             except Exception as error:
+                # a damaged segment fails Spark with many errors; name the segment instead
                 wrong = damage(self._log.store, group)
                 if wrong is not None:
                     raise wrong from error
@@ -585,6 +606,7 @@ class _CommitAttempt:
             return table
         another = another_table(table, group)
         self._require_fit(table, group)
+        # this process reads small groups, and checks their number of rows
         if not is_small(group):
             require_sizes(self._log.store, group)
         again = may_repeat(table, group, self._reach)
@@ -597,6 +619,7 @@ class _CommitAttempt:
         past = table.mode.keeps_past and bool(table.versions) and not group.elsewhere
         if another:
             if past:
+                # rows of the dropped table end, and stay as its past
                 table = self._end(step, table, group)
                 table = replaced(table, keeps_rows=True)
             else:
@@ -607,7 +630,7 @@ class _CommitAttempt:
             table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
             table = msgspec.structs.replace(table, stale=(), handed_nulls=())
-        # a schema of the past lacks what was added since
+        # an older schema lacks columns that were added later, so it drops none
         drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"
         called = renames(table, group)
         stay = {called.get(name, name) for name in self._format.needed(table)}
@@ -626,6 +649,7 @@ class _CommitAttempt:
         )
         handed = self.handed(group.elsewhere)
         if group.elsewhere and self._format.writes_in_place:
+            # the copied rows need the columns first, so the schema is learnt before the step
             known = learn(table)
             wait_for(step, known, group, handed, self._output)
             change = replace(change, learn=lambda _table: known)
@@ -654,6 +678,7 @@ class _CommitAttempt:
     def _leave_out_known(
         self, step: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool
     ) -> None:
+        """Remove changes of ``group`` that the history already has."""
         make_readable(self._log.store, self._output, group, lambda: step.path(table, "changes"))
 
         def write(left: "DataFrame") -> str:
@@ -668,7 +693,10 @@ class _CommitAttempt:
         leave_out_known(group, rows, history, write, whole=whole)
 
     def _require_fit(self, table: TableState, group: SegmentGroup) -> None:
-        """Raises: ColumnNameTaken, SourcesDiffer, MadeOtherwise, ModeUnfit."""
+        """Check that the output can hold the group's table.
+
+        Raises: ColumnNameTaken, SourcesDiffer, MadeOtherwise, ModeUnfit.
+        """
         for name in (*group.called, *(column.name for column in group.columns)):
             if name in LOG_FIELDS:
                 raise ColumnNameTaken(
@@ -687,7 +715,8 @@ class _CommitAttempt:
             raise ModeUnfit(text, table=table.target_name)
 
     def _end(self, step: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
-        """Let the rows that are there end before those of ``group`` come."""
+        """End the present rows before those of ``group``."""
+        # kept rows never end
         if table.mode.deletes == "kept":
             return table
         rows = logged(step.spark, self._log.store, group) if group.segments else None
@@ -699,7 +728,10 @@ class _CommitAttempt:
     def _learn(
         self, step: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
     ) -> TableState:
-        """Take the group's schema into the table's; ``another``: nothing of the table is left."""
+        """Add the group's schema to the table.
+
+        ``another``: no row of an earlier table remains.
+        """
         called, rows = self._called.get(group.oid, (table.name, ""))
         if called != table.name and table.oid != group.oid and not group.replaces:
             table = doubted(table, f"it was called {called} before, and its rows {rows} there")
@@ -711,6 +743,7 @@ class _CommitAttempt:
         columns, empty = dict(table.columns), another and not table.mode.keeps_past
         for name, kind in types.items():
             had = columns.get(name, kind)
+            # without rows a column may take any type
             common = common_type(had, kind) or (kind if empty else None)
             if common is None:
                 if self._options.type_change != "string" and not table.as_text:

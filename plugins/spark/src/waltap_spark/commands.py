@@ -1,4 +1,4 @@
-"""``waltap spark``: apply a change log, query and describe the tables that Spark keeps."""
+"""``waltap spark``: apply a change log, and query Spark's tables."""
 
 import contextlib
 import logging
@@ -144,9 +144,10 @@ def adopt(
         ),
     ],
 ) -> None:
-    """Tell tables that a change log is theirs, where both were moved before logs had ids (WT-5206).
+    """Connect moved tables to a change log without an id (WT-5206).
 
-    The log must continue exactly at the tables' position. Needs no Java.
+    Both were moved before change logs had ids. The log must continue exactly at the tables'
+    position. Needs no Java.
     """
     from waltap.cli.terminal import notices
     from waltap_sinks.changelog import ChangeLog
@@ -161,7 +162,7 @@ def adopt(
 
 @application.command()
 def status(output: OutputArgument, profile: ProfileOption = None) -> None:
-    """Show the tables, their rows and files, and how far they are. Needs no Java."""
+    """Show tables with their rows, files and positions. Needs no Java."""
     import datetime as dt
 
     from rich.markup import escape
@@ -223,6 +224,7 @@ def status(output: OutputArgument, profile: ProfileOption = None) -> None:
 
 
 def _kept(table: "TableState") -> str:
+    """Return a table's mode, and its source in a shared target."""
     place = table.place
     of = "" if place is None else f", source {place.source} of {place.name}"
     return said(table.mode) + of
@@ -239,9 +241,10 @@ def top(
     as_json: Annotated[bool, typer.Option("--json", help="Print one look as JSON.")] = False,
     profile: ProfileOption = None,
 ) -> None:
-    """Show live the rows of each commit by table, and the waiting ones; Ctrl-C ends it.
+    """Show rows of each commit by table, and waiting rows, live.
 
-    It reads commits and the change log that they follow; Spark is not asked. Needs no Java.
+    It reads commits and the change log that they follow, without Spark. Ctrl-C ends it. Needs no
+    Java.
     """
     import time
 
@@ -273,9 +276,9 @@ def maintain(
 ) -> None:
     """Compact small files, and remove files that are no longer used.
 
-    A process that keeps the tables does it by itself, when it is due; this does it now, while none runs.
-    Files of earlier Parquet commits stay for retention.seconds (--set), versions of Delta Lake and
-    Iceberg for format.retention.hours of the profile.
+    A process that keeps the tables does it by itself, when it is due; this does it now, while
+    none runs. Files of earlier Parquet commits stay for retention.seconds (--set), versions of
+    Delta Lake and Iceberg for format.retention.hours of the profile.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -287,7 +290,7 @@ def maintain(
 
     found = _output(output, _storage(profile))
     grace_s = properties_of(set_ or [], found.location).grace_s
-    take(found)  # in use? That is known without Spark
+    take(found)  # fails without starting Spark where another process uses the tables
     found.close()
     table = Table()
     for title in ("table", "files before", "files now", ""):
@@ -405,7 +408,7 @@ def sql(
 
 
 def _ask(spark: Any, files: "FileStore", rows: int) -> None:
-    """Answer queries from the terminal, or from a pipe, until it ends."""
+    """Answer queries from a terminal or pipe until its end."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -421,7 +424,7 @@ def _ask(spark: Any, files: "FileStore", rows: int) -> None:
         return {_in_sql(name): list(map(_in_sql, found)) for name, found in fields.items()}
 
     def answer(statement: str) -> None:
-        open_tables(spark, files).register()  # as they stand now
+        open_tables(spark, files).register()  # of the newest commit
         _show(_run(spark, statement), rows)
 
     def refused(error: Exception) -> bool:
@@ -452,12 +455,13 @@ def verify(
     set_: SetOption = None,
     profile: ProfileOption = None,
 ) -> None:
-    """Compare every table in the source with Spark's, row by row, as ``waltap verify`` does.
+    """Compare source tables with Spark's, as ``waltap verify`` does.
 
-    Exit code 1 when rows differ, or when Spark lacks a column that --without does not name; 5 when nothing
-    differs but tables that are late: they stand still, or did not get to where the source was in time.
-    With --profile only those rows and columns of the source count that its publications publish. Tables
-    that Spark lacks are named: whether they are captured only ``waltap verify PROFILE`` can tell.
+    Exit code 1 when rows differ, or when Spark lacks a column that --without does not name. Exit
+    code 5 when the only differences are late tables: they are suspended, or did not reach the
+    source's position in time. With --profile only the rows and columns that its publications
+    publish count. It names tables that Spark lacks; only ``waltap verify PROFILE`` knows whether
+    they are captured.
     """
     from waltap_sinks.comparison.commands import connected, publications_of, told
     from waltap_spark.live import open_tables
@@ -483,9 +487,9 @@ def verify(
 def _spark(
     name: str, found: "SparkOutput", master: str, pairs: list[str] | None
 ) -> "Iterator[Any]":
-    """Start Spark for the block, with what the format of the tables needs.
+    """Start Spark for the block, with the settings of the tables' format.
 
-    Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and what the format misses.
+    Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and errors of the format.
     """
     from waltap.cli.terminal import notices
     from waltap_spark.failures import NOT_KEPT, told
@@ -494,6 +498,7 @@ def _spark(
     from waltap_spark.session import quiet, start_session
     from waltap_spark.settings import properties_of
 
+    # the format of the last commit decides which jars the session needs
     settings = properties_of(pairs or [], found.location).settings
     choice = choice_of(found.state())
     require_pyspark()
@@ -517,13 +522,17 @@ def _spark(
 
 
 def _storage(profile: str | None) -> "StorageProperties | None":
-    """Return how the files of ``profile`` are reached. Raises: as `profile_store`."""
+    """Return the storage properties of ``profile``.
+
+    Raises: as `profile_store`.
+    """
     from waltap_sinks.changelog.verification import profile_store
 
     return None if profile is None else profile_store(profile).storage
 
 
 def _resolved(profile: str) -> "Profile":
+    """Return the profile with all its layers."""
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
     from waltap.plugins.host import Host
@@ -532,7 +541,7 @@ def _resolved(profile: str) -> "Profile":
 
 
 def _output(path: str, storage: "StorageProperties | None") -> "SparkOutput":
-    """Return the tables at ``path``, which may be the sink's path above them."""
+    """Return the tables at ``path`` or in the sink's path above them."""
     from waltap.base.files import FileStore
     from waltap_spark.output import SparkOutput
 
@@ -553,9 +562,11 @@ def _in_sql(view: str) -> str:
 
 
 def _run(spark: Any, query: str) -> Any:
+    """Run a query; a syntax error becomes one line."""
     from pyspark.errors import AnalysisException, ParseException
 
-    logging.getLogger("SQLQueryContextLogger").disabled = True  # it prints the plan and Java frames
+    # it would print the plan and Java frames
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     try:
         return spark.sql(query)
     except (AnalysisException, ParseException) as error:
@@ -564,11 +575,13 @@ def _run(spark: Any, query: str) -> Any:
 
 
 def _show(frame: Any, rows: int) -> None:
+    """Print the first rows of a frame."""
     from rich.table import Table
     from rich.text import Text
 
     from waltap.cli.terminal import answers
 
+    # one row more shows whether there are more
     found = frame.take(rows + 1)
     table = Table()
     for field in frame.schema.fields:

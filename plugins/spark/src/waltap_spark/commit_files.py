@@ -1,13 +1,13 @@
-"""The files that say where the tables stand: one commit in each, whole or as it differs from the last.
+"""Store commits as files, whole or as differences.
 
 ::
 
     _waltap/commits/000000000008.json                  commit 8, whole
-    _waltap/commits/000000000009-000000000008.json     commit 9, as it differs from 8; 8 is the whole one
+    _waltap/commits/000000000009-000000000008.json     commit 9 as a difference; 8 is whole
     _waltap/commits/000000000010-000000000008.json     …
 
-So a commit writes what it changed, however many tables and however long a history there are. A reader
-reads the newest whole one and those after it, at most `STEPS`.
+A commit writes only its changes, however many tables and however much history the output has. A
+reader reads the newest whole commit and the differences after it, at most `STEPS`.
 """
 
 import re
@@ -26,12 +26,13 @@ __all__ = ["COMMITS", "CommitFiles", "StructDifference", "changed", "difference"
 
 COMMITS: Final = "_waltap/commits"
 STEPS: Final = 16
-"""Commits after a whole one that say only what differs."""
+"""Most commits after a whole one that are differences."""
 
 KEPT: Final = 10
-"""Commits of the past that can still be read."""
+"""Former commits that readers can still read."""
 
 TRIES: Final = 5
+"""Attempts to read commits while a driver removes old ones."""
 _NAME: Final = re.compile(r"(\d{12})(?:-(\d{12}))?\.json")
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -39,21 +40,26 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class StructDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one struct differs from another of its type. ``values``: fields that are others; ``runs``:
-    sequences of which so many items at the start and at the end stayed, with what lies between."""
+    """Difference between two structs of one type."""
 
     values: dict[str, Any] = {}
+    """Fields with another value."""
     runs: dict[str, tuple[int, int, list[Any]]] = {}
+    """Sequences: how many items stay at the start and at the end, and the items in between."""
 
 
 def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> StructDifference:
-    """Return what leads from ``before`` to ``after``; fields ``without`` are left out."""
+    """Return the difference that leads from ``before`` to ``after``.
+
+    It leaves out the fields ``without``.
+    """
     values: dict[str, Any] = {}
     runs: dict[str, tuple[int, int, list[Any]]] = {}
     for name in type(after).__struct_fields__:
         old, new = getattr(before, name), getattr(after, name)
         if name in without or old is new or old == new:
             continue
+        # histories are long tuples that mostly grow at the end
         if isinstance(old, tuple) and isinstance(new, tuple):
             runs[name] = _run(old, new)
         else:
@@ -62,11 +68,15 @@ def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> 
 
 
 def changed(before: S, found: StructDifference) -> S:
-    """Return ``before`` with the difference. Raises: ValidationError."""
+    """Return ``before`` with the difference applied.
+
+    Raises: ValidationError.
+    """
     kinds = _kinds(type(before))
     values = {
         name: msgspec.convert(value, kinds[name])
         for name, value in found.values.items()
+        # a later version may have written fields that this one does not have
         if name in kinds
     }
     for name, (head, tail, items) in found.runs.items():
@@ -96,41 +106,57 @@ def _run(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[int, int, list[Any
 
 
 class _CommitDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A commit as it differs from the one before; ``new``: tables that came with it."""
+    """A commit as its difference from the one before."""
 
     state: StructDifference
     tables: dict[str, StructDifference] = {}
     new: dict[str, Any] = {}
+    """Tables that the commit adds."""
     gone: tuple[str, ...] = ()
+    """Tables that the commit removes."""
 
 
 class CommitFiles(Generic[T]):
-    """The commits of one output. ``kind`` has fields ``number`` and ``tables``: name → a struct."""
+    """The commits of one output.
+
+    ``kind`` has the fields ``number`` and ``tables``: name → a struct.
+    """
 
     def __init__(self, store: FileStore, kind: type[T]) -> None:
         self._store, self._kind = store, kind
         self._last: T | None = None
+        """The last written commit; None makes the next one whole."""
         self._since = -1
+        """Number of the whole commit that differences build on."""
         self._steps = 0
 
     def newest(self) -> T | None:
-        """Return the newest commit, None before the first. Raises: OutputDamaged."""
+        """Return the newest commit, None before the first.
+
+        Raises: OutputDamaged.
+        """
         found = self._listed(1)
         return found[-1] if found else None
 
     def kept(self) -> list[T]:
-        """Return the commits that are kept to be read, oldest first. Raises: OutputDamaged."""
+        """Return the commits that can still be read, oldest first.
+
+        Raises: OutputDamaged.
+        """
         return self._listed(KEPT)
 
     def _listed(self, most: int) -> list[T]:
-        """Return the newest commits, oldest first. Raises: OutputDamaged."""
+        """Return the newest commits, oldest first.
+
+        Raises: OutputDamaged.
+        """
         for tried in range(TRIES):
             names = self._names()[-most:]
             found: list[T] = []
             for name in names:
                 try:
                     found.append(self._following(found[-1] if found else None, name))
-                except FilesUnavailable as error:  # it was removed after the folder was listed
+                except FilesUnavailable as error:  # a driver removed it after the listing
                     if not isinstance(error.__cause__, FileNotFoundError):
                         raise
                     if tried == TRIES - 1:
@@ -141,12 +167,12 @@ class CommitFiles(Generic[T]):
         return []
 
     def write(self, state: T) -> None:
-        """Make ``state`` what counts, atomically; then remove commits that nobody needs."""
+        """Publish ``state`` atomically; then remove old commits."""
         number, before = _number(state), self._last
         if before is not None and number == _number(before) + 1 and self._steps < STEPS:
             name = f"{number:012d}-{self._since:012d}.json"
             data = msgspec.json.encode(_step(before, state))
-            self._last = None  # whatever happens now, the next one is whole
+            self._last = None  # if publishing fails, the next commit is whole
             self._store.publish(f"{COMMITS}/{name}", data + b"\n")
             self._steps += 1
         else:
@@ -157,7 +183,7 @@ class CommitFiles(Generic[T]):
         self._tidy()
 
     def forget(self) -> None:
-        """Know nothing of what was written: somebody else may write now."""
+        """Forget the last written commit: another process may write now."""
         self._last = None
 
     # --- files --------------------------------------------------------------------------------------
@@ -169,6 +195,7 @@ class CommitFiles(Generic[T]):
         names = self._names()
         kept = names[-KEPT:]
         first = _since(kept[0])
+        # differences need the whole commit that they build on
         oldest = _of(kept[0]) if first is None else first
         for name in names[:-KEPT]:
             if _of(name) < oldest:
@@ -204,7 +231,7 @@ class CommitFiles(Generic[T]):
             raise self._damaged(path, cause) from cause
 
     def _stepped(self, state: T, step: _CommitDifference) -> T:
-        before: dict[str, Any] = getattr(state, "tables")  # noqa: B009 - a field of every such struct
+        before: dict[str, Any] = getattr(state, "tables")  # noqa: B009 - every kind has the field
         tables = dict(before)
         for name in step.gone:
             tables.pop(name, None)

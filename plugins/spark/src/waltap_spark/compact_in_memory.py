@@ -1,11 +1,11 @@
-"""Changes that are few, settled in this process: what `waltap_spark.compaction` has Spark compute
-for many.
+"""Compact a small set of changes in the driver.
 
-Spark reads the changes once. Which of them a row's values come from is found here by their positions and
-keys (`waltap_spark.value_sources`); values are taken by number and never looked at. Spark gets a
-small table
-back, and is asked for what only the base has: its own plan for the same is a dozen stages, each of which
-takes longer than there is to compute.
+`waltap_spark.compaction` compacts large sets with Spark. Its plan has a dozen stages, and each
+takes longer than a small set needs in all.
+
+Spark reads the changes once. Their positions and keys decide which change has each value
+(`waltap_spark.value_sources`). Values are addressed by number and never examined. Spark receives
+a small table, and reads only values that the base alone has.
 """
 
 import functools
@@ -35,14 +35,17 @@ __all__ = ["moved", "settle", "settled_few"]
 log = logging.getLogger(__name__)
 
 FEW: Final = 20_000
-"""So many changes are settled here."""
+"""Most changes that the driver compacts."""
 
 
 def moved(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return ``rows`` in which those that got a new key have what they kept from under their old one;
-    as `settle.with_moves`."""
+    """Fill in unsent values of rows whose key changed.
+
+    Such a row keeps the values that it had under its earlier key. The result equals
+    `compaction.with_moves`.
+    """
     if not any(change.moved for change in changes):
         return rows
     found = _few(table, changes, rows, base, lambda few: few.frame)
@@ -56,9 +59,11 @@ def settle(
     base: "DataFrame",
     plainly: "Callable[[], DataFrame | None]" = lambda: None,
 ) -> "DataFrame":
-    """Return one row for each key of ``rows``, as `settle.settled`, with what moved rows kept; a truncate
-    among ``rows`` leaves nothing of what was before it. ``plainly`` does it where rows are many, and
-    plain."""
+    """Return one row for each key of ``rows``, as `compaction.settled` does.
+
+    Rows whose key changed have their earlier values. A truncate discards all rows before it.
+    ``plainly`` is a cheaper way for large plain sets; it returns None where it does not apply.
+    """
     found = settled_few(table, changes, rows, base)
     if found is None:
         found = plainly()
@@ -73,7 +78,10 @@ def settle(
 def settled_few(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame | None":
-    """Return what `settle` does, of one small table; None where the changes are too many."""
+    """Return the result of `settle` for one small table.
+
+    None means that the changes are too many.
+    """
     return _few(table, changes, rows, base, _InMemoryRows.settled)
 
 
@@ -84,14 +92,18 @@ def _few(
     base: "DataFrame",
     made: "Callable[[_InMemoryRows], DataFrame]",
 ) -> "DataFrame | None":
-    """Return what is ``made`` of ``rows``; None where they are too many, or of types that do not come here
-    or do not go back. What else is wrong with them is for Spark's own way to tell."""
+    """Return the result of ``made``, or None where Spark must compact.
+
+    None also means that Arrow cannot carry a type. For any other fault Spark's plan runs and
+    reports the error.
+    """
     import pyarrow as pa
     from pyspark.errors import PySparkException, PySparkTypeError, UnsupportedOperationException
 
     if not table.key or sum(change.rows for change in changes) > FEW:
         return None
     try:
+        # the rows are read into the driver's memory, so their size is checked first
         if not _are_light(table, changes, rows):
             return None
         read = rows.select(*map(column_of, [*table.columns, *LOG_FIELDS])).toArrow()
@@ -105,13 +117,16 @@ def _few(
 
 @functools.lru_cache(maxsize=1024)
 def _tell(table: str, problem: str) -> None:
-    """Warn, once, that few changes of ``table`` could not be settled here."""
+    """Warn once that Spark compacts small sets of ``table``."""
     log.warning("%s: few changes are left to Spark, which is slower: %s", table, problem)
 
 
 def _are_light(table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame") -> bool:
-    """Tell whether the values of ``rows`` fit here. Spark is asked where the change log does not tell: a
-    few thousand rows may have gigabytes."""
+    """Return whether the values of ``rows`` fit into the driver.
+
+    Spark computes the size where the change log does not have it: a few thousand rows may hold
+    gigabytes.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     told = unpacked_in_all(changes)
@@ -122,7 +137,7 @@ def _are_light(table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFr
 
 
 class _InMemoryRows:
-    """``rows`` of the log, read; an event has the number of its row."""
+    """Rows of the log in memory; an event has the number of its row."""
 
     def __init__(
         self,
@@ -133,18 +148,21 @@ class _InMemoryRows:
     ) -> None:
         self._table, self._read, self._base = table, rows, base
         self._crossed = any(change.crossed for change in changes)
+        """Whether a transaction deleted a key that it had inserted before."""
         self._moves = any(change.moved for change in changes)
         told = dict.fromkeys(name for change in changes for name in change.unchanged)
         self._partial = [name for name in told if name not in table.key]
+        """Columns that some change did not send."""
         self._truncates = _truncates(rows)
         self._events, self._later = _events(table.key, rows, self._truncates)
+        """Keys used after a truncate; the base has no row for them."""
         self._own = unlike([*table.columns, *LOG_FIELDS])
 
-    # --- what moved along -------------------------------------------------------------------------
+    # --- values of rows whose key changed ---------------------------------------------------------
 
     @cached_property
     def _origins(self) -> dict[str, dict[int, ValueSource]]:
-        """Columns → numbers of rows that got a new key → where they have their values from."""
+        """Map columns and numbers of rows with a changed key to value sources."""
         if not self._moves or not self._partial:
             return {}
         found = ValueSources(self._events, crossed=self._crossed, standing=self._standing)
@@ -153,7 +171,7 @@ class _InMemoryRows:
 
     @cached_property
     def _rows(self) -> "pa.Table":
-        """The rows, in which those that moved have what they kept."""
+        """The rows, with the earlier values of rows whose key changed."""
         import pyarrow as pa
 
         rows = self._read
@@ -166,6 +184,7 @@ class _InMemoryRows:
             codes: dict[int, int] = {}
             if name in from_base:
                 codes, values = from_base[name]
+                # values of the base follow the log's own, so that one take serves both
                 column = pa.chunked_array([*column.chunks, *values.cast(column.type).chunks])
             for number, origin in origins.items():
                 if origin.source is not None:
@@ -174,6 +193,7 @@ class _InMemoryRows:
                     found = codes.get(origin.leaving.key)
                     at[number] = None if found is None else rows.num_rows + found
             rows = _with(rows, name, column.take(pa.array(at, pa.int64())))
+        # a filled value is no longer unsent
         held = rows.column("_unchanged").to_pylist()
         for name, origins in self._origins.items():
             for number in origins:
@@ -181,7 +201,7 @@ class _InMemoryRows:
         return _with(rows, "_unchanged", pa.array(held, rows.schema.field("_unchanged").type))
 
     def _from_base(self) -> "dict[str, tuple[dict[int, int], pa.ChunkedArray]]":
-        """Return for the columns of which rows have values from the base: keys → numbers of its values."""
+        """Return values of the base by column: key → number of its value."""
         asked = {
             name: [
                 each.leaving
@@ -190,6 +210,7 @@ class _InMemoryRows:
             ]
             for name, origins in self._origins.items()
         }
+        # no question means no Spark job
         names = [name for name, events in asked.items() if events]
         if not names:
             return {}
@@ -201,14 +222,14 @@ class _InMemoryRows:
 
     @cached_property
     def frame(self) -> "DataFrame":
-        """The rows with what moved rows kept, for Spark."""
+        """The rows as a Spark frame, with all values filled in."""
         names = [*self._table.columns, *LOG_FIELDS]
         return self._local({name: self._rows.column(name) for name in names}, names)
 
     # --- one row for each key ---------------------------------------------------------------------
 
     def settled(self) -> "DataFrame":
-        """Return one row for each key, and `gone`."""
+        """Return one row for each key, and its `gone` flag."""
         import pyarrow as pa
 
         rows, table = self._rows, self._table
@@ -221,6 +242,7 @@ class _InMemoryRows:
         sources: dict[str, list[int | None]] = {name: [] for name in self._partial}
         for events in keys.values():
             there = [event for event in events if event.op != "d"]
+            # such a transaction may report the delete after the row's insert
             last = there[-1:] if self._crossed else events[-1:]
             lasts.append(last[0].number if last else None)
             for name, numbers in sources.items():
@@ -236,6 +258,7 @@ class _InMemoryRows:
         ended = self._ended(keys)
         made[gone(table)] = pa.array([ended[key] for key in keys], pa.bool_())
         held = {name: found for name, found in sources.items() if None in found}
+        # a truncate leaves nothing in the base to read unsent values from
         if emptied is not None or not held:
             return self._local(made, [*own, gone(table)])
         made[self._called("code")] = pa.array(list(keys), pa.int32())
@@ -251,8 +274,11 @@ class _InMemoryRows:
     def _with_held(
         self, frame: "DataFrame", asked: list[LogEvent], names: list[str]
     ) -> "DataFrame":
-        """Return ``frame`` with what the base has under the keys of ``asked`` in those of the columns
-        ``names`` of which ``held`` says so."""
+        """Return ``frame`` with values of the base where rows lack them.
+
+        ``asked`` has an event for each such key, ``names`` the columns. The frame's ``held``
+        columns mark the rows.
+        """
         from pyspark.sql import functions as F  # noqa: N812
 
         code, at = self._called("code"), self._called("at")
@@ -268,33 +294,38 @@ class _InMemoryRows:
         return joined.select(*(values.get(name, column_of(name)).alias(name) for name in own))
 
     def _brings(self, event: LogEvent, name: str) -> bool:
-        """Tell whether a row has a value of the column ``name`` of its own."""
+        """Return whether a row has its own value of column ``name``."""
         return name not in event.held or event.number in self._origins.get(name, ())
 
     def _ended(self, keys: Mapping[int, list[LogEvent]]) -> dict[int, bool]:
-        """Return which keys have no row after their events."""
+        """Return whether each key has no row after its events."""
         if not self._crossed:
             return {key: events[-1].op == "d" for key, events in keys.items()}
         found = {key: stands(events) for key, events in keys.items()}
+        # the events alone do not decide: the base knows whether the row was there before
         asked = [keys[key][0] for key, stays in found.items() if stays is None]
         there = self._standing(asked)
         return {key: not (key in there if stays is None else stays) for key, stays in found.items()}
 
-    # --- what the base has ------------------------------------------------------------------------
+    # --- rows of the base -------------------------------------------------------------------------
 
     def _standing(self, asked: Sequence[LogEvent]) -> set[int]:
-        """Return those keys of ``asked``, their first events, under which the base has a row of the
-        source."""
+        """Return the keys of ``asked`` with a source row in the base.
+
+        ``asked`` are the first events of the keys.
+        """
         asked = [event for event in asked if event.key not in self._later]
-        if self._table.mode.deletes == "kept":  # what an INSERT meets was deleted before
+        if self._table.mode.deletes == "kept":  # an INSERT meets only deleted rows
             asked = [event for event in asked if event.arrives]
         if not asked:
             return set()
         return set(self._lookup(asked, ()).toArrow().column(self._called("code")).to_pylist())
 
     def _lookup(self, asked: Iterable[LogEvent], names: Sequence[str]) -> "DataFrame":
-        """Return what the base has under the keys of ``asked``: ``code``, the key's number, and columns
-        ``names`` as ``was`` 0, 1, …"""
+        """Return rows of the base under the keys of ``asked``.
+
+        Column ``code`` is the key's number; the columns ``names`` are ``was`` 0, 1, ….
+        """
         import pyarrow as pa
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -318,7 +349,7 @@ class _InMemoryRows:
         return found.select(*map(column_of, [code, *wanted]))
 
     def _called(self, what: str, number: int = 0) -> str:
-        """Return the name of a column that is there for a while: no column of the table has it."""
+        """Return the name of a temporary column that the table lacks."""
         return f"{self._own}{what} {number}"
 
     def _local(
@@ -327,7 +358,10 @@ class _InMemoryRows:
         names: list[str],
         kinds: "Mapping[str, str] | None" = None,
     ) -> "DataFrame":
-        """Return ``columns`` as a frame; ``kinds``: types of those that the table has not."""
+        """Return ``columns`` as a Spark frame.
+
+        ``kinds`` are the types of columns that the table does not have.
+        """
         import pyarrow as pa
 
         code = self._called("code")
@@ -347,7 +381,7 @@ def _places(rows: "pa.Table") -> list[Place]:
 
 
 def _truncates(rows: "pa.Table") -> list[Place]:
-    """Return where truncates are among ``rows``, in order."""
+    """Return the positions of truncates in order."""
     ops = rows.column("_op").to_pylist()
     if "t" not in ops:
         return []
@@ -357,10 +391,12 @@ def _truncates(rows: "pa.Table") -> list[Place]:
 def _events(
     key: Sequence[str], rows: "pa.Table", truncates: Sequence[Place]
 ) -> tuple[list[LogEvent], set[int]]:
-    """Return what ``rows`` tell, without truncates, which have no key; and the keys behind a truncate:
-    what is put under one of them is not what was there before.
+    """Return the events of ``rows``, and the keys after a truncate.
 
-    Raises: ArrowNotImplementedError, where keys cannot be told apart here.
+    Truncates have no key and are no events. A row after a truncate is another row than the one
+    before it.
+
+    Raises: ArrowNotImplementedError, where Arrow cannot compare keys.
     """
     codes = zip(*(_codes(rows.column(name)) for name in key), strict=True)
     ops, held = rows.column("_op").to_pylist(), rows.column("_unchanged").to_pylist()
@@ -370,17 +406,21 @@ def _events(
     for number, (code, place, op, names) in enumerate(told):
         if op != "t":
             era = bisect_left(truncates, place)
+            # the same key before and after a truncate counts as two keys
             own = keys.setdefault((era, *code), len(keys))
             events.append(LogEvent(place, own, op, frozenset(names or ()), number))
     return events, {own for (era, *_code), own in keys.items() if era}
 
 
 def _codes(column: "pa.ChunkedArray") -> list[int | None]:
-    """Return numbers that are equal where the values are. Raises: ArrowNotImplementedError."""
+    """Return numbers that are equal where the values are.
+
+    Raises: ArrowNotImplementedError.
+    """
     import pyarrow as pa
     from pyarrow import compute as pc
 
-    if pa.types.is_floating(column.type):  # the two zeros are one key
+    if pa.types.is_floating(column.type):  # 0 and -0 are one key
         column = pc.add(column, pa.scalar(0.0, column.type))
     codes: list[int | None] = column.combine_chunks().dictionary_encode().indices.to_pylist()
     return codes

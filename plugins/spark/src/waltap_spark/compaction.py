@@ -1,9 +1,9 @@
-"""What changes come to: the last row of every key, with the values that the server did not send.
+"""Compact changes to the last row of each key with Spark.
 
-Rows are put in order by (`_epoch`, `_commit_lsn`, `_seq`, `_sub`). A value that the server did not
-send (`_unchanged`) is the last one sent for that key, among the rows or else in what the table held.
-This comes before every table format, so that all of them store the same rows. But for rows that moved
-(`waltap_spark.key_changes`), nothing here starts a Spark job.
+Rows are ordered by (`_epoch`, `_commit_lsn`, `_seq`, `_sub`). A value that the server did not
+send (`_unchanged`) is the last value sent for that key, among the rows or else in the table.
+Every table format gets compacted rows, so all of them store the same rows. Nothing here starts a
+Spark job, except for rows whose key changed (`waltap_spark.key_changes`).
 """
 
 import functools
@@ -36,9 +36,10 @@ __all__ = [
 ]
 
 ERA: Final = "__waltap_era"
-"""How many truncates were before a row."""
+"""Number of truncates before a row."""
 
 SMALL_ROWS: Final = 500_000
+"""Most changes whose keys Spark broadcasts instead of shuffling the base."""
 
 
 # --- columns ------------------------------------------------------------------------------------------
@@ -54,9 +55,12 @@ def widened(
     filled: bool,
     more: Sequence[str] = (),
 ) -> "DataFrame":
-    """Return ``frame``, whose columns are ``has`` by the numbers ``ids``, with those of ``table``: by
-    their present names, cast where it has a narrower one, and where it has none null, or what older
-    rows have (``filled``). ``log``: the change log's own columns follow; ``more``: these do."""
+    """Return ``frame`` with the columns of ``table``.
+
+    ``has`` are the types of the frame's columns, ``ids`` their numbers. The result has the
+    table's names and types. A missing column is null, or (``filled``) the value of older rows.
+    ``log``: the log's own columns follow; ``more``: these columns do.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     kinds = {field.name: field.dataType for field in struct_of(table.columns).fields}
@@ -70,11 +74,13 @@ def widened(
         elif has[stored] == kind:
             column = column_of(stored)
         elif common_type(has[stored], kind) is None and kind != '"string"':
+            # the column changed to an unrelated type: values that do not fit become null
             column = fitted(column_of(stored), has[stored], kind, lenient=True)
         else:
             column = fitted(column_of(stored), has[stored], kind)
         columns.append(column.alias(name))
         if stored is not None and stored != name:
+            # `_unchanged` has the file's names and needs the table's
             called[stored] = name
     if log:
         columns += [
@@ -85,8 +91,10 @@ def widened(
 
 
 def with_source(frame: "DataFrame", table: "TableState", columns: Mapping[str, str]) -> "DataFrame":
-    """Return ``frame``, rows of ``table``, with the source that they are of, and with ``columns`` by their
-    types there, as far as it has them. Those that the server computes are left out."""
+    """Return rows of ``table`` with their source column.
+
+    Columns in ``columns`` get the types there. Columns that the server generates are left out.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     assert table.place is not None
@@ -106,7 +114,7 @@ def with_source(frame: "DataFrame", table: "TableState", columns: Mapping[str, s
 
 
 def after_last_truncate(rows: "DataFrame") -> "DataFrame":
-    """Return those of ``rows`` that came after the last truncate among them."""
+    """Return the ``rows`` after the last truncate."""
     from pyspark.sql import functions as F  # noqa: N812
 
     truncated = unlike(rows.columns, "__waltap_truncated")
@@ -121,7 +129,10 @@ def of_touched_keys(
     changes: "Sequence[LogFacts]",
     how: Literal["left_semi", "left_anti"],
 ) -> "DataFrame":
-    """Return those of ``base`` whose key is one of those of ``rows``, or none of them (``left_anti``)."""
+    """Return rows of ``base`` whose key is among the keys of ``rows``.
+
+    ``left_anti`` returns all other rows.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     own = unlike(base.columns) + "key"
@@ -135,9 +146,11 @@ def of_touched_keys(
 def settled(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return one row for each key of ``rows``: the table's columns as they are after all of them (and
-    those that its mode adds), and `gone`. ``changes`` is what is known of the rows, ``base`` what the
-    table held before them."""
+    """Compact changes to one row per key.
+
+    Each row has the final values of the table's columns and of its mode's columns, and `gone`.
+    ``changes`` describes the rows; ``base`` has the table before them.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     key = list(table.key)
@@ -147,6 +160,7 @@ def settled(
     whole = [name for name in own if name not in key and name not in partial]
     zeros = floating(table.columns, key)
     crossed = any(change.crossed for change in changes)
+    # a delete may follow the insert of its key in one transaction, and the row still exists
     when = F.when(F.col("_op") != "d", order()) if crossed else order()
     told = dict.fromkeys(["_op", *whole, *zeros])  # rows may have the log's _op, too
     wanted = [F.max_by(F.struct(*map(column_of, told)), when).alias("__last")]
@@ -167,6 +181,7 @@ def settled(
         gone = F.col("__last._op") == "d"
     last = last.withColumn(GONE, gone)
     if partial:
+        # only unsent values need the base
         before = of_touched_keys(base, key, rows, changes, "left_semi").select(
             *(column_of(name).alias(f"__was{n}") for n, name in enumerate(key)),
             *(column_of(name).alias(f"__base{n}") for n, name in enumerate(partial)),
@@ -175,6 +190,7 @@ def settled(
     values = []
     for name in own:
         if name in zeros:
+            # 0 and -0 are one key: the row's own zero is stored, not the group's
             there = F.col("__last").getField(name)
             values.append(F.coalesce(there, column_of(name)).alias(name))
         elif name in key:
@@ -192,7 +208,7 @@ def settled(
 def with_moves(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return ``rows`` in which those that got a new key have what they kept from under their old one."""
+    """Fill in unsent values of rows whose key changed."""
     told = [name for change in changes if change.moved for name in change.unchanged]
     names = [name for name in dict.fromkeys(told) if name not in table.key]
     if not names:
@@ -201,6 +217,7 @@ def with_moves(
     own = [*table.columns, *LOG_FIELDS]
     here = base.select(*map(column_of, [*table.key, *names]))
     if any("t" in change.operations for change in changes):
+        # an earlier key before a truncate must not supply values after it
         rows, here = _parted(rows, here)
         columns = {ERA: '"integer"', **table.columns}
         table = msgspec.structs.replace(table, columns=columns, key=(ERA, *table.key))
@@ -209,8 +226,10 @@ def with_moves(
 
 
 def _parted(rows: "DataFrame", base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
-    """Return both with `ERA`, a part of the key: a row that is put under a key behind a truncate is not
-    the one that was there before."""
+    """Return both frames with `ERA` as a part of the key.
+
+    A row inserted after a truncate is another row than the one before it.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     truncates = rows.where("_op = 't'").agg(F.array_agg(order()).alias("__truncates"))
@@ -220,7 +239,7 @@ def _parted(rows: "DataFrame", base: "DataFrame") -> "tuple[DataFrame, DataFrame
 
 
 def _match(key: Sequence[str], other: str) -> "Column":
-    """Return the condition that the key is that of the columns ``other`` 0, 1, …"""
+    """Return the condition that a key equals ``other`` 0, 1, …."""
     from pyspark.sql import functions as F  # noqa: N812
 
     same = [the_same(column_of(name), F.col(f"{other}{n}")) for n, name in enumerate(key)]
@@ -233,12 +252,16 @@ def _match(key: Sequence[str], other: str) -> "Column":
 def copies(
     table: "TableState", changes: "Sequence[LogFacts]", base: "DataFrame", rows: "DataFrame"
 ) -> "DataFrame":
-    """Return ``base`` with ``rows`` added, and one equal row less for every deleted one: equal in what a
-    change tells (`TableState.told`)."""
+    """Return ``base`` with added ``rows``, and without deleted ones.
+
+    Each delete removes one equal row. Rows are equal when the columns that changes report are
+    equal (`TableState.told`).
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     names = list(table.columns)
     own = [column_of(name) for name in names]
+    # inserts alone need no comparison of rows
     if all("d" not in change.operations for change in changes):
         return base.unionByName(rows.where("_op <> 't'").select(*own))
     called = unlike(names, "__waltap_weight")
@@ -251,6 +274,7 @@ def copies(
         for n, (name, kind) in enumerate(table.told.items())
     ]
     if len(alike) < len(own):
+        # equal rows may differ in columns that changes no longer report
         return _standing(table, signed, called, alike).select(*own)
     groups = signed.groupBy(*alike).agg(
         F.first(F.struct(*own)).alias("_row"), F.sum(called).alias("_count")
@@ -264,8 +288,11 @@ def copies(
 def _standing(
     table: "TableState", signed: "DataFrame", weight: str, alike: "Sequence[Column]"
 ) -> "DataFrame":
-    """Return those rows of ``signed`` that are left, of which equal ones (``alike``) may differ in what no
-    change tells any more: the first ones that have something there."""
+    """Return the remaining rows of ``signed``.
+
+    Equal rows (``alike``) may differ in columns that changes no longer report. Rows with values
+    there are kept first.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -284,8 +311,11 @@ def _standing(
 
 
 def distinguishing(name: str, kind: str) -> "Column":
-    """Return what to group equal values by: floating point as text, for which 0 and -0 differ; what has
-    maps in it, which Spark does not compare, as JSON."""
+    """Return the expression that groups equal values.
+
+    Floating point becomes text, in which 0 and -0 differ. Maps become JSON, because Spark does
+    not compare maps.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     column = column_of(name)

@@ -1,28 +1,29 @@
-"""Folding and merging beside the commits, which never wait for it.
+"""Compact table files in a thread beside the commits.
 
-A thread looks at the tables of the newest commit, and where something is due for one of them has the
-format do it (`TableFormat.maintain`) from the table as it stood then. What it wrote becomes part of the
-next commit, whatever came meanwhile: pending changes that came later stay pending. Where that does not fit
-any more, since the table was replaced or its key changed, it is removed again; nobody has seen it.
+A thread looks at the tables of the newest commit. When a table needs compaction, its format
+compacts it from that commit's state (`TableFormat.maintain`). The result becomes part of the next
+commit; pending changes that came later stay pending. If the table was replaced or its key changed
+in the meantime, the result no longer fits. The commit thread then removes the new files, which no
+commit named.
 
-This is for formats that write beside what is there; others see to it in their own steps.
+Only formats that write new files beside existing ones use this. Other formats compact in their
+own steps.
 
 Why two threads are safe here:
 
-- *What is shared.* The thread reads `OutputState`, which never changes once it is made, and writes files
-  whose names nobody else has. It has an `SparkOutput`, a table format and a Spark session of its
-  own, since
-  none of them may be used by two threads. What it made goes through a queue. It takes no lock that a
-  commit takes, and waits for nothing that a commit does, nor does a commit wait for it: no deadlock.
-- *Folding and a commit.* Only the thread that commits names files. It takes a result when all the files
-  that this was made of still count (`grafted`); otherwise it removes the new files, which nobody named.
-  Files that the thread reads may go meanwhile, when a commit dropped them longer ago than the grace: the
-  thread's job fails then; if it did not, the result would not be taken, since these files count no more.
-- *Folding and the end.* `stop` has Spark cancel what the thread runs, and waits until the thread is gone.
-  What was made and not committed stays on disk, unnamed, until the next `SparkOutput.open` removes it.
-- *Folding and kill -9.* The same: the commit file names a result, or it does not.
-- *Spark's cores.* Jobs of the thread are in a pool of their own (`POOL`), so that under the fair scheduler
-  a commit has its share of the cores while a large table is folded.
+- *Shared data.* The thread reads `OutputState`, which is immutable, and writes files with names
+  of its own. It has its own `SparkOutput`, table format and Spark session, because two threads
+  must not share them. Results go through a queue. Neither thread waits for a lock of the other,
+  so they cannot deadlock.
+- *Compaction and a commit.* Only the commit thread names files. It uses a result when all its
+  input files still count (`grafted`); otherwise it removes the new files. Files that the thread
+  reads may disappear when a commit dropped them longer ago than the grace period. The job then
+  fails; its result would be rejected in any case.
+- *Compaction and the end.* `stop` makes Spark cancel the thread's jobs, and waits for the thread.
+  Uncommitted files stay on disk until the next `SparkOutput.open` removes them.
+- *Compaction and kill -9.* A commit file names the result or does not.
+- *Spark's cores.* Jobs of the thread have their own pool (`POOL`). Under the fair scheduler a
+  commit keeps its share of cores while a large table is compacted.
 """
 
 import contextlib
@@ -49,13 +50,13 @@ __all__ = ["CompactionResult", "CompactionWorker", "grafted"]
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 60.0
-"""How long a table is left alone whose files could not be tended."""
+"""Seconds before a table is tried again after its compaction failed."""
 
 POOL: Final = "waltap-upkeep"
 """Spark's scheduler pool of the thread."""
 
 CANCEL_S: Final = 0.5
-"""How often an end that is waited for has Spark cancel what still runs."""
+"""Seconds between two attempts to cancel running jobs at the end."""
 
 
 class _HasPath(Protocol):
@@ -68,27 +69,30 @@ P = TypeVar("P", bound=_HasPath)
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """A table before and after its files were tended."""
+    """A table before and after compaction."""
 
     before: TableState
     after: TableState
 
     @property
     def made(self) -> set[str]:
-        """Return the files that were written."""
+        """Return the written files."""
         return self.after.paths() - self.before.paths()
 
 
 def grafted(now: TableState, kept: CompactionResult) -> TableState | None:
-    """Return ``now`` with the files that ``kept`` made in place of those it made them of; None when these
-    do not count any more."""
+    """Return ``now`` with compacted files in place of their inputs.
+
+    None means that an input file no longer counts.
+    """
     before, after = kept.before, kept.after
+    # pending changes went into a new base: it replaces the base that they applied to
     folded = before.pending != after.pending and len(after.pending) < len(before.pending)
     if now.key != before.key or (folded and now.base != before.base):
         return None
     was = {part.path: part for part in before.base}
     if any(was.get(part.path, part) != part for part in now.base):
-        return None  # columns of theirs count no more
+        return None  # a later commit dropped columns from these parts
     base = _replaced(now.base, before.base, after.base)
     pending = _replaced(now.pending, before.pending, after.pending)
     changes = _replaced(now.changes, before.changes, after.changes)
@@ -100,7 +104,10 @@ def grafted(now: TableState, kept: CompactionResult) -> TableState | None:
 def _replaced(
     now: tuple[P, ...], before: tuple[P, ...], after: tuple[P, ...]
 ) -> tuple[P, ...] | None:
-    """Do to ``now`` what led from ``before`` to ``after``; None when what went is not there."""
+    """Apply the change from ``before`` to ``after`` to ``now``.
+
+    None means that a replaced item is no longer there.
+    """
     had, has = {each.path for each in before}, {each.path for each in after}
     gone = had - has
     new = [each for each in after if each.path not in had]
@@ -117,17 +124,17 @@ def _replaced(
 
 
 def _own(session: "SparkSession") -> None:
-    """Have the jobs that this thread runs in ``session`` scheduled beside all others."""
+    """Give this thread's jobs in ``session`` a pool of their own."""
     from pyspark.errors import PySparkAttributeError
 
-    with contextlib.suppress(PySparkAttributeError):  # Spark Connect: the server's own matter
+    with contextlib.suppress(PySparkAttributeError):  # Spark Connect: the server decides
         session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
 
 
 class CompactionWorker:
-    """Tends the files of one output's tables. `start` it, or call `tend` by hand.
+    """Compacts the tables of one output, in a thread or by `tend`.
 
-    ``tables`` and ``output`` are its own: nothing of them is shared with who commits.
+    It needs its own ``tables`` and ``output``, which the commit thread must not use.
     """
 
     def __init__(
@@ -137,22 +144,27 @@ class CompactionWorker:
         self._session: SizedSession | None = None
         self._state: OutputState | None = None
         self._seen: dict[str, TableState] = {}
+        """Tables as they were when they were last looked at; an unchanged table is skipped."""
         self._retry: dict[str, float] = {}
+        """When a failed table may be tried again."""
         self._waiting: set[str] = set()
-        """Tables whose new files are not part of a commit yet."""
+        """Tables whose new files are not yet part of a commit."""
         self._done: SimpleQueue[CompactionResult] = SimpleQueue()
         self._wake, self._ends = threading.Event(), threading.Event()
         self._tending = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def look(self, state: OutputState) -> None:
-        """Take note of a new commit."""
+        """Record a new commit."""
         self._state = state
         self._wake.set()
 
     def done(self) -> list[CompactionResult]:
-        """Return what was made since the last call. Who asks commits it, or removes it
-        (`CompactionResult.made`), and says so (`settle`)."""
+        """Return the results since the last call.
+
+        The caller commits a result or removes its files (`CompactionResult.made`), and calls
+        `settle`.
+        """
         found = []
         while True:
             try:
@@ -161,8 +173,10 @@ class CompactionWorker:
                 return found
 
     def settle(self, names: Iterable[str]) -> None:
-        """Know that the results for tables ``names`` were committed or given up: they may be looked at
-        again."""
+        """Record that the results for tables ``names`` were handled.
+
+        They were committed or discarded; the tables may be compacted again.
+        """
         for name in names:
             self._waiting.discard(name)
             self._seen.pop(name, None)
@@ -170,11 +184,11 @@ class CompactionWorker:
     # --- the work -----------------------------------------------------------------------------------
 
     def tend(self, *, patient: bool = True) -> bool:
-        """Look at all tables that changed since; tell whether something was done.
+        """Compact all changed tables; return whether any needed it.
 
-        ``patient``: a table whose files cannot be tended is left alone for a while, and the others are.
+        ``patient``: a table that fails is skipped for a while, and the others are compacted.
         """
-        with self._tending:  # by hand (`Applier.maintain`) while a thread does it, too
+        with self._tending:  # `OutputApplier.maintain` may call it while the thread runs
             return self._tend(patient=patient)
 
     def _tend(self, *, patient: bool) -> bool:
@@ -194,13 +208,14 @@ class CompactionWorker:
                 if not patient:
                     raise
                 if self._ends.is_set():
-                    break  # Spark was told to cancel it
+                    break  # `stop` cancelled the job
                 self._retry[table.name] = time.monotonic() + RETRY_S
                 self._seen.pop(table.name, None)
                 log.warning("files of %s stay as they are for now: %s", table.name, error)
         return worked
 
     def _tend_one(self, table: TableState, state: OutputState | None) -> bool:
+        """Compact one table; return whether it needed it."""
         assert state is not None
         if self._session is None:
             self._session = SizedSession(self._make_session())
@@ -222,6 +237,7 @@ class CompactionWorker:
         self._output.remove_vain(step.given, after)
         if after is table:
             return False
+        # files must be durable before a commit can name them
         self._output.store.settle()
         self._waiting.add(table.name)
         self._done.put(CompactionResult(table, after))
@@ -232,17 +248,19 @@ class CompactionWorker:
     # --- a thread of its own ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to tend, until `stop`; nothing where that was done already."""
+        """Start the thread; a second call does nothing."""
         if self._thread is not None:
             return
         with self._tending:
-            self._session = None  # that of who tended by hand
+            self._session = None  # it belongs to the thread that called `tend`
         self._thread = threading.Thread(target=self._run, name="waltap-upkeep", daemon=True)
         self._thread.start()
 
     def stop(self, patience_s: float = 30.0) -> None:
-        """End: cancel what is being done, and wait for the thread. What was made and not committed is
-        removed at the next start."""
+        """Cancel the running compaction and wait for the thread.
+
+        The next start removes files that no commit names.
+        """
         self._ends.set()
         self._wake.set()
         limit = time.monotonic() + patience_s
@@ -256,10 +274,13 @@ class CompactionWorker:
                 return
 
     def _cancel(self) -> None:
-        """Have Spark end the jobs of the thread; one that begins then is for the next call."""
+        """Cancel the thread's Spark jobs.
+
+        The next call cancels a job that starts later.
+        """
         suited = self._session
         if suited is not None:
-            with contextlib.suppress(Exception):  # Spark may be gone already, and its jobs with it
+            with contextlib.suppress(Exception):  # Spark may have ended, and its jobs with it
                 suited.session.interruptAll()
 
     def _run(self) -> None:

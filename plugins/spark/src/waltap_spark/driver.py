@@ -1,11 +1,12 @@
-"""The Spark driver process: ``python -m waltap_spark.driver``, or ``waltap spark apply``.
+"""Run the Spark driver: ``python -m waltap_spark.driver``.
 
-As a child of an engine (``--with-parent``) it ends when its standard input does, that is when the
-engine closes it or is gone, however that died; before that it applies what the change log holds.
-What the profile says of the sink it gets by the environment (`waltap_spark.settings.GIVEN`): credentials
-of an object store are in no argument.
-Exit codes: 0 done, 1 failed and worth another try, 2 failed for good, 3 the tables are in use, 4 tasks
-could not read a snapshot.
+``waltap spark apply`` runs the same code. As a child of an engine (``--with-parent``) it ends
+when its standard input ends, because the engine closed it or died. Before that it applies the
+rest of the change log. The sink's properties come in the environment
+(`waltap_spark.settings.GIVEN`), so that no argument has credentials.
+
+Exit codes: 0 done, 1 failed and a retry may help, 2 failed and a retry does not help, 3 another
+process uses the tables, 4 tasks could not read a snapshot.
 """
 
 import argparse
@@ -47,10 +48,10 @@ __all__ = ["main", "run_driver"]
 log = logging.getLogger(__name__)
 
 PREDECESSOR_S: Final = 60.0
-"""How long a driver that is told to end waits for one that is just finishing, before saying that the
-tables are in use."""
+"""Seconds that a stopping driver waits for its predecessor to finish."""
 
 TELL_S: Final = 30.0
+"""Seconds between two log lines while the driver waits."""
 
 
 def run_driver(
@@ -63,17 +64,17 @@ def run_driver(
     handed: Callable[[str], Handed | None] | None = None,
     once: bool = False,
 ) -> int:
-    """Keep the tables at ``output`` up to date until ``stopping``; return the rows applied.
+    """Keep the tables at ``output`` up to date until ``stopping``.
 
-    ``once``: as `LogFollower.once` does, in place of that.
+    Returns the number of applied rows. ``once`` applies the present changes and ends, as
+    `LogFollower.once` does. ``patience_s`` is how long a stopping driver waits for another
+    process to release the tables. ``handed`` is for
+    `waltap_spark.external_snapshots.ExternalSnapshots`.
 
-    ``patience_s``: how long to wait, once told to stop, for another that has the tables. ``handed``: as
-    `waltap_spark.external_snapshots.ExternalSnapshots` has it.
-
-    Whatever refuses it does so before Spark is started, which takes seconds.
     Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, OutputInUse, OutputMismatch,
     ChangeLogMissing, TypeChanged, FilesUnavailable, ….
     """
+    # all checks come before Spark, whose start takes seconds
     require_java()
     files = changelog if isinstance(changelog, FileStore) else FileStore(changelog, properties)
     reader, tables = ChangeLog(files), SparkOutput(FileStore(output, properties))
@@ -95,7 +96,7 @@ def _apply(
     stopping: Callable[[], bool] | None,
     handed: Callable[[str], Handed | None] | None,
 ) -> int:
-    """Follow the log until ``stopping``; None: once."""
+    """Follow the log until ``stopping``; None applies it once."""
     started = time.monotonic()
     log.info("starting spark")
     choice = FormatChoice(properties.format, properties.format_properties)
@@ -118,7 +119,7 @@ def _apply(
             else:
                 follower.follow(stopping)
         finally:
-            applier.close()  # its thread ends before the session that it uses
+            applier.close()  # its thread must end before the session that it uses
         log.info("finished", extra={"lsn": str(applier.state.mark)})
         return applier.state.rows_applied - before
     finally:
@@ -136,10 +137,11 @@ def _missing(reader: ChangeLog) -> ChangeLogMissing:
 def _take(
     tables: SparkOutput, reader: ChangeLog, stopping: Callable[[], bool], patience_s: float
 ) -> None:
-    """Take hold of the output as soon as nobody else has it.
+    """Lock the output as soon as no other process has it.
 
-    The kernel lets go of the lock when its holder is gone, so that a successor goes on at once. One that
-    is still there is waited for, and for ``patience_s`` more once told to end.
+    The kernel releases the lock when its holder ends, so a successor continues immediately. A
+    holder that still runs is waited for, and for ``patience_s`` longer once the driver should
+    stop.
     """
     limit, tell = None, 0.0
     while True:
@@ -164,7 +166,7 @@ def _since(started: float) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the driver as a process of its own; return its exit code."""
+    """Run the driver as a process; return its exit code."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
@@ -180,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
             handed=None if inbox is None else inbox.of,
         )
     except OutputInUse as error:
-        log.error("%s", error)  # noqa: TRY400 - the text says all; a trace would hide it
+        log.error("%s", error)  # noqa: TRY400 - a trace would hide the text
         return LOCKED
     except JvmEnded as error:
         log.error("%s", error)  # noqa: TRY400
@@ -193,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _status(error)
     except Exception as error:
         log.exception("failed")
-        log.error("%s: %s", type(error).__name__, first_words(error))  # noqa: TRY400 - the last word
+        log.error("%s: %s", type(error).__name__, first_words(error))  # noqa: TRY400
         return FAILED
     return 0
 
@@ -201,6 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _status(error: WaltapError) -> int:
     if isinstance(error, TablesStandStill):
         return STANDING
+    # the catalog, the file system or the store may answer a later try
     passes = isinstance(error, (SparkRefused, CatalogueUnreachable)) or (
         isinstance(error, FilesUnavailable) and error.retry is not RetryVerdict.NEVER
     )
@@ -217,7 +220,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _inbox() -> DriverInput:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine, which then tells us
+    # Ctrl-C is for the engine, which then closes this process's input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     return DriverInput(sys.stdin.buffer)
 
 

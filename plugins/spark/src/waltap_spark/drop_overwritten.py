@@ -1,9 +1,9 @@
-"""Many plain changes are settled by leaving rows out: those that a later row of their key supersedes.
+"""Compact large plain sets by dropping overwritten rows.
 
-To have Spark find the last row of every key is to shuffle and sort all rows, with all their values. Where
-the server sent every value, keys and positions alone decide. They are read here, by columns; Spark then
-reads the rows where they lie, and leaves out the superseded ones by their positions, which are few as a
-rule. What is not plain, or is too much to hold, `waltap_spark.compaction` has Spark find out.
+To find the last row of each key, Spark would shuffle and sort all rows with all their values.
+Where the server sent every value, keys and positions alone decide. The driver reads them by
+columns and tells Spark the positions of the overwritten rows, which are usually few. Spark then
+reads the rows without a shuffle. Other sets go through `waltap_spark.compaction`.
 """
 
 import logging
@@ -34,16 +34,16 @@ __all__ = ["last_rows", "superseded"]
 log = logging.getLogger(__name__)
 
 MOST: Final = 32 << 20
-"""Bytes of keys and positions, no more than which are read here: a million rows with short keys."""
+"""Most bytes of keys and positions that the driver reads: a million rows with short keys."""
 
 JOINED: Final = 200_000
-"""Positions, no more than which Spark is told."""
+"""Most positions that the driver sends to Spark."""
 
 PLACE: Final = ("_commit_lsn", "_seq", "_sub")
-"""What rows of one epoch are put in order by."""
+"""Columns that order rows of one epoch."""
 
 PLACE_BYTES: Final = 16
-"""What they take in a segment."""
+"""Bytes of those columns in a row of a segment."""
 
 WHOLE: Final = ('"byte"', '"short"', '"integer"', '"long"')
 ALIKE: Final = (
@@ -55,15 +55,20 @@ ALIKE: Final = (
     '"timestamp_ntz"',
     '"binary"',
 )
-"""Types, besides decimals, of which Arrow and Spark hold the same values to be equal. The two zeros of a
-floating point are one key for Spark alone."""
+"""Types, besides decimals, whose values Arrow and Spark compare alike.
+
+Floating point is not among them: Spark alone takes 0 and -0 for one key.
+"""
 
 
 def last_rows(
     table: "TableState", group: "SegmentGroup", store: "FileStore", rows: "DataFrame"
 ) -> "DataFrame | None":
-    """Return what `settle.settled` does of ``rows``, those of ``group`` with the columns of ``table``;
-    None where that cannot be told here. What is wrong with a segment is for Spark to tell."""
+    """Return the result of `compaction.settled` for plain ``rows``.
+
+    ``rows`` are the rows of ``group`` with the columns of ``table``. None means that the driver
+    cannot decide it. Spark's own plan reports damaged segments.
+    """
     import pyarrow as pa
 
     names = _stored_key(table, group)
@@ -88,15 +93,18 @@ def last_rows(
 
 
 def _is_plain(group: "SegmentGroup") -> bool:
-    """Tell whether the last row of a key is all there is to know of it, and rows are in the segments."""
+    """Return whether the last row of a key decides, and rows are in segments."""
     there = group.segments and not group.converted and not group.elsewhere
     whole = not group.unchanged and not group.moved and not group.crossed
     return bool(there and whole and "t" not in group.operations)
 
 
 def _stored_key(table: "TableState", group: "SegmentGroup") -> list[str] | None:
-    """Return what segments call the key; None where they do not have it, or values that differ in them are
-    perhaps alike in the table, or for Spark."""
+    """Return the key's column names in segments.
+
+    None means that segments lack a key column. It also means that different values there may
+    become equal in the table or in Spark.
+    """
     has, ids = table.versions[group.fingerprint], table.version_ids.get(group.fingerprint, {})
     stored = {new: name for name, new in group.called.items()}
     found = []
@@ -112,8 +120,12 @@ def _stored_key(table: "TableState", group: "SegmentGroup") -> list[str] | None:
 
 
 def _read(store: "FileStore", group: "SegmentGroup", names: Sequence[str]) -> "pa.Table | None":
-    """Return keys and positions of the rows of ``group``; None where they are too many, or in units that
-    Spark does not have. Raises: FilesUnavailable, OSError, ArrowException."""
+    """Return the keys and positions of ``group``.
+
+    None means that they are too many, or that timestamps have units that Spark does not have.
+
+    Raises: FilesUnavailable, OSError, ArrowException.
+    """
     import pyarrow as pa
 
     if group.rows * PLACE_BYTES > MOST:
@@ -126,20 +138,24 @@ def _read(store: "FileStore", group: "SegmentGroup", names: Sequence[str]) -> "p
         parts.append(part)
         left -= part.nbytes
     read = pa.concat_tables(parts)
+    # Spark has microseconds only: keys that differ below them are equal there
     exact = all(not pa.types.is_timestamp(kind) or kind.unit == "us" for kind in read.schema.types)
     placed = not any(read.column(name).null_count for name in PLACE)
     return read if exact and placed and read.num_rows == group.rows else None
 
 
 def _left_out(rows: "DataFrame", read: "pa.Table", found: "Flags") -> "DataFrame | None":
-    """Return ``rows`` without those of ``read`` that are ``found``: what is less is told to Spark, they or
-    the others. None where both are too many."""
+    """Return ``rows`` without the overwritten rows ``found`` of ``read``.
+
+    None means that too many positions would have to be sent.
+    """
     import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
 
     count = int(found.sum())
     if not count:
         return rows
+    # Spark gets the shorter list: the rows to drop or the rows to keep
     fewer = count <= len(found) - count
     told = read.select(PLACE).filter(pa.array(found if fewer else ~found))
     if told.num_rows > JOINED:
@@ -153,13 +169,17 @@ def _left_out(rows: "DataFrame", read: "pa.Table", found: "Flags") -> "DataFrame
 
 
 def superseded(keys: "Sequence[pa.ChunkedArray]", places: "Sequence[Whole]") -> "Flags | None":
-    """Tell of each row whether a later one has its key. ``places``: what rows are in order by, column by
-    column. None where a row that is superseded is at the place of another."""
+    """Return for each row whether a later row has its key.
+
+    ``places`` are the columns that order rows. None means that an overwritten row has the same
+    position as another row, so that a position does not identify it.
+    """
     import numpy as np
 
     codes = _codes(keys)
     same, ahead = _steps(places)
     order = None
+    # segments are in order as a rule, and need no sort
     if not ahead.all():
         order = np.lexsort(places[::-1])
         codes, (same, _ahead) = codes[order], _steps([each[order] for each in places])
@@ -177,8 +197,10 @@ def superseded(keys: "Sequence[pa.ChunkedArray]", places: "Sequence[Whole]") -> 
 
 
 def _steps(places: "Sequence[Whole]") -> "tuple[Flags, Flags]":
-    """Tell of each row but the first whether it is at the place of the one before, and whether it is
-    there or behind."""
+    """Compare each row's position with the one before.
+
+    The first flags mark equal positions, the second equal or later ones.
+    """
     import numpy as np
 
     same = np.ones(max(0, len(places[0]) - 1), bool)
@@ -190,7 +212,9 @@ def _steps(places: "Sequence[Whole]") -> "tuple[Flags, Flags]":
 
 
 def _codes(keys: "Sequence[pa.ChunkedArray]") -> "Whole":
-    """Return numbers below that of the rows, which are equal where keys are. Nulls are one value.
+    """Return numbers that are equal where keys are equal.
+
+    They are below the number of rows. Nulls are one value.
 
     Raises: ArrowNotImplementedError.
     """
@@ -200,6 +224,7 @@ def _codes(keys: "Sequence[pa.ChunkedArray]") -> "Whole":
     for key in keys:
         encoded = key.combine_chunks().dictionary_encode(null_encoding="encode")
         if codes is not None:
+            # encoding pairs again keeps the numbers small, whatever the count of key columns
             pairs = codes.astype("int64") * len(encoded.dictionary) + encoded.indices.to_numpy()
             encoded = pa.array(pairs).dictionary_encode()
         codes = encoded.indices.to_numpy()

@@ -1,42 +1,44 @@
-"""What can go wrong with Spark tables.
+"""Errors of Spark tables.
 
+```
 SinkError
-├── JavaMissing         WT-5201   no Java that Spark can run on
+├── JavaMissing         WT-5201   there is no Java that Spark can run on
 ├── ApplierFailed       WT-5202   the Spark process ended with an error
-├── JvmEnded            WT-5248   Spark's JVM ended while it worked, mostly for lack of memory
-├── SparkRefused        WT-5268   Spark, or what it reaches, did not do what was asked
+├── JvmEnded            WT-5248   Spark's JVM ended during its work, mostly for lack of memory
+├── SparkRefused        WT-5268   Spark, or a service that it uses, refused a request
 ├── OutputInUse         WT-5203   another applier writes the same tables
-├── OutputDamaged       WT-5204   the list of what was applied cannot be read
-├── TypeChanged         WT-5205   a column got a type that does not fit what is stored
-├── NamesClash          WT-5259   rules would call two columns alike
-├── SourcesDiffer       WT-5261   a table cannot be one with the others of its target
+├── OutputDamaged       WT-5204   a commit file cannot be read
+├── TypeChanged         WT-5205   a column's new type does not fit the stored values
+├── NamesClash          WT-5259   rules would give two columns one name
+├── SourcesDiffer       WT-5261   a table does not fit the other tables of its target
 ├── OutputMismatch      WT-5206   the tables were made from another change log
 ├── TableUnknown        WT-5207   there is no such table
 ├── MomentUnread        WT-5264   a text is no position of the source
 ├── TablesStandStill    WT-5208   changes of some tables cannot be applied
-├── PysparkUnfit        WT-5210   pyspark is not there, or too old
-├── SegmentDamaged      WT-5211   a segment of the change log is missing or cannot be read
-├── PipelinesUnfit      WT-5255   declarative pipelines of this pyspark lack what is wanted
-├── ChangeUnfit         WT-5256   AUTO CDC would get a change wrong
-├── ChunksUnread        WT-5257   executors could not reach what they were to read of a snapshot
-├── ChunksRefused       WT-5260   rows of a snapshot cannot be read, or not kept, by executors
-├── RowsAwaited         WT-5258   rows of a snapshot that nobody hands over
-└── FormatError         WT-5229   a table format cannot do what it should
-    ├── ModeUnfit           WT-5241   a table cannot be kept as the profile says
+├── PysparkUnfit        WT-5210   pyspark is missing or too old
+├── SegmentDamaged      WT-5211   a segment of the change log is missing or damaged
+├── PipelinesUnfit      WT-5255   this pyspark's declarative pipelines lack a feature
+├── ChangeUnfit         WT-5256   AUTO CDC would apply a change wrongly
+├── ChunksUnread        WT-5257   executors could not reach the source of a snapshot
+├── ChunksRefused       WT-5260   executors cannot read or store rows of a snapshot
+├── RowsAwaited         WT-5258   no process provides the rows of a snapshot
+└── FormatError         WT-5229   a table format failed
+    ├── ModeUnfit           WT-5241   a table does not support the profile's mode
     ├── MadeOtherwise       WT-5265   a table was made in another mode
-    ├── HistoryNotKept      WT-5262   changes are asked for, and the table keeps none
-    ├── FormatUnknown       WT-5230   no plugin has it
-    ├── FormatUnsupported   WT-5231   it does not run on this pyspark
+    ├── HistoryNotKept      WT-5262   a table keeps no history
+    ├── FormatUnknown       WT-5230   no plugin has the format
+    ├── FormatUnsupported   WT-5231   the format does not run on this pyspark
     ├── FormatNotReady      WT-5232   its jars or settings are not in the session
     ├── SessionTaken        WT-5263   the session has another output's tables open
     ├── FormatDiffers       WT-5233   the tables are in another format
-    ├── FormatLimit         WT-5234   it cannot hold such a table
-    ├── TargetChanged       WT-5235   somebody else wrote the table
-    ├── StepDiffers         WT-5267   a step of a table is another one than it was when it was taken
-    ├── VersionGone         WT-5236   the tables as they were then cannot be read any more
-    ├── CommitBegun         WT-5247   a commit that a driver had begun is to be finished first
-    ├── NameTaken           WT-5246   another table is called so in the catalogue
-    └── CatalogueUnreachable  WT-5245   the catalogue of the tables does not load, or does not answer
+    ├── FormatLimit         WT-5234   the format cannot hold such a table
+    ├── TargetChanged       WT-5235   another writer changed the table
+    ├── StepDiffers         WT-5267   a repeated step differs from its first attempt
+    ├── VersionGone         WT-5236   an old version of the tables is no longer readable
+    ├── CommitBegun         WT-5247   an unfinished commit must be finished first
+    ├── NameTaken           WT-5246   the catalogue has another table of that name
+    └── CatalogueUnreachable  WT-5245   the catalogue does not load, or does not answer
+```
 """
 
 import itertools
@@ -85,7 +87,7 @@ __all__ = [
 
 
 class JavaMissing(SinkError):
-    """Spark needs a Java runtime, version 17 or later, whole (with ``jdk.incubator.vector``)."""
+    """Spark needs Java 17 or later, with ``jdk.incubator.vector``."""
 
     code = "WT-5201"
     remedy = (
@@ -96,7 +98,7 @@ class JavaMissing(SinkError):
 
 
 class PysparkUnfit(SinkError):
-    """The Python package of Spark is not installed, or is of another generation."""
+    """Spark's Python package is missing, or has an unsupported version."""
 
     code = "WT-5210"
     remedy = (
@@ -106,7 +108,7 @@ class PysparkUnfit(SinkError):
 
 
 class PipelinesUnfit(SinkError):
-    """Declarative pipelines of this pyspark do not have what is wanted."""
+    """Declarative pipelines of this pyspark lack a required feature."""
 
     code = "WT-5255"
     remedy = (
@@ -116,7 +118,7 @@ class PipelinesUnfit(SinkError):
 
 
 class ChangeUnfit(SinkError):
-    """AUTO CDC would get a change wrong: a truncate, or values that the server did not send."""
+    """AUTO CDC would get a truncate or unsent values wrong."""
 
     code = "WT-5256"
     remedy = (
@@ -127,9 +129,9 @@ class ChangeUnfit(SinkError):
 
 
 class ApplierFailed(SinkError):
-    """The Spark process that keeps the tables up to date ended with an error.
+    """The Spark process that applies changes ended with an error.
 
-    The change log goes on from its last manifest, the tables from their last commit.
+    The change log continues from its last manifest, the tables from their last commit.
     """
 
     code = "WT-5202"
@@ -141,9 +143,9 @@ class ApplierFailed(SinkError):
 
 
 class JvmEnded(SinkError):
-    """Spark's JVM ended while it worked: its memory was not enough, or somebody killed it.
+    """Spark's JVM ran out of memory or was killed during its work.
 
-    What was not committed is applied by the next driver; no table is half written.
+    The next driver applies uncommitted changes; no table is half written.
     """
 
     code = "WT-5248"
@@ -156,9 +158,10 @@ class JvmEnded(SinkError):
 
 
 class SparkRefused(SinkError):
-    """Spark, or what it reaches for it (a catalogue, a file system, a disk), did not do what was asked.
+    """Spark, or a catalogue, file system or disk behind it, failed.
 
-    In a commit: the table stands still, the others go on, and it is tried again; no table is half written.
+    In a commit the table is suspended and retried, and the others continue. No table is half
+    written.
     """
 
     code = "WT-5268"
@@ -197,10 +200,9 @@ class TypeChanged(SinkError):
 
 
 class NamesClash(SinkError):
-    """Rules would call two columns of a table alike, or one as tables call something else; nothing was
-    written.
+    """Rules would give a column a name that is already in use.
 
-    The table stands still, the others go on.
+    Nothing was written. The table is suspended, the others continue.
     """
 
     code = "WT-5259"
@@ -208,11 +210,11 @@ class NamesClash(SinkError):
 
 
 class SourcesDiffer(SinkError):
-    """A table cannot be one with the others of its target: a column has a type that theirs do not fit
-    with, is called as the column of sources is, its source is another table's already, or its rule gives
-    it an empty name.
+    """A table does not fit the other tables of its target.
 
-    The table stands still, the other sources go on.
+    A column's type may not fit theirs, or a column may have the name of the source column. Its
+    source may belong to another table already, or its rule may give it an empty name. The table
+    is suspended; the other sources continue.
     """
 
     code = "WT-5261"
@@ -227,7 +229,7 @@ class SourcesDiffer(SinkError):
 
 
 class OutputMismatch(SinkError):
-    """The tables do not belong to the change log that is to be applied."""
+    """The tables do not belong to this change log."""
 
     code = "WT-5206"
     remedy = (
@@ -245,7 +247,7 @@ class TableUnknown(SinkError):
 
 
 class MomentUnread(SinkError):
-    """Tables are asked for as they stood at something that is no position of the source."""
+    """The requested moment of the tables is no position of the source."""
 
     code = "WT-5264"
     remedy = (
@@ -255,9 +257,9 @@ class MomentUnread(SinkError):
 
 
 class TablesStandStill(SinkError):
-    """Changes of some tables cannot be applied; all other tables are up to date.
+    """Some tables cannot apply their changes; all others are up to date.
 
-    The tables stand where they were, their changes stay in the change log and are tried again.
+    The tables stay at their position. Their changes stay in the change log and are retried.
     """
 
     code = "WT-5208"
@@ -268,10 +270,10 @@ class TablesStandStill(SinkError):
 
 
 class SegmentDamaged(SinkError):
-    """A segment of the change log is missing, or is not what its manifest says.
+    """A segment of the change log is missing, or differs from its manifest.
 
-    The one table that it belongs to stands still before it, the others go on. Nothing of the transactions
-    in that segment and after it is applied to the table.
+    Its table is suspended before the segment, and the others continue. No transaction in or after
+    the segment is applied to the table.
     """
 
     code = "WT-5211"
@@ -284,14 +286,14 @@ class SegmentDamaged(SinkError):
 
 
 class FormatError(SinkError):
-    """A table format cannot do what it should."""
+    """A table format failed."""
 
     code = "WT-5229"
     remedy = "See the text; `waltap plugins` lists the table formats."
 
 
 class ModeUnfit(FormatError):
-    """A table cannot be kept as the profile says; it stands still, the others go on."""
+    """A table does not support the profile's mode, and is suspended."""
 
     code = "WT-5241"
     remedy = (
@@ -303,7 +305,7 @@ class ModeUnfit(FormatError):
 
 
 class MadeOtherwise(FormatError):
-    """A table was made in one mode, and the profile has another; it stands still, the others go on."""
+    """A table was made in another mode, and is suspended."""
 
     code = "WT-5265"
     remedy = (
@@ -313,7 +315,7 @@ class MadeOtherwise(FormatError):
 
 
 class HistoryNotKept(FormatError):
-    """The changes of a table are asked for, and its mode keeps none."""
+    """The table's mode keeps no history of changes."""
 
     code = "WT-5262"
     remedy = (
@@ -333,7 +335,7 @@ class FormatUnknown(FormatError):
 
 
 class FormatUnsupported(FormatError):
-    """The table format has no release that runs on this version of pyspark."""
+    """The table format has no release for this version of pyspark."""
 
     code = "WT-5231"
     remedy = (
@@ -343,7 +345,7 @@ class FormatUnsupported(FormatError):
 
 
 class FormatNotReady(FormatError):
-    """The Spark session lacks the jars or the settings of a table format."""
+    """The Spark session lacks the jars or settings of a table format."""
 
     code = "WT-5232"
     remedy = (
@@ -353,7 +355,10 @@ class FormatNotReady(FormatError):
 
 
 class SessionTaken(FormatError):
-    """The Spark session reads the tables of another output, by a catalogue of the same name."""
+    """The Spark session has another output's tables open.
+
+    Its catalogue of the same name reads them.
+    """
 
     code = "WT-5263"
     remedy = (
@@ -372,7 +377,7 @@ class FormatDiffers(FormatError):
 
 
 class FormatLimit(FormatError):
-    """The table format cannot hold what a table has; the table stands still, the others go on."""
+    """The table format cannot hold a table, which is suspended."""
 
     code = "WT-5234"
     remedy = (
@@ -383,7 +388,10 @@ class FormatLimit(FormatError):
 
 
 class CommitBegun(FormatError):
-    """A driver died within a commit; the next one finds what it wrote and finishes it, upkeep does not."""
+    """A driver died within a commit, which must be finished first.
+
+    The next driver finishes the commit; compaction does not.
+    """
 
     code = "WT-5247"
     remedy = (
@@ -393,10 +401,9 @@ class CommitBegun(FormatError):
 
 
 class NameTaken(FormatError):
-    """What a table would be called in the catalogue is another's there, or no name that the catalogue
-    takes; nothing of it was written.
+    """A table's name is taken in the catalogue, or not allowed there.
 
-    The table stands still, the others go on.
+    Nothing of the table was written. It is suspended, the others continue.
     """
 
     code = "WT-5246"
@@ -411,7 +418,7 @@ class NameTaken(FormatError):
 
 
 class TargetChanged(FormatError):
-    """A table was written by somebody else since our last commit, or is gone, or was there before us."""
+    """Another writer changed, removed or created the table."""
 
     code = "WT-5235"
     remedy = (
@@ -422,10 +429,10 @@ class TargetChanged(FormatError):
 
 
 class StepDiffers(FormatError):
-    """A commit to a table was half done, and what is left of it would not be the same now: rules for its
-    columns are others, or another release of waltap runs.
+    """A repeated step of a table differs from its first attempt.
 
-    The table stands still, the others go on; nothing of it is lost or doubled.
+    Rules for its columns changed, or another release of waltap runs. The table is suspended, the
+    others continue; nothing is lost or doubled.
     """
 
     code = "WT-5267"
@@ -438,7 +445,7 @@ class StepDiffers(FormatError):
 
 
 class VersionGone(FormatError):
-    """The tables cannot be read as of that position or time."""
+    """The tables are no longer readable at that position or time."""
 
     code = "WT-5236"
     remedy = (
@@ -447,7 +454,7 @@ class VersionGone(FormatError):
 
 
 class CatalogueUnreachable(FormatError):
-    """Spark cannot load the catalogue that the tables are in."""
+    """Spark cannot load the catalogue of the tables."""
 
     code = "WT-5245"
     remedy = (
@@ -457,7 +464,7 @@ class CatalogueUnreachable(FormatError):
 
 
 class ChunksUnread(SinkError):
-    """Tasks of Spark could not reach the source, or its snapshot was gone. Nothing of it counts."""
+    """Spark tasks could not read the source's snapshot, which is discarded."""
 
     code = "WT-5257"
     retry = RetryVerdict.RECONNECT
@@ -469,7 +476,7 @@ class ChunksUnread(SinkError):
 
 
 class ChunksRefused(SinkError):
-    """Tasks of Spark found rows of a snapshot that cannot be read, or not be kept as they are."""
+    """Spark tasks found snapshot rows that they cannot read or store."""
 
     code = "WT-5260"
     remedy = (
@@ -479,7 +486,7 @@ class ChunksRefused(SinkError):
 
 
 class RowsAwaited(SinkError):
-    """A change log says that a snapshot's rows went right into tables, and these tables lack them."""
+    """Snapshot rows went directly into other tables, not into the log."""
 
     code = "WT-5258"
     remedy = (
@@ -490,11 +497,14 @@ class RowsAwaited(SinkError):
 
 
 _FRAME: Final = re.compile(r"at [\w.$/]+\(.*\)$|\.\.\. \d+ more$|Suppressed: ")
-"""A line of a trace in Java, which is no words."""
+"""A line of a Java stack trace."""
 
 
 def first_words(error: BaseException) -> str:
-    """Return what ``error`` says, and what caused it, without the traces that a JVM adds, on one line."""
+    """Return an error's text and its causes on one line.
+
+    The stack traces of a JVM are left out.
+    """
     lines = [line.strip() for line in str(error).splitlines()]
     told = list(itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines))
     own = [line for line in told if not _FRAME.match(line)]
