@@ -385,7 +385,7 @@ class Machine(Faults):
             announced=frozenset(name for name, table in source.items() if _announced(name, said)),
             floating=frozenset(self._prepared()),
             snapshot=self.pipeline.snapshot,
-            restarts=self.pipeline.sink == "changelog" and "the snapshot goes on" in said,
+            restarts=self.pipeline.sink == "changelog" and "the snapshot resumes" in said,
             logged=self.pipeline.sink == "changelog",
             not_told=frozenset() if self._tells_truncate else frozenset("t"),
         )

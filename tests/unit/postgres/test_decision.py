@@ -40,7 +40,7 @@ WHOLE = Offset.of(
 )  # fmt: skip
 UNFINISHED = msgspec.structs.replace(WHOLE, snapshot=SnapshotProgress(kind="initial", lsn=50))
 MODES = Host().snapshotters
-GONE = SlotMissing("replication slot 's' does not exist any more", position="0/64")
+GONE = SlotMissing("replication slot 's' no longer exists", position="0/64")
 GAP = PositionGap("slot 's' stands after the stored offset")
 
 

@@ -257,7 +257,7 @@ class SnapshotReader:
         self.begin(None, resumes=True)
         complete = sum(table.complete for table in progress.tables.values())
         begun = len(progress.tables) - complete
-        return f"the snapshot goes on: {complete} of its tables are complete, {begun} have begun"
+        return f"the snapshot resumes: {complete} of its tables are complete, {begun} have begun"
 
     def begin(self, exported: str | None, *, resumes: bool = False, beside: bool = False) -> None:
         """Begin in the exported snapshot, or in a new one.

@@ -113,7 +113,7 @@ class ResumeCheck:
     def _missing(self, offset: Offset) -> SlotMissing:
         position = lsn_text(offset.sole.position.end_lsn)
         return SlotMissing(
-            f"replication slot {offset.sole.slot!r} does not exist any more, but an offset at {position} "
+            f"replication slot {offset.sole.slot!r} no longer exists, but an offset at {position} "
             "is stored",
             position=position,
         )
