@@ -179,7 +179,7 @@ def test_a_run_names_the_plugin_that_raised(shop: Shop) -> None:
                 "WT-1108",
                 "plugin 'raising' of acme",
                 "acme_raising.py:",
-                "fault of acme",
+                "acme has a bug",
             ):
                 assert words in text, place
         shop.waltap("slot drop FILE --yes", PLACE="", COLUMNS="100")

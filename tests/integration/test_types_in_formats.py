@@ -184,7 +184,7 @@ class UnregisteredJson(JsonSchemaConverter):
 
     registered = ""
 
-    def prefix(self, topic, name, text):
+    def _registered(self, topic, name, text):
         self.registered = text
         return b""
 

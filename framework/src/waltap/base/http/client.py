@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpcore
@@ -36,7 +36,8 @@ class HttpAnswer:
 
     # 0 if there was no answer
     status: int = 0
-    body: bytes = b""
+    # hidden, since a server may repeat a secret of the request
+    body: bytes = field(default=b"", repr=False)
     # what went wrong, for messages; "" for a success
     problem: str = ""
     # whether the same request may succeed later
