@@ -27,10 +27,10 @@ from tests.harness.servers.postgres import Cluster
 
 from benchmarks.scale import WAIT_S, Run
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import OutputApplier
+from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare, start_session
+from waltap_spark.session.session import prepare, start_session
+from waltap_spark.state.output import SparkOutput
 
 EACH = 5
 """One of so many transactions is measured: what tells its position costs the writer time."""

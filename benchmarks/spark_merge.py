@@ -39,11 +39,11 @@ from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.encoders.json.lines import JsonLines
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare, start_session
+from waltap_spark.session.session import prepare, start_session
+from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import SparkOutput
 
 PER_TRANSACTION = 1000
 PIECE = 50_000

@@ -26,7 +26,7 @@ from tests.harness.servers.postgres import Cluster, Database, server_programs
 from benchmarks.dataset import TABLE, fill, make_tables
 from benchmarks.machine import stamp
 from benchmarks.report import RESULTS
-from waltap_spark.output import SparkOutput
+from waltap_spark.state.output import SparkOutput
 
 READERS = ("engine", "executors")
 STAMPED = re.compile(

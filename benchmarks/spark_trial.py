@@ -32,8 +32,8 @@ from tests.harness.versions import versions
 
 from benchmarks.trial_load import Load, Table, tables_of
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
+from waltap_spark.read.live import LiveTables
+from waltap_spark.state.output import SparkOutput
 
 WAIT_S = 900.0
 COMPARED = ("id", "v", "large", "price", "day")
@@ -132,7 +132,7 @@ class Pipeline:
             if what == "engine":
                 here = self._engine is not None and process.pid == self._engine.pid
             elif what == "driver":
-                here = "waltap_spark.driver" in words and f"{self.lake}/tables" in words
+                here = "waltap_spark.driver.driver" in words and f"{self.lake}/tables" in words
             else:
                 java = process.info["name"] == "java" and process.info["cwd"] == str(self.folder)
                 executor = any("CoarseGrainedExecutorBackend" in word for word in words)
@@ -264,7 +264,7 @@ def judged(
 ) -> tuple[list[str], dict[str, int]]:
     """Return what is wrong, and figures."""
     from waltap_spark.formats.choice import choice_of
-    from waltap_spark.session import start_session
+    from waltap_spark.session.session import start_session
 
     ended = output.state()
     tables = {} if ended is None else ended.tables

@@ -1,8 +1,8 @@
 """What a change costs by the width of its row, on its way into Spark's tables.
 
-``python -m benchmarks.spark_width``. Changes of one table go into a change log, and from there into a set
-of changes as the driver writes it (`waltap_spark.small_sets`). Processor time of this process and bytes,
-for each change; no server, no Spark.
+``python -m benchmarks.spark_width``. Changes of one table go into a change log, and from there
+into a set of changes as the driver writes it (`waltap_spark.compact.small_sets`). Processor time of this
+process and bytes, for each change; no server, no Spark.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from tests.harness.changelog import Database, batch, context, relation
 
 from waltap.base.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.plan import plan
-from waltap_spark.small_sets import rows_of, stored_types, write_rows
+from waltap_spark.compact.small_sets import rows_of, stored_types, write_rows
+from waltap_spark.planning.plan import plan
 
 KINDS = ("text", "int8", "numeric(10,2)", "timestamptz")
 

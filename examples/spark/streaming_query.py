@@ -9,10 +9,10 @@ import sys
 
 from pyspark.sql import SparkSession
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import OutputApplier
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
-from waltap_spark.streaming import start_query
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.state.output import SparkOutput
+from waltap_spark.session.session import prepare
+from waltap_spark.driver.streaming import start_query
 
 log, output = ChangeLog(sys.argv[1]), SparkOutput(sys.argv[2])
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()

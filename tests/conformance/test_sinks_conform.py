@@ -22,8 +22,8 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogProperties
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.http.properties import HttpProperties
-from waltap_spark.properties import SparkProperties
-from waltap_spark.sink import changelog_of
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.sink.sink import changelog_of
 from waltap_testing.sink_losses import keeping
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import waltap_spark.plugin
-from waltap_spark.modes import ModeRules
+from waltap_spark.state.modes import ModeRules
 from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
 
 pytestmark = pytest.mark.usefixtures("quick_plans")

@@ -14,10 +14,10 @@ import pytest
 from waltap_demo.flights import TABLES, load
 from waltap_demo.processes import EngineProcess, write_profile
 from waltap_demo.replay import OperationReplay, ReplayProgress, day_of_operations, night_run
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
-from waltap_spark.verify import compare
+from waltap_spark.read.live import LiveTables
+from waltap_spark.read.verify import compare
+from waltap_spark.session.session import prepare
+from waltap_spark.state.output import SparkOutput
 
 DAY = date(2013, 2, 8)
 VICTIMS = ("engine", "engine", "spark", "spark", "engine")

@@ -12,9 +12,9 @@ import pytest
 from tests.harness.changelog import Database, batch, context, relation
 
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.state.output import SparkOutput
 
 ITEMS = relation("public.items", [("id", "int4"), ("state", "text"), ("note", "text")])
 TICKS = relation("public.ticks", [("kind", "text")], key=(), identity="f")
@@ -24,7 +24,7 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
     with (folder / "driver.log").open("ab") as log:
         return subprocess.Popen(
             [
-                *(sys.executable, "-m", "waltap_spark.driver", "--with-parent"),
+                *(sys.executable, "-m", "waltap_spark.driver.driver", "--with-parent"),
                 *("--changelog", str(folder / "log"), "--output", str(folder / "out")),
                 *("--set", "spark.master=local[2]", "--set", "trigger.interval.ms=50"),
                 # a thread folds and merges all the time, and dies with it

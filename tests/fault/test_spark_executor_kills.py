@@ -14,9 +14,9 @@ import pytest
 from tests.harness.servers.delta import spark_jars
 from tests.harness.servers.postgres import Database
 
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.state.output import SparkOutput
 
 ACCOUNTS, EACH, GATE = 3000, 100, 42
 PATIENCE_S = 600.0

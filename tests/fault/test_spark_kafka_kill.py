@@ -14,8 +14,8 @@ from tests.harness.servers.kafka import Kafka
 from tests.harness.topics import Reader, event, produce
 
 from waltap_spark.kafka import KafkaTopics
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
+from waltap_spark.read.live import LiveTables
+from waltap_spark.state.output import SparkOutput
 
 PORTION, EACH = 10, 40
 """Records of a partition that a portion takes, and that each of two partitions has."""

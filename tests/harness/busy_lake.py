@@ -17,13 +17,13 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.live import LiveTables, open_tables
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
-from waltap_spark.verify import compare
+from waltap_spark.read.live import LiveTables, open_tables
+from waltap_spark.read.verify import compare
+from waltap_spark.session.session import prepare
+from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import SparkOutput
 
 __all__ = ["looks_right_while_it_runs"]
 

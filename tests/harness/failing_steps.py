@@ -7,10 +7,10 @@ from pyspark.errors import PySparkException
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 
-from waltap_spark import applier
+from waltap_spark.apply import applier
 from waltap_spark.formats import merging
 from waltap_spark.formats.work import TableWriter
-from waltap_spark.live import LiveTables
+from waltap_spark.read.live import LiveTables
 
 __all__ = ["steps_that_fail_are_taken_once"]
 

@@ -14,12 +14,12 @@ from waltap.ports.sink.sink import SinkContext
 from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import MadeByRun
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.snapshot_splits import AssignedSplits, Handed
 from waltap_spark.formats.choice import PARQUET, FormatChoice
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
-from waltap_spark.snapshot_splits import AssignedSplits, Handed
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.state.output import SparkOutput
 
 
 class HandedSnapshots:

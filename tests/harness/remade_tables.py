@@ -6,7 +6,7 @@ from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 
 from waltap.changes.decode.relation import Relation
-from waltap_spark.live import LiveTables
+from waltap_spark.read.live import LiveTables
 
 NAME = "public.remade"
 

@@ -23,10 +23,10 @@ from tests.harness.spark_steps import (
     Widen,
 )
 
-from waltap_spark import idle_tables
+from waltap_spark.apply import idle_tables
+from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.live import LiveTables
-from waltap_spark.shared_targets import TargetMappings
+from waltap_spark.read.live import LiveTables
 
 __all__ = ["sources_keep_to_themselves", "write_one_target"]
 

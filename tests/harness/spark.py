@@ -8,11 +8,11 @@ from tests.harness.changelog import ALL, Database, batch, context
 
 from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.state.output import SparkOutput
 
 
 class Died(BaseException):

@@ -51,12 +51,12 @@ from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.source.connector import PublicationCompleteness
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
+from waltap_spark.apply.maintenance import maintain
 from waltap_spark.errors import HistoryNotKept
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.live import LiveTables
-from waltap_spark.maintenance import maintain
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import SparkOutput
+from waltap_spark.read.live import LiveTables
+from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import SparkOutput
 
 KINDS: Final = ("plain", "whole", "alone", "bare", "soft", "kept", "versions", "logged")
 """What tables are called, and how they are kept: `RULES`. "whole" sends whole old rows, "alone" keeps no history,
@@ -70,11 +70,11 @@ RULES: Final = ModeRules(
 ENGINES: Final[dict[str, dict[str, int]]] = {
     "here": {},
     "spark": {
-        "waltap_spark.compact_in_memory.FEW": 0,
-        "waltap_spark.drop_overwritten.MOST": 0,
-        "waltap_spark.small_sets.SMALL_ROWS": 0,
+        "waltap_spark.compact.compact_in_memory.FEW": 0,
+        "waltap_spark.compact.drop_overwritten.MOST": 0,
+        "waltap_spark.compact.small_sets.SMALL_ROWS": 0,
     },
-    "last rows": {"waltap_spark.compact_in_memory.FEW": 0},
+    "last rows": {"waltap_spark.compact.compact_in_memory.FEW": 0},
 }
 """Sizes up to which changes are settled in some way; each engine gets all changes by these."""
 NOTE: Final = 3

@@ -6,9 +6,9 @@ import pytest
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 
-from waltap_spark import idle_tables
-from waltap_spark.live import LiveTables
-from waltap_spark.output import TargetTable
+from waltap_spark.apply import idle_tables
+from waltap_spark.read.live import LiveTables
+from waltap_spark.state.output import TargetTable
 
 COLUMNS = [("id", "int4"), ("note", "text")]
 QUIET = relation("public.quiet", COLUMNS)

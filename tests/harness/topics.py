@@ -7,12 +7,12 @@ from typing import Any
 from confluent_kafka import Producer
 from tests.harness.servers.kafka import Kafka
 
-from waltap_spark.applier import OutputApplier
+from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.state.output import SparkOutput
 
 
 class Reader:

@@ -19,8 +19,8 @@ def main(folder: Path, topics: KafkaTopics) -> None:
     """Follow ``topics`` until killed."""
     from tests.harness.servers.spark_kafka import spark_jars
 
-    from waltap_spark.applier import OutputApplier
-    from waltap_spark.output import SparkOutput
+    from waltap_spark.apply.applier import OutputApplier
+    from waltap_spark.state.output import SparkOutput
 
     session = small_session(spark_jars=spark_jars(), spark_sql_shuffle_partitions="1")
     reader = Reader(session, folder, topics)

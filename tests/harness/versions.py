@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.modes import EXTRA
+from waltap_spark.state.modes import EXTRA
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]

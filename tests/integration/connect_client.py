@@ -7,9 +7,9 @@ from pyspark.sql import SparkSession
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark import open_tables
-from waltap_spark.applier import OutputApplier
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import REQUIRED, prepare
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.session.session import REQUIRED, prepare
+from waltap_spark.state.output import SparkOutput
 
 
 def run_to_its_end(query: Any) -> None:

@@ -14,10 +14,10 @@ from waltap.changes.mapping.type_mapping import TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import OutputApplier
+from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
+from waltap_spark.read.live import LiveTables
+from waltap_spark.state.output import SparkOutput
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 EVENTS = relation("public.events", [("kind", "text"), ("n", "float8")], key=(), identity="f")

@@ -10,9 +10,9 @@ from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 from tests.harness.untold_columns import COURSES
 
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import TableState
+from waltap_spark.read.live import LiveTables
+from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import TableState
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

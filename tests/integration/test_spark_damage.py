@@ -13,11 +13,11 @@ from tests.integration.test_spark_applier import EVENTS, PEOPLE
 from typer.testing import CliRunner
 
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
-from waltap_spark import small_sets
-from waltap_spark.commands import application
-from waltap_spark.follower import LogFollower
+from waltap_spark.cli.commands import application
+from waltap_spark.compact import small_sets
+from waltap_spark.driver.follower import LogFollower
 from waltap_spark.formats.choice import PARQUET
-from waltap_spark.live import LiveTables
+from waltap_spark.read.live import LiveTables
 
 # --- tables that stand still ----------------------------------------------------------------------
 

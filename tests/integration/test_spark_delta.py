@@ -18,17 +18,17 @@ from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
 from tests.integration.test_spark_applier import PEOPLE
 
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark import applier, idle_tables
-from waltap_spark.applier import OutputApplier
+from waltap_spark.apply import applier, idle_tables
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.apply.relink import adopt
+from waltap_spark.driver.follower import FollowOptions, LogFollower
 from waltap_spark.errors import FormatDiffers, VersionGone
-from waltap_spark.follower import FollowOptions, LogFollower
 from waltap_spark.formats import merging
 from waltap_spark.formats.work import TableWriter
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.plan import TableTask
-from waltap_spark.relink import adopt
-from waltap_spark.session import FEW_ROWS
+from waltap_spark.planning.plan import TableTask
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import FEW_ROWS
+from waltap_spark.state.output import SparkOutput
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -23,18 +23,18 @@ from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError, WaltapError
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, segment
 from waltap_sinks.changelog.errors import ChangeLogMissing
-from waltap_spark import driver
-from waltap_spark.applier import ApplyOptions, OutputApplier
-from waltap_spark.commands import application
+from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.cli.commands import application
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.driver import driver
+from waltap_spark.driver.follower import FollowOptions, LogFollower
+from waltap_spark.driver.settings import apply_options, follow_options, pairs_of, properties_of
+from waltap_spark.driver.streaming import start_query
 from waltap_spark.errors import ApplierFailed, JavaMissing, JvmEnded, OutputInUse, TablesStandStill
-from waltap_spark.follower import FollowOptions, LogFollower
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.properties import SparkProperties
-from waltap_spark.session import prepare
-from waltap_spark.settings import apply_options, follow_options, pairs_of, properties_of
-from waltap_spark.sink import SparkSink, changelog_of, tables_of
-from waltap_spark.streaming import start_query
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.sink.sink import SparkSink, changelog_of, tables_of
+from waltap_spark.state.output import SparkOutput
 
 # --- what is refused before Spark starts ----------------------------------------------------------
 
@@ -243,7 +243,7 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
     def never(*_: Any) -> None:
         pytest.fail("Spark was waited for")
 
-    monkeypatch.setattr("waltap_spark.process.DriverProcess._wait", never)
+    monkeypatch.setattr("waltap_spark.sink.process.DriverProcess._wait", never)
     made = two_core_sink(tmp_path)
     made.open()
     child = made._driver._child  # type: ignore[union-attr]
@@ -408,7 +408,7 @@ def test_long_rows_need_no_memory_for_all_of_them(spark: Any, java: Path, tmp_pa
 def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
     spark: Any, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap_spark.process.RESTARTS", 0)
+    monkeypatch.setattr("waltap_spark.sink.process.RESTARTS", 0)
     monkeypatch.setattr(segment, "PAGE_BYTES", 1 << 40)  # one page, as earlier versions wrote it
     made = sink(tmp_path)
     write_long_rows(Database(), made)
@@ -431,7 +431,7 @@ def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
 def test_a_table_that_cannot_follow_is_told_of_and_the_run_goes_on(
     java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap_spark.process.LOOK_S", 0.1)
+    monkeypatch.setattr("waltap_spark.sink.process.LOOK_S", 0.1)
     db, made = Database(), sink(tmp_path)
     made.open()
     db.insert(ODD_NUMBERS, ["1", "1"])

@@ -9,11 +9,11 @@ from tests.harness.lake import Lake
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.compaction import distinguishing
+from waltap_spark.compact.compaction import distinguishing
 from waltap_spark.formats import merge_sql
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-from waltap_spark.verify import compare
+from waltap_spark.read.live import LiveTables
+from waltap_spark.read.verify import compare
+from waltap_spark.state.modes import ModeRules
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -19,20 +19,21 @@ from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import ChangeLogOlder, ChangeLogRetired
-from waltap_spark import applier, small_sets
-from waltap_spark.applier import ApplyOptions, OutputApplier
-from waltap_spark.commands import application
-from waltap_spark.compaction_worker import CompactionWorker
+from waltap_spark.apply import applier
+from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.compaction_worker import CompactionWorker
+from waltap_spark.apply.maintenance import maintain, take
+from waltap_spark.apply.resume_requests import ResumeRequests
+from waltap_spark.cli.commands import application
+from waltap_spark.compact import small_sets
 from waltap_spark.errors import CommitBegun, OutputInUse, OutputMismatch, RowsAwaited
 from waltap_spark.formats import CommitContext, TableFormatContext, merging, parquet
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.formats.parquet import ParquetFormat
-from waltap_spark.live import LiveTables
-from waltap_spark.maintenance import maintain, take
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import CommitIntent, SparkOutput, TableState
-from waltap_spark.resume_requests import ResumeRequests
-from waltap_spark.session import prepare
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import CommitIntent, SparkOutput, TableState
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -15,11 +15,11 @@ from tests.harness.versions import ends, states, versions
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.transaction import TransactionPart
-from waltap_spark import timeline
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import EXTRA, ModeRules
-from waltap_spark.output import TableState
-from waltap_spark.verify import compare
+from waltap_spark.history import timeline
+from waltap_spark.read.live import LiveTables
+from waltap_spark.read.verify import compare
+from waltap_spark.state.modes import EXTRA, ModeRules
+from waltap_spark.state.output import TableState
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -71,7 +71,7 @@ def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
 ) -> None:
     """They all have one position; what a move leaves is found without having them in one place."""
-    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", 0)
+    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", 0)
     rig = Rig(tmp_path, spark, modes=RULES, fold_rows=0)
     kept = next(table for table in ALIKE if table.table == "kept")
     rig.db.insert(kept, *[[str(n), "a", None] for n in range(200)])
@@ -169,7 +169,7 @@ def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
     delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Spark settles changes, and as we do."""
-    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
     folds = {"fold_rows": 0, "fold_sets": 2, "merge_sets": 2}
     rig = Rig(tmp_path, delta, table_format, parallel=2, modes=STAMPED, **folds)
     rows_have_columns_of_their_changes(rig)
@@ -369,7 +369,7 @@ def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
     delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever commit it is in, and with a driver that dies within."""
-    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
     rig = Rig(tmp_path, delta, table_format, parallel=1, modes=BY_VERSION)
     rig.db.insert(KEYED, ["1", "a"], ["2", "b"])
     rig.commit()
@@ -398,7 +398,7 @@ def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
 
 
 def check_versions(rig: Rig) -> None:
-    from waltap_spark.live import LiveTables
+    from waltap_spark.read.live import LiveTables
 
     texts = [f"cast(`{name}` as string)" for name in NAMES]
     rows = LiveTables(rig.spark, rig.output).current("t").selectExpr(

@@ -12,15 +12,16 @@ from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
 from waltap.changes.decode.relation import Relation
-from waltap_spark import session, small_sets
-from waltap_spark.column_names import ColumnNames
-from waltap_spark.commands import application
+from waltap_spark.cli.commands import application
+from waltap_spark.cli.prompt import sql_words
+from waltap_spark.compact import small_sets
+from waltap_spark.config.column_names import ColumnNames
+from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.errors import SparkRefused
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-from waltap_spark.prompt import sql_words
-from waltap_spark.shared_targets import TargetMappings
-from waltap_spark.verify import compare
+from waltap_spark.read.live import LiveTables
+from waltap_spark.read.verify import compare
+from waltap_spark.session import session
+from waltap_spark.state.modes import ModeRules
 
 QUICK = pytest.mark.usefixtures(
     "quick_plans"
@@ -111,7 +112,7 @@ def test_columns_may_be_called_as_any_that_is_made_beside_them(
     few: int,
     names: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
     places = TargetMappings((r"(one|two)\.shared:public.shared",))
     rig = Rig(tmp_path, delta, table_format, modes=MODES, places=places)
     key, large, numbers = *MADE[:2], range(1, len(MADE) + 1)

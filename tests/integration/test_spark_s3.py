@@ -24,7 +24,7 @@ from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
 from tests.harness.topics import event, produce
 
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
-from waltap_spark.small_sets import SMALL_ROWS
+from waltap_spark.compact.small_sets import SMALL_ROWS
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 SMALL = relation("public.small", [("id", "int4"), ("name", "text")])
@@ -33,12 +33,12 @@ READ = """
 import json, sys
 import pyspark
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import OutputApplier
+from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.live import open_tables
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare, start_session
-from waltap_spark.streaming import start_query
+from waltap_spark.read.live import open_tables
+from waltap_spark.state.output import SparkOutput
+from waltap_spark.session.session import prepare, start_session
+from waltap_spark.driver.streaming import start_query
 
 changelog, tables, streamed, checkpoint, conf, kind, named = sys.argv[1:]
 choice = FormatChoice(kind, json.loads(named))
@@ -62,7 +62,7 @@ print(json.dumps(found))
 FEED = """
 import json, sys
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
-from waltap_spark.session import start_session
+from waltap_spark.session.session import start_session
 
 changelog, bootstrap, topic, conf = sys.argv[1:]
 spark = start_session("s3", master="local[2]", settings=json.loads(conf))
@@ -151,7 +151,7 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
     try:
         with pipeline.running() as run:
             run.until(lambda: "org.apache.spark" in command_lines(), "Spark runs")
-            assert "waltap_spark.driver" in command_lines()
+            assert "waltap_spark.driver.driver" in command_lines()
             assert login.secret not in command_lines()
         for told in ("status", "top"):
             rest = ("--once",) if told == "top" else ()

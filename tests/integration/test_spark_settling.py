@@ -19,19 +19,20 @@ from tests.property.test_move_origins import Action, Source
 
 from waltap.base.files.store import FileStore
 from waltap_sinks.changelog.manifest import Segment
-from waltap_spark import compact_in_memory, drop_overwritten, pipelines
-from waltap_spark import compact_in_memory as few_changes
-from waltap_spark.drop_overwritten import last_rows
+from waltap_spark import pipelines
+from waltap_spark.compact import compact_in_memory, drop_overwritten
+from waltap_spark.compact import compact_in_memory as few_changes
+from waltap_spark.compact.drop_overwritten import last_rows
+from waltap_spark.compact.log_rows import logged, with_epoch
+from waltap_spark.compact.small_sets import stored_types
 from waltap_spark.formats.table_format import GroupRows
-from waltap_spark.live import LiveTables
-from waltap_spark.log_rows import logged, with_epoch
-from waltap_spark.modes import ModeRules, TableMode
-from waltap_spark.output import ChangeSet, TableState
-from waltap_spark.plan import SegmentGroup
-from waltap_spark.schema import LOG_FIELDS, struct_of, types_of
-from waltap_spark.session import make_active, prepare
-from waltap_spark.small_sets import stored_types
-from waltap_spark.temp_columns import GONE
+from waltap_spark.planning.plan import SegmentGroup
+from waltap_spark.planning.temp_columns import GONE
+from waltap_spark.read.live import LiveTables
+from waltap_spark.schema.schema import LOG_FIELDS, struct_of, types_of
+from waltap_spark.session.session import make_active, prepare
+from waltap_spark.state.modes import ModeRules, TableMode
+from waltap_spark.state.output import ChangeSet, TableState
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -423,7 +424,7 @@ def test_a_time_of_day_moves_along(rig: Rig) -> None:
 def test_a_value_is_kept_through_any_number_of_moves(
     rig: Rig, moves: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
     rig.db.insert(PEOPLE, ["1", "a", "far"], ["-1", "b", "near"])
     rig.commit()
     rig.apply()
@@ -443,7 +444,7 @@ def test_a_value_is_kept_through_any_number_of_moves(
 def test_columns_may_be_called_as_those_that_are_made_on_the_way(
     rig: Rig, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap_spark.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
     table = relation(
         "public.odd",
         [("_id", "int4"), ("_value", "text"), ("__gone", "text"), ("__code", "text"),

@@ -15,17 +15,17 @@ from tests.harness.spark import Died
 from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import RowsElsewhere
-from waltap_spark import external_snapshots
-from waltap_spark.applier import ApplyOptions, OutputApplier
-from waltap_spark.column_names import ColumnNames
+from waltap_spark.apply import external_snapshots
+from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.snapshot_splits import AssignedSplits, Handed
+from waltap_spark.config.column_names import ColumnNames
 from waltap_spark.errors import ChunksUnread, RowsAwaited
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.work import TableWriter
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
-from waltap_spark.snapshot_splits import AssignedSplits, Handed
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import SparkOutput
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

@@ -7,10 +7,10 @@ import pytest
 from tests.harness.changelog import relation
 from tests.harness.spark import Died, Rig
 
+from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
-from waltap_spark.live import LiveTables
-from waltap_spark.shared_targets import TargetMappings
+from waltap_spark.read.live import LiveTables
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 

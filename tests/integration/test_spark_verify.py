@@ -21,12 +21,12 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.comparison import TableDifferences, comparison_table
 from waltap_sinks.comparison.commands import told
 from waltap_sinks.comparison.source import CaptureScope
-from waltap_spark.applier import OutputApplier
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
-from waltap_spark.verify import compare, lacking
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.read.live import LiveTables
+from waltap_spark.read.verify import compare, lacking
+from waltap_spark.session.session import prepare
+from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import SparkOutput
 
 # --- comparisons ----------------------------------------------------------------------------------
 

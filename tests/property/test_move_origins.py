@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap_spark.value_sources import LogEvent, ValueSources
+from waltap_spark.compact.value_sources import LogEvent, ValueSources
 
 HELD = frozenset({"large"})
 Place = tuple[int, int, int, int]

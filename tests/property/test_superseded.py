@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap_spark.drop_overwritten import superseded
+from waltap_spark.compact.drop_overwritten import superseded
 
 KEYS = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(["", "a", "A", "é"]))
 ROWS = st.lists(

@@ -8,11 +8,11 @@ from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 from tests.harness.untold_columns import a_dropped_column
 
-from waltap_spark import compact_in_memory, drop_overwritten
+from waltap_spark.compact import compact_in_memory, drop_overwritten
 from waltap_spark.errors import SessionTaken
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.live import LiveTables
+from waltap_spark.read.live import LiveTables
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])

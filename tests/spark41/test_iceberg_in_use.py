@@ -25,13 +25,13 @@ from tests.integration.test_spark_tables import GROUPS, NAMED, play
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
 from typer.testing import CliRunner
 
-from waltap_spark.commands import application
-from waltap_spark.live import LiveTables, open_tables
-from waltap_spark.maintenance import maintain
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import SparkOutput
-from waltap_spark.resume_requests import ResumeRequests
-from waltap_spark.verify import compare
+from waltap_spark.apply.maintenance import maintain
+from waltap_spark.apply.resume_requests import ResumeRequests
+from waltap_spark.cli.commands import application
+from waltap_spark.read.live import LiveTables, open_tables
+from waltap_spark.read.verify import compare
+from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import SparkOutput
 
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
 RIGHT = relation("public.right", [("id", "int4"), ("amount", "int8"), ("note", "text")])
@@ -102,7 +102,7 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
         application, ["resume", str(rig.folder / "out"), "public.odd", "--cast-to-text"]
     )
     assert asked.exit_code == 0, asked.output
-    monkeypatch.setattr("waltap_spark.resume_requests.LOOK_S", 0.0)
+    monkeypatch.setattr("waltap_spark.apply.resume_requests.LOOK_S", 0.0)
     rig.applier._requests = ResumeRequests(rig.output)  # looks at once
     rig.apply()
     assert rig.output.table("odd").failed == ""

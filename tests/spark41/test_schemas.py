@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
 
 from waltap_sinks.changelog import FileStore
-from waltap_spark.schema import arrow_schema
-from waltap_spark.small_sets import stored_types
+from waltap_spark.compact.small_sets import stored_types
+from waltap_spark.schema.schema import arrow_schema
 
 
 def test_batches_of_tasks_have_instants_in_utc_and_times_of_day_without_a_zone() -> None:

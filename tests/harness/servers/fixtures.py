@@ -222,7 +222,7 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
 @pytest.fixture
 def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions of ours compile no plans: small ones are compiled longer than they run."""
-    from waltap_spark import session
+    from waltap_spark.session import session
 
     monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
     monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")

@@ -11,10 +11,10 @@ from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.harness.yugabyte.server import Yugabyte
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applier import ApplyOptions, OutputApplier
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.session import prepare
+from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.state.output import SparkOutput
 
 NAMES = ["id", "name", "aura", "price", "note"]
 WORKLOAD = (

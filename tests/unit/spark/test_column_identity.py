@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from waltap_sinks.changelog.manifest import ColumnEntry
-from waltap_spark.column_identity import file_column, identify, renames
-from waltap_spark.compaction import widened
-from waltap_spark.output import BasePart, TableState
-from waltap_spark.plan import SegmentGroup
-from waltap_spark.verify import SparkTables
+from waltap_spark.compact.compaction import widened
+from waltap_spark.planning.column_identity import file_column, identify, renames
+from waltap_spark.planning.plan import SegmentGroup
+from waltap_spark.read.verify import SparkTables
+from waltap_spark.state.output import BasePart, TableState
 
 
 def group(*columns: tuple[str, int], **more: Any) -> SegmentGroup:

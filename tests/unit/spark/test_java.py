@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from waltap_spark import driver
-from waltap_spark import java as requirement
+from waltap_spark.apply.external_snapshots import unread
+from waltap_spark.driver import driver
 from waltap_spark.errors import (
     CatalogueUnreachable,
     JavaMissing,
@@ -15,11 +15,11 @@ from waltap_spark.errors import (
     SparkRefused,
     first_words,
 )
-from waltap_spark.exit_codes import FAILED
-from waltap_spark.external_snapshots import unread
-from waltap_spark.failures import refused
-from waltap_spark.java import _require_fit as require_fit
-from waltap_spark.java import require_java, require_pyspark
+from waltap_spark.session import java as requirement
+from waltap_spark.session.exit_codes import FAILED
+from waltap_spark.session.failures import refused
+from waltap_spark.session.java import _require_fit as require_fit
+from waltap_spark.session.java import require_java, require_pyspark
 
 
 def program(folder: Path, script: str) -> Path:

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark.commit_files import COMMITS, KEPT, STEPS, changed, difference
-from waltap_spark.compaction_worker import CompactionResult, grafted
+from waltap_spark.apply.compaction_worker import CompactionResult, grafted
 from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.formats.iceberg import TableVersionInfo, needed_since
 from waltap_spark.formats.notes import CommitNote
-from waltap_spark.output import (
+from waltap_spark.state.commit_files import COMMITS, KEPT, STEPS, changed, difference
+from waltap_spark.state.output import (
     FOLDER,
     BasePart,
     ChangeSet,
@@ -27,7 +27,7 @@ from waltap_spark.output import (
     TableState,
     TargetTable,
 )
-from waltap_spark.version_maps import CUTS_MOST, noted, state_at
+from waltap_spark.state.version_maps import CUTS_MOST, noted, state_at
 
 replace = msgspec.structs.replace
 

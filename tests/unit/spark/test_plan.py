@@ -21,16 +21,16 @@ from waltap_sinks.changelog.manifest import (
     SnapshotPart,
     TableEntry,
 )
-from waltap_spark import applier, idle_tables
-from waltap_spark.applier import MOST, RETRY_S, TRY_S, TableRetries
-from waltap_spark.batch_size import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
+from waltap_spark.apply import applier, idle_tables
+from waltap_spark.apply.applier import MOST, RETRY_S, TRY_S, TableRetries
+from waltap_spark.apply.idle_tables import IdleTables
+from waltap_spark.apply.snapshot_splits import NO_MORE, AssignedSplits, DriverInput, packed
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.driver.batch_size import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
 from waltap_spark.formats import CommitContext, TableFormat
-from waltap_spark.idle_tables import IdleTables
-from waltap_spark.output import BasePart, OutputState, StagedSegment, TableState
-from waltap_spark.plan import SegmentGroup, doubles, plan
-from waltap_spark.properties import SparkProperties
-from waltap_spark.session import SizedSession
-from waltap_spark.snapshot_splits import NO_MORE, AssignedSplits, DriverInput, packed
+from waltap_spark.planning.plan import SegmentGroup, doubles, plan
+from waltap_spark.session.session import SizedSession
+from waltap_spark.state.output import BasePart, OutputState, StagedSegment, TableState
 
 
 def entry(path: str = "", **more: Any) -> TableEntry:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap_spark.prompt import SqlPrompt
+from waltap_spark.cli.prompt import SqlPrompt
 
 COLUMNS = {"orders": ["id", "made", "`odd name`"], "orders_changes": ["_op", "id"], "`a b`": ["x"]}
 
@@ -75,7 +75,7 @@ def test_views_that_cannot_be_listed_do_not_end_the_prompt(
 
 PROGRAM = """
 import pathlib, sys
-from waltap_spark.prompt import SqlPrompt
+from waltap_spark.cli.prompt import SqlPrompt
 
 def columns():
     if sys.argv[2] == "gone":

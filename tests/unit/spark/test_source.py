@@ -20,10 +20,8 @@ from waltap.base.files.store import FileStore
 from waltap.changes.transactions.position import Position
 from waltap_sinks.changelog import LogPosition
 from waltap_spark.errors import MomentUnread, VersionGone
-from waltap_spark.live import LiveTables
-from waltap_spark.output import SparkOutput
-from waltap_spark.positions import parse_position
-from waltap_spark.schema import struct_of
+from waltap_spark.read.live import LiveTables
+from waltap_spark.schema.schema import struct_of
 from waltap_spark.source.catalogue import arrow_types, source_struct
 from waltap_spark.source.errors import ColumnsGrew, SourceOption, ValuesUnfit
 from waltap_spark.source.hosted import HostedEngine
@@ -33,6 +31,8 @@ from waltap_spark.source.profiles import SpoolTask
 from waltap_spark.source.rows import RowLimits, SegmentRows, batches
 from waltap_spark.source.stream import ChangeLogStream
 from waltap_spark.source.tasks import LogTask
+from waltap_spark.state.output import SparkOutput
+from waltap_spark.state.positions import parse_position
 
 ID = ("id", "int4")
 GOOD = {"path": "log", "table": "public.people"}

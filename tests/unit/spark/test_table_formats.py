@@ -8,8 +8,9 @@ import pytest
 
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
+from waltap_spark.config.options import ApplyOptions
+from waltap_spark.config.properties import DeltaTableProperties, IcebergTableProperties
 from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported
-from waltap_spark.expression import namespace_of
 from waltap_spark.formats import TableFormatContext
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
@@ -17,11 +18,10 @@ from waltap_spark.formats.iceberg import IcebergFormat, each_step_once
 from waltap_spark.formats.notes import CommitNote
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.formats.stepwise import TableCommit
-from waltap_spark.options import ApplyOptions
-from waltap_spark.output import SparkOutput, TableState
-from waltap_spark.properties import DeltaTableProperties, IcebergTableProperties
-from waltap_spark.schema import common_type
-from waltap_spark.wide_decimals import text_of
+from waltap_spark.planning.wide_decimals import text_of
+from waltap_spark.schema.expression import namespace_of
+from waltap_spark.schema.schema import common_type
+from waltap_spark.state.output import SparkOutput, TableState
 
 PACKAGES = {"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 

@@ -9,17 +9,8 @@ import pytest
 from waltap.base.files import FileStore, StorageProperties
 from waltap.errors import ConfigurationError
 from waltap_sinks.changelog.manifest import ColumnEntry
-from waltap_spark.addresses import address
-from waltap_spark.column_names import ColumnNames, checked_renames
-from waltap_spark.errors import FormatLimit, NamesClash, NameTaken, SourcesDiffer
-from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.live import view_names
-from waltap_spark.modes import PLAIN, ModeRules, TableMode, row_columns, row_key, said, unfit
-from waltap_spark.output import SparkOutput, StoredTable, TableState, TargetTable
-from waltap_spark.plan import SegmentGroup
-from waltap_spark.plugin import _keeps
-from waltap_spark.settings import apply_options, pairs_of, properties_of
-from waltap_spark.shared_targets import (
+from waltap_spark.config.column_names import ColumnNames, checked_renames
+from waltap_spark.config.shared_targets import (
     SharedShapes,
     TargetMappings,
     checked_places,
@@ -27,8 +18,7 @@ from waltap_spark.shared_targets import (
     sharers,
     union_columns,
 )
-from waltap_spark.target_mapping import TargetMapping
-from waltap_spark.targets import (
+from waltap_spark.config.targets import (
     FileLayout,
     NameClaims,
     PartitionField,
@@ -36,6 +26,16 @@ from waltap_spark.targets import (
     checked_names,
     named,
 )
+from waltap_spark.driver.settings import apply_options, pairs_of, properties_of
+from waltap_spark.errors import FormatLimit, NamesClash, NameTaken, SourcesDiffer
+from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.planning.plan import SegmentGroup
+from waltap_spark.plugin import _keeps
+from waltap_spark.read.live import view_names
+from waltap_spark.session.addresses import address
+from waltap_spark.state.modes import PLAIN, ModeRules, TableMode, row_columns, row_key, said, unfit
+from waltap_spark.state.output import SparkOutput, StoredTable, TableState, TargetTable
+from waltap_spark.state.target_mapping import TargetMapping
 
 INT, LONG, TEXT = '"integer"', '"long"', '"string"'
 PLACES = (r"t_(\w+)\.(.*):all.$2@$1", r"shard\d\.(orders):all.$1")

@@ -9,10 +9,10 @@ from tests.harness.changelog import WrittenLog, relation
 from typer.testing import CliRunner
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.applied import AppliedSoFar
-from waltap_spark.commands import application
-from waltap_spark.output import OutputState, SparkOutput, TableState
-from waltap_spark.output_monitor import OutputMonitor, TableLag
+from waltap_spark.cli.commands import application
+from waltap_spark.sink.applied import AppliedSoFar
+from waltap_spark.sink.output_monitor import OutputMonitor, TableLag
+from waltap_spark.state.output import OutputState, SparkOutput, TableState
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])
 ITEMS = relation("public.items", [("id", "int4"), ("state", "text")], oid=77)

@@ -22,7 +22,7 @@ from waltap_demo.processes import (
     write_profile,
 )
 from waltap_demo.replay import OperationReplay, ReplayProgress, day_of_operations, night_run
-from waltap_spark.java import require_java
+from waltap_spark.session.java import require_java
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -213,9 +213,9 @@ class _DemoRun:
 
     def _compare(self, server: EmbeddedServer) -> bool:
         from waltap_sinks.comparison import comparison_table
-        from waltap_spark.live import open_tables
-        from waltap_spark.session import start_session
-        from waltap_spark.verify import compare
+        from waltap_spark.read.live import open_tables
+        from waltap_spark.read.verify import compare
+        from waltap_spark.session.session import start_session
 
         self._step("Comparing source and Spark, row by row")
         with self._spinner("starting Spark (≈ 5 s)") as status:

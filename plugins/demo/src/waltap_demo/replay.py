@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from waltap.changes.transactions.position import parse_lsn
 from waltap_demo.flights import DayData
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.output import SparkOutput
+from waltap_spark.state.output import SparkOutput
 
 if TYPE_CHECKING:
     from psycopg import Connection

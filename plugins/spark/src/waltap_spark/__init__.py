@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from waltap_spark.live import LiveTables, open_tables
+    from waltap_spark.read.live import LiveTables, open_tables
 
 __all__ = ["LiveTables", "open_tables"]
 
@@ -12,7 +12,7 @@ def __getattr__(name: str) -> Any:
     """Import the public names on first use."""
     if name in __all__:
         # every start of ``waltap`` imports this package, so it must stay cheap
-        from waltap_spark import live
+        from waltap_spark.read import live
 
         return getattr(live, name)
     message = f"module {__name__!r} has no attribute {name!r}"

@@ -15,12 +15,12 @@ be the end of the row before. Where the target has no MERGE that Spark knows (De
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap_spark.compact.key_changes import TRANSACTION, verdict
 from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
-from waltap_spark.expression import quoted
-from waltap_spark.key_changes import TRANSACTION, verdict
+from waltap_spark.planning.temp_columns import unlike
+from waltap_spark.schema.expression import quoted
 from waltap_spark.source.catalogue import OWN, logged_tables
 from waltap_spark.source.options import parse_options
-from waltap_spark.temp_columns import unlike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def _sink(properties: Any, context: "SinkContext") -> "Sink":
-    from waltap_spark.sink import SparkSink
+    from waltap_spark.sink.sink import SparkSink
 
     return SparkSink(properties, context)
 
 
 def _readable(properties: Any, pipeline: str) -> "VerificationSource":
-    from waltap_spark.verify import open_readable
+    from waltap_spark.read.verify import open_readable
 
     return open_readable(properties, pipeline)
 
 
 def _keeps(properties: Any, table: str) -> str:
-    from waltap_spark.modes import said
-    from waltap_spark.settings import apply_options
+    from waltap_spark.driver.settings import apply_options
+    from waltap_spark.state.modes import said
 
     options = apply_options(properties)
     schema, _dot, name = table.partition(".")
@@ -37,7 +37,7 @@ def _keeps(properties: Any, table: str) -> str:
 
 
 def _kept_as_said(context: Any) -> Any:
-    from waltap_spark.properties import SparkProperties
+    from waltap_spark.config.properties import SparkProperties
 
     profile = context.profile
     sinks = [branch.sink for branch in profile.outlets] or [profile.sink]
@@ -45,7 +45,7 @@ def _kept_as_said(context: Any) -> Any:
     if not properties:
         # the check loads pyarrow and the applier, a third of the start of a run into other sinks
         return []
-    from waltap_spark.mode_check import kept_as_said
+    from waltap_spark.driver.mode_check import kept_as_said
 
     return kept_as_said(context, properties)
 
@@ -81,7 +81,7 @@ def _iceberg_session(pyspark: str, settings: Mapping[str, str]) -> Mapping[str, 
 
 
 def _spark_commands() -> Any:
-    from waltap_spark.commands import application
+    from waltap_spark.cli.commands import application
 
     return application
 
@@ -89,7 +89,7 @@ def _spark_commands() -> Any:
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the Spark sink."""
-    from waltap_spark.properties import SparkProperties
+    from waltap_spark.config.properties import SparkProperties
 
     yield SinkSpec(
         name="spark",
@@ -115,7 +115,7 @@ def register_checks() -> Iterable[CheckSpec]:
 @hookimpl
 def register_table_formats() -> Iterable[TableFormatSpec]:
     """Contribute the formats of tables."""
-    from waltap_spark.properties import DeltaTableProperties, IcebergTableProperties
+    from waltap_spark.config.properties import DeltaTableProperties, IcebergTableProperties
 
     yield TableFormatSpec(
         name="parquet",

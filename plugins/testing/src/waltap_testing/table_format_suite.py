@@ -28,7 +28,7 @@ from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import PublicationCompleteness
 from waltap.ports.specs import TableFormatSpec
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats import (
     CommitContext,
     GroupRows,
@@ -37,10 +37,10 @@ from waltap_spark.formats import (
     What,
 )
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.live import LiveTables
-from waltap_spark.modes import ModeRules
-from waltap_spark.output import SparkOutput, TableState
-from waltap_spark.session import prepare
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.session import prepare
+from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import SparkOutput, TableState
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.suite import RigSuite
 from waltap_testing.workload import ITEMS, NOTES, ExpectedEvent, ScriptedWorkload, relation

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from waltap_spark.errors import FormatUnknown
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.formats.table_format import TableFormat, TableFormatContext
-from waltap_spark.output import OutputState
+from waltap_spark.state.output import OutputState
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -16,16 +16,16 @@ from weakref import WeakSet
 import msgspec
 
 from waltap.base.files.errors import FilesUnavailable
+from waltap_spark.config.properties import DeltaTableProperties
+from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
 from waltap_spark.errors import FormatLimit, FormatNotReady, FormatUnsupported, VersionGone
-from waltap_spark.expression import column_of, namespace_of, quoted
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.notes import CommitNote
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
-from waltap_spark.output import TableState, TargetTable
-from waltap_spark.properties import DeltaTableProperties
-from waltap_spark.targets import HISTORY, OF_HISTORY, FileLayout, named
+from waltap_spark.schema.expression import column_of, namespace_of, quoted
+from waltap_spark.state.output import TableState, TargetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession

@@ -18,6 +18,8 @@ from weakref import WeakSet
 
 import msgspec
 
+from waltap_spark.config.properties import IcebergTableProperties
+from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
 from waltap_spark.errors import (
     CatalogueUnreachable,
     FormatLimit,
@@ -26,17 +28,15 @@ from waltap_spark.errors import (
     SessionTaken,
     VersionGone,
 )
-from waltap_spark.expression import namespace_of, quoted
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.notes import NOWHERE, CommitNote
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
-from waltap_spark.output import TableState, TargetTable
-from waltap_spark.properties import IcebergTableProperties
-from waltap_spark.schema import sql_type, type_text
-from waltap_spark.session import ROW_GROUP_BYTES, ROWS_UNSEEN
-from waltap_spark.targets import HISTORY, OF_HISTORY, FileLayout, named
+from waltap_spark.schema.expression import namespace_of, quoted
+from waltap_spark.schema.schema import sql_type, type_text
+from waltap_spark.session.session import ROW_GROUP_BYTES, ROWS_UNSEEN
+from waltap_spark.state.output import TableState, TargetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

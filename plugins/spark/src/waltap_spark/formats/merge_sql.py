@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from waltap_spark.expression import EXACT, quoted
+from waltap_spark.schema.expression import EXACT, quoted
 
 __all__ = ["OVERWRITE", "equal", "inserted", "literal", "retyped"]
 

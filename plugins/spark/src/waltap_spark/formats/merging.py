@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.errors import WaltapError
-from waltap_spark.compaction import copies, distinguishing
+from waltap_spark.compact.compaction import copies, distinguishing
+from waltap_spark.config.shared_targets import sharers
+from waltap_spark.config.targets import FileLayout, refuse_alike
 from waltap_spark.errors import FormatError, NameTaken, first_words
-from waltap_spark.expression import column_of
 from waltap_spark.formats.notes import ROWS, SIGN
 from waltap_spark.formats.shared import SharedWork, at_versions, begin, make_room, part_of, together
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
@@ -29,11 +30,10 @@ from waltap_spark.formats.table_format import (
     What,
 )
 from waltap_spark.formats.work import TableWriter
-from waltap_spark.output import StoredTable, TableState, TargetTable
-from waltap_spark.schema import LOG_FIELDS, struct_of
-from waltap_spark.shared_targets import sharers
-from waltap_spark.targets import FileLayout, refuse_alike
-from waltap_spark.temp_columns import gone, unlike
+from waltap_spark.planning.temp_columns import gone, unlike
+from waltap_spark.schema.expression import column_of
+from waltap_spark.schema.schema import LOG_FIELDS, struct_of
+from waltap_spark.state.output import StoredTable, TableState, TargetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,7 +2,7 @@
 
 A commit writes what changed as a folder of files. They are history and pending changes at once; rows that
 were only added are base at once. Pending changes are folded into a new base when they are many
-(`ApplyOptions`), beside the commits (`waltap_spark.compaction_worker`). Nothing that was written
+(`ApplyOptions`), beside the commits (`waltap_spark.apply.compaction_worker`). Nothing that was written
 is written over, so
 a crash leaves only files that no commit names. `TableState.base`, ``pending`` and ``changes`` are this
 format's own.
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
-from waltap_spark.compact_in_memory import moved, settled_few
-from waltap_spark.compaction import with_moves
+from waltap_spark.compact.compact_in_memory import moved, settled_few
+from waltap_spark.compact.compaction import with_moves
+from waltap_spark.compact.small_sets import LARGE, is_small, merged_rows, rows_of, write_rows
 from waltap_spark.formats.table_format import (
     CommitContext,
     GroupRows,
@@ -23,7 +24,11 @@ from waltap_spark.formats.table_format import (
     TableFormatContext,
     What,
 )
-from waltap_spark.output import (
+from waltap_spark.history.resolve import changes_frame, current_frame
+from waltap_spark.history.timeline import standing
+from waltap_spark.planning.plan import SegmentGroup, only_adds
+from waltap_spark.schema.schema import log_struct
+from waltap_spark.state.output import (
     FILE,
     BasePart,
     ChangeSet,
@@ -31,17 +36,12 @@ from waltap_spark.output import (
     shared_stretch,
     unpacked_in_all,
 )
-from waltap_spark.plan import SegmentGroup, only_adds
-from waltap_spark.resolve import changes_frame, current_frame
-from waltap_spark.schema import log_struct
-from waltap_spark.small_sets import LARGE, is_small, merged_rows, rows_of, write_rows
-from waltap_spark.timeline import standing
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_spark.retained_keys import RetainedKeys
+    from waltap_spark.history.retained_keys import RetainedKeys
 
 __all__ = ["ParquetFormat"]
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waltap_spark.column_identity import older_value
+from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.errors import FormatLimit, SourcesDiffer
-from waltap_spark.expression import column_of, quoted
 from waltap_spark.formats.merge_sql import inserted, literal
 from waltap_spark.formats.notes import ROWS
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.formats.work import VIEW, TableWriter, of
-from waltap_spark.nested import fitted, new_fields, same_type
-from waltap_spark.output import TableState, TargetTable
-from waltap_spark.schema import common_type, sql_type, struct_of
-from waltap_spark.shared_targets import union_columns
-from waltap_spark.temp_columns import unlike
+from waltap_spark.planning.column_identity import older_value
+from waltap_spark.planning.temp_columns import unlike
+from waltap_spark.schema.expression import column_of, quoted
+from waltap_spark.schema.nested import fitted, new_fields, same_type
+from waltap_spark.schema.schema import common_type, sql_type, struct_of
+from waltap_spark.state.output import TableState, TargetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
+from waltap_spark.config.targets import FileLayout, NameClaims
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
-from waltap_spark.expression import column_of, quoted
 from waltap_spark.formats.notes import NOWHERE, ROWS, SIGN, CommitNote
 from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext, What
-from waltap_spark.modes import row_columns
-from waltap_spark.output import TableState, TargetTable
-from waltap_spark.schema import LOG_FIELDS, sql_type, struct_of
-from waltap_spark.targets import FileLayout, NameClaims
+from waltap_spark.schema.expression import column_of, quoted
+from waltap_spark.schema.schema import LOG_FIELDS, sql_type, struct_of
+from waltap_spark.state.modes import row_columns
+from waltap_spark.state.output import TableState, TargetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

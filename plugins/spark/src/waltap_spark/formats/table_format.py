@@ -1,17 +1,8 @@
 """The contract of a table format: six methods, and what they are given.
 
-What comes to a format is settled: keys that moved, values that the server did not send and truncates are
-`waltap_spark.compaction`'s. A format stores rows, and remembers in `TableState` what it stored; the commit
-file that has the `TableState` of all tables is the one cut over them.
-
-What a method writes counts only when that commit appears. When it does not, since the driver died or the
-table's changes could not be applied, the same steps are taken once more, from the same `TableState`:
-
-- a format that writes beside what is there (Parquet) does it again, and what the first try left is removed
-  where no commit names it;
-- a format that writes in place sets ``writes_in_place``. Its steps are then repeated with the same rows in
-  the same order, and it has to know, by a transaction id of its own that it keeps with the data, which of
-  them it has taken. `waltap_spark.formats.stepwise` does that for formats whose commits carry notes.
+The changes that a format gets are net changes: `waltap_spark.compact.compaction` has resolved changed keys,
+values that the server did not send, and truncates. A format stores rows, and writes into `TableState` which
+version of the table has them. The commit file has the `TableState` of every table, so it names one cut.
 """
 
 import functools
@@ -23,20 +14,20 @@ from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from waltap.base.files.store import FileStore
-from waltap_spark.compact_in_memory import moved, settle
-from waltap_spark.compaction import after_last_truncate, widened, with_source
-from waltap_spark.drop_overwritten import last_rows
-from waltap_spark.options import ApplyOptions
-from waltap_spark.output import SparkOutput, TableState
-from waltap_spark.plan import SegmentGroup, only_adds
-from waltap_spark.shared_targets import union_columns
-from waltap_spark.timeline import changed, fresh, standing
+from waltap_spark.compact.compact_in_memory import moved, settle
+from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
+from waltap_spark.compact.drop_overwritten import last_rows
+from waltap_spark.config.options import ApplyOptions
+from waltap_spark.config.shared_targets import union_columns
+from waltap_spark.history.timeline import changed, fresh, standing
+from waltap_spark.planning.plan import SegmentGroup, only_adds
+from waltap_spark.state.output import SparkOutput, TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from waltap_sinks.changelog.manifest import LogPosition
-    from waltap_spark.retained_keys import RetainedKeys
+    from waltap_spark.history.retained_keys import RetainedKeys
 
 __all__ = ["CommitContext", "GroupRows", "TableChange", "TableFormat", "TableFormatContext", "What"]
 
@@ -102,7 +93,8 @@ class GroupRows:
     """The rows that one group of segments brings to a table. Nothing is read before it is asked for.
 
     ``read`` makes `frame`. ``files``: those of the change log, for a format that writes few rows
-    without Spark (`waltap_spark.small_sets`). ``spared``: what does not end since the group lacks it.
+    without Spark (`waltap_spark.compact.small_sets`). ``spared``: what does not end since the group
+        lacks it.
     """
 
     group: SegmentGroup
@@ -120,13 +112,13 @@ class GroupRows:
         return self._widened(table, filled=False)
 
     def rows(self, table: TableState) -> "DataFrame":
-        """Return the rows as ``table`` has them (`waltap_spark.modes.row_columns`), as those of a snapshot
-        are."""
+        """Return the rows as ``table`` has them (`waltap_spark.state.modes.row_columns`), as those of a
+        snapshot are."""
         return fresh(table, self._widened(table, filled=True))
 
     def settled(self, table: TableState, base: "DataFrame") -> "DataFrame":
-        """Return the rows that change, one for each `waltap_spark.modes.row_key`, as they are after the
-        changes, and `waltap_spark.temp_columns.gone`. ``base`` is what the table held before.
+        """Return the rows that change, one for each `waltap_spark.state.modes.row_key`, as they are after
+        the changes, and `waltap_spark.planning.temp_columns.gone`. ``base`` is what the table held before.
         Where no past is kept, rows from before a truncate are no more part of either."""
         filled = self._widened(table, filled=True)
         if table.mode.keeps_past:
@@ -249,4 +241,4 @@ class TableFormat(ABC):
 
         A format that writes in place is asked at the end of each commit that touches the table. One that
         writes beside what is there is asked beside the commits, by a thread of its own; what it made then
-        takes the place of what it was made of (`waltap_spark.compaction_worker`)."""
+        takes the place of what it was made of (`waltap_spark.apply.compaction_worker`)."""

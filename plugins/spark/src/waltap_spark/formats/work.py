@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from waltap_spark.column_identity import older_value
-from waltap_spark.expression import quoted
 from waltap_spark.formats.merge_sql import equal, inserted, literal
 from waltap_spark.formats.notes import ROWS
 from waltap_spark.formats.stepwise import StepwiseFormat, whats
 from waltap_spark.formats.table_format import CommitContext, What
-from waltap_spark.modes import row_key
-from waltap_spark.nested import new_fields, same_type
-from waltap_spark.output import StoredTable, TableState
-from waltap_spark.schema import LOG_FIELDS, floating, sql_type
-from waltap_spark.temp_columns import gone, unlike
+from waltap_spark.planning.column_identity import older_value
+from waltap_spark.planning.temp_columns import gone, unlike
+from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.nested import new_fields, same_type
+from waltap_spark.schema.schema import LOG_FIELDS, floating, sql_type
+from waltap_spark.state.modes import row_key
+from waltap_spark.state.output import StoredTable, TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

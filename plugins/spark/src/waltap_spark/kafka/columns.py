@@ -6,8 +6,8 @@ from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from waltap_spark.expression import quoted
 from waltap_spark.kafka.connect_schema import DECIMAL, TopicField
+from waltap_spark.schema.expression import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,15 +21,15 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     manifest_name,
 )
-from waltap_spark.addresses import address
-from waltap_spark.expression import column_of, long_bytes
 from waltap_spark.kafka.columns import learn_functions
 from waltap_spark.kafka.errors import EventUnread
 from waltap_spark.kafka.events import TopicEvents
 from waltap_spark.kafka.rows import LOST, MARKS, PROBLEM, TableRows
 from waltap_spark.kafka.topics import BadRecord, KafkaTopics, Place, Reached, offered, records
-from waltap_spark.schema import log_struct
-from waltap_spark.session import prepare
+from waltap_spark.schema.expression import column_of, long_bytes
+from waltap_spark.schema.schema import log_struct
+from waltap_spark.session.addresses import address
+from waltap_spark.session.session import prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

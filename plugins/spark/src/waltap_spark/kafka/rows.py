@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
-from waltap_spark.expression import quoted
 from waltap_spark.kafka.columns import (
     CORRUPT,
     declared_column,
@@ -24,7 +23,8 @@ from waltap_spark.kafka.columns import (
 from waltap_spark.kafka.connect_schema import TopicField, fields_of_avro, fields_of_json
 from waltap_spark.kafka.errors import ColumnsUnknown, EventUnread
 from waltap_spark.kafka.topics import KafkaTopics
-from waltap_spark.schema import types_of
+from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.schema import types_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from waltap_sinks.changelog import NOTHING, ChangeLog, LogPosition, Manifest, TableEntry
-from waltap_spark.schema import LOG_FIELDS, struct_of
+from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.source.errors import SourceOption, TableNotLogged
 from waltap_spark.source.options import SourceOptions
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from waltap_sinks.changelog import NOTHING, LogPosition
-from waltap_spark.schema import struct_of
+from waltap_spark.schema.schema import struct_of
 from waltap_spark.source.catalogue import (
     MANY,
     OWN,

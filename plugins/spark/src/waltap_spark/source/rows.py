@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap_sinks.changelog import FileStore
-from waltap_spark.schema import arrow_schema
+from waltap_spark.schema.schema import arrow_schema
 from waltap_spark.source.catalogue import OWN
 from waltap_spark.source.errors import ValuesUnfit
 

@@ -1,0 +1,768 @@
+"""Apply the change log to tables, exactly once."""
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waltap.errors import WaltapError
+from waltap_sinks.changelog import ChangeLog, Manifest
+from waltap_sinks.changelog.errors import ColumnNameTaken
+from waltap_sinks.changelog.manifest import NOTHING, LogPosition
+from waltap_spark.apply.compaction_worker import CompactionResult, CompactionWorker, grafted
+from waltap_spark.apply.damage import damage, require_sizes, without
+from waltap_spark.apply.external_snapshots import (
+    ExternalSnapshots,
+    replaced_from_chunks,
+    unread,
+    wait_for,
+)
+from waltap_spark.apply.idle_tables import IdleTables
+from waltap_spark.apply.resume_requests import AnsweredRequests, ResumeRequests, resumed
+from waltap_spark.apply.snapshot_splits import Handed
+from waltap_spark.apply.synthetic_truncate import ending
+from waltap_spark.compact.log_rows import logged, logged_types, with_epoch
+from waltap_spark.compact.small_sets import is_small
+from waltap_spark.config.options import ApplyOptions
+from waltap_spark.config.shared_targets import SharedShapes, require_place
+from waltap_spark.errors import (
+    FormatDiffers,
+    MadeOtherwise,
+    ModeUnfit,
+    SegmentDamaged,
+    TypeChanged,
+    first_words,
+)
+from waltap_spark.formats import (
+    CommitContext,
+    GroupRows,
+    TableChange,
+    TableFormat,
+    TableFormatContext,
+)
+from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.history.retained_keys import spared
+from waltap_spark.planning.added_keys import take_late_key
+from waltap_spark.planning.column_identity import (
+    aside,
+    doubted,
+    dropped,
+    forgotten,
+    identify,
+    put_aside,
+    renames,
+    replaced,
+    retold,
+    whereabouts,
+)
+from waltap_spark.planning.plan import SegmentGroup, TableTask, another_table, doubles, plan
+from waltap_spark.planning.redelivery import (
+    lacks_values,
+    leave_out_known,
+    may_repeat,
+    needed,
+    reached,
+)
+from waltap_spark.planning.wide_decimals import make_readable
+from waltap_spark.schema.schema import LOG_FIELDS, common_type
+from waltap_spark.session.failures import OF_ONE, refused, require_one
+from waltap_spark.session.session import SizedSession, each_in_one, make_active, prepare
+from waltap_spark.state.modes import of_rules, said, unfit
+from waltap_spark.state.output import CommitIntent, OutputState, SparkOutput, TableState
+from waltap_spark.state.version_maps import noted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from waltap.base.files.store import FileStore
+
+__all__ = [
+    "RETRY_S",
+    "ApplyOptions",
+    "OutputApplier",
+    "TableRetries",
+    "readable_types",
+    "with_spare_names",
+]
+
+log = logging.getLogger(__name__)
+
+
+# When suspended tables are retried.
+
+RETRY_S: Final = 60.0
+"""Minimum seconds before a suspended table is retried."""
+
+TRY_S: Final = 3.0
+"""Duration of a try above which the pause grows in proportion.
+
+All other tables wait for a try.
+"""
+
+MOST: Final = 15.0
+"""Longest pause, in multiples of `RETRY_S`."""
+
+
+class TableRetries:
+    """Schedules retries of suspended tables; unknown tables are due."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, tuple[float, float]] = {}
+        self._spent: dict[str, float] = {}
+
+    def due(self, name: str) -> bool:
+        """Return whether the table may be retried now."""
+        if name not in self._failed:
+            return True
+        at, spent = self._failed[name]
+        return time.monotonic() - at >= RETRY_S * min(MOST, max(1.0, spent / TRY_S))
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Count the time of the block as part of the next try."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._spent[name] = self._spent.get(name, 0.0) + time.monotonic() - started
+
+    def failed(self, name: str) -> None:
+        """Start the pause after a failed try."""
+        self._failed[name] = time.monotonic(), self._spent.pop(name, 0.0)
+
+    def forget(self, name: str) -> None:
+        """Make the table due immediately."""
+        self._failed.pop(name, None)
+        self._spent.pop(name, None)
+
+    def clear(self) -> None:
+        """Make all tables due immediately."""
+        self._failed.clear()
+
+
+# A table that took the name of a dropped one: columns whose type changed.
+# The history of the dropped table stays. Where one type holds the values of both, the column gets
+# that type. Otherwise the old column gets another name, as a dropped column does whose name a new
+# one takes.
+
+
+def with_spare_names(
+    tables: TableFormat,
+    step: CommitContext,
+    gone: TableState,
+    table: TableState,
+    group: SegmentGroup,
+    types: Mapping[str, str],
+) -> TableState:
+    """Return ``table`` with conflicting columns of ``gone`` renamed.
+
+    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. Columns that
+    divide files, and columns of a shared target, keep their names.
+    """
+    # without a history no value of the dropped table remains
+    if table.place is not None or not (table.mode.history or table.mode.name == "append"):
+        return table
+    spares = aside(gone, types, by_number=not tables.writes_in_place)
+    spares = {name: new for name, new in spares.items() if name not in tables.needed(table)}
+
+    def learn(before: TableState) -> TableState:
+        return put_aside(before, gone, group, types, spares)
+
+    if not spares:
+        return learn(table)
+    change = TableChange(key=table.key, renames=spares, replaces=False, learn=learn)
+    return tables.evolve(step, table, change)
+
+
+def readable_types(
+    step: CommitContext,
+    table: TableState,
+    group: SegmentGroup,
+    store: "FileStore",
+    output: SparkOutput,
+) -> dict[str, str]:
+    """Return the columns of ``group``, and make its segments readable."""
+    make_readable(store, output, group, partial(step.path, table, "changes"))
+    known = table.versions.get(group.fingerprint)
+    if known is not None:
+        return known
+    return logged_types(step.spark, store, group) if group.segments else {}
+
+
+class OutputApplier:
+    """Applies manifests to an output; call `open` before `apply`.
+
+    One applier writes an output at a time. Each change is applied exactly once, because the
+    commit that names new folders or versions also names the log position. A crash leaves folders
+    that no commit names; the next applier applies the same manifests from the same position.
+
+    A format that writes in place finds its own steps again. So the applier records the position
+    of a commit before it starts the commit, and the next applier finishes exactly that commit
+    first.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        changelog: ChangeLog,
+        output: SparkOutput,
+        options: ApplyOptions | None = None,
+        choice: FormatChoice | None = None,
+        handed: Callable[[str], Handed | None] | None = None,
+    ) -> None:
+        """Create an applier; ``handed`` is for `ExternalSnapshots`."""
+        self._spark, self._log, self._output = spark, changelog, output
+        self._elsewhere = ExternalSnapshots(changelog, handed, output)
+        self._options = options or ApplyOptions()
+        self._choice = choice or FormatChoice()
+        self._format = self._choice.factory(self._context(output))
+        self._upkeep: CompactionWorker | None = None
+        self._kept: list[CompactionResult] = []
+        """Compaction results that the next commit will name."""
+        self.state: OutputState
+        self._owed: LogPosition | None = None
+        """Position of a commit that was started and not finished."""
+        self._retries = TableRetries()
+        self._resting = IdleTables(self._format)
+        self._requests = ResumeRequests(output)
+        self._shapes = SharedShapes(lambda: self.state.tables)
+        self._sessions: SimpleQueue[SizedSession] = SimpleQueue()
+        """One Spark session for each table that is applied in parallel."""
+        self._parallel = max(1, self._options.parallel)
+
+    @property
+    def format(self) -> TableFormat:
+        """Return the format of the tables."""
+        return self._format
+
+    @property
+    def location(self) -> str:
+        """Return the folder of the tables."""
+        return self._output.location
+
+    def open(self) -> OutputState:
+        """Lock the output and read its state.
+
+        Raises: OutputInUse, OutputMismatch, OutputDamaged, FormatDiffers.
+        """
+        state = self._output.open(self._log.store.location, self._log.identity())
+        if state.number == 0:
+            state = msgspec.structs.replace(state, format=self._choice.name)
+        elif state.format != self._choice.name:
+            self._output.close()
+            text = f"{self.location} has tables in {state.format}, not in {self._choice.name}"
+            raise FormatDiffers(text, format=state.format)
+        state = msgspec.structs.replace(state, format_values=self._choice.values)
+        # only a format that writes in place leaves steps of an unfinished commit
+        begun = self._output.begun(state) if self._format.writes_in_place else None
+        if begun is not None:
+            self._owed = begun.mark
+        self.state = state
+        if self._owed is None:
+            # rows that wait for a pending commit must stay
+            self._elsewhere.settle()
+        if self._upkeep is not None:
+            self._upkeep.stop()
+        self._upkeep, self._kept = None, []
+        if not self._format.writes_in_place:
+            self._upkeep = self._make_upkeep()
+            self._upkeep.look(state)
+        if self._sessions.empty():
+            for _each in range(self._parallel):
+                self._sessions.put(SizedSession(prepare(self._spark)))
+        return self.state
+
+    def close(self) -> None:
+        """Stop the compaction thread and unlock the output."""
+        if self._upkeep is not None:
+            self._upkeep.stop()
+        self._output.close()
+
+    def _make_upkeep(self) -> CompactionWorker:
+        # the thread must not share these objects with the commits
+        output = SparkOutput(self._output.store.reached_alike(self._output.location))
+        made = self._choice.factory(self._context(output))
+        return CompactionWorker(lambda: prepare(self._spark), output, made)
+
+    def _context(self, output: SparkOutput) -> TableFormatContext:
+        return TableFormatContext(
+            output=output,
+            options=self._options,
+            identity=lambda: self.state.identity,
+            tables=lambda: self.state.tables,
+        )
+
+    def keep_up(self) -> None:
+        """Compact files in a thread beside the commits, until `close`."""
+        if self._upkeep is not None:
+            self._upkeep.start()
+
+    def maintain(self, *, patient: bool = False) -> OutputState:
+        """Compact the files of all tables now, in this thread."""
+        while self._upkeep is not None and self._upkeep.tend(patient=patient):
+            self._apply([], again=False)
+        return self.state
+
+    def collect(self) -> int:
+        """Delete dropped files after the grace period; return their number."""
+        return self._output.collect(self._options.grace_s)
+
+    # --- one commit -------------------------------------------------------------------------------
+
+    def apply(self, manifests: Sequence[Manifest]) -> OutputState:
+        """Apply all manifests after the last position as one commit.
+
+        If a previous driver left an unfinished commit, finish exactly that one first. It may
+        cover more than ``manifests``.
+
+        A table that fails is suspended (`TableState.failed`) and retried later (`TableRetries`),
+        also by every new applier. Other tables continue.
+
+        Raises: FilesUnavailable, and Spark's errors that concern all tables; nothing changes
+        then.
+        """
+        if self._owed is not None:
+            owed = self._owed
+            self._retries.clear()  # a table tried in that commit has steps up to its position
+            self._apply(list(self._log.manifests(self.state.mark, owed)), repeats=True)
+            self._owed = None
+        return self._apply([each for each in manifests if each.mark > self.state.mark])
+
+    def _apply(
+        self, manifests: Sequence[Manifest], *, again: bool = True, repeats: bool = False
+    ) -> OutputState:
+        """Make a commit; ``again`` retries tables, ``repeats`` finishes an earlier one."""
+        asked = self._asked()
+        due = self._due() if again else []
+        rested = {} if self._owed else self._resting.found(self._sessions, self.state)
+        tended = self._tended() | rested
+        if not manifests and not due and not tended:
+            return self.state
+        started = time.monotonic()
+        stood = self.state
+        before = msgspec.structs.replace(stood, tables={**stood.tables, **tended, **asked.tables})
+        number = before.number + 1
+        mark = manifests[-1].mark if manifests else before.mark
+        plans = self._plans(before.tables, manifests, due, mark)
+        self._elsewhere.look(manifests, plans)
+        if self._format.writes_in_place:
+            # written before the first step: a crash must not lose how far the steps go
+            self._output.intend(CommitIntent(number=number, mark=mark, identity=before.identity))
+            self._owed = mark
+        called = whereabouts(before.tables)
+        step = CommitContext(
+            spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8]
+        )
+        told = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
+        at_us = (told or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
+        reach = reached(before, manifests)
+        attempt = _CommitAttempt(
+            step, self._log, self._output, self._options, self._format, called, at_us, reach
+        )
+        attempt.handed, attempt.shapes, attempt.repeats = self._elsewhere.of, self._shapes, repeats
+        try:
+            with ThreadPoolExecutor(self._parallel) as pool:
+                applied = list(
+                    pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
+                )
+            if not all(name in stood.tables and stood.tables[name].failed for name in plans):
+                require_one([error for _table, error in applied])
+        except Exception:
+            self._output.remove_vain(step.given)
+            raise
+        self._output.remove_vain(step.given, *(table for table, _error in applied))
+        tables = before.tables | {table.name: table for table, _error in applied}
+        tables |= self._format.aligned(self._spark, tables, [*plans, *rested])
+        plans = {name: found for name, found in plans.items() if not tables[name].failed}
+        rows = sum(group.rows for found in plans.values() for group in found.groups)
+        state = msgspec.structs.replace(
+            before,
+            number=number,
+            mark=mark,
+            committed_at=time.time(),
+            tables=tables,
+            garbage={},
+            rows_applied=before.rows_applied + rows,
+            last_commit_ts=told[-1] if told else before.last_commit_ts,
+            reached_by=needed(reach, mark, tables.values()),
+        )
+        self._output.collect(self._options.grace_s)
+        self._output.garbage.note(number, stood.dropped(tables))  # commits do not repeat it
+        if self._format.writes_in_place:
+            state = noted(self._output, state, stood)
+        self._output.commit(state)
+        self.state, self._owed, self._kept = state, None, []
+        each_in_one(self._sessions, self._format.afterwards(), self._parallel)
+        for path in asked.paths:
+            self._requests.answered(path)
+        if self._upkeep is not None:
+            self._upkeep.settle(tended)
+            self._upkeep.look(state)
+        self._elsewhere.settle()
+        log.info(
+            "applied",
+            extra={
+                "batch_rows": rows,
+                "lsn": str(state.mark),
+                "duration_ms": round((time.monotonic() - started) * 1000),
+            },
+        )
+        return state
+
+    def _tended(self) -> dict[str, TableState]:
+        """Return tables with compaction results since the last commit."""
+        if self._upkeep is None:
+            return {}
+        found, fits = dict[str, TableState](), list[CompactionResult]()
+        for kept in [*self._kept, *self._upkeep.done()]:
+            name = kept.before.name
+            now = self.state.tables.get(name)
+            table = None if now is None or now.failed else grafted(now, kept)
+            if table is None:
+                self._upkeep.settle([name])
+                for path in kept.made:
+                    self._output.remove(path)
+            else:
+                found[name] = table
+                fits.append(kept)
+        self._kept = fits
+        return found
+
+    def _asked(self) -> AnsweredRequests:
+        """Return tables that the operator resumed; they are due."""
+        asked = AnsweredRequests()
+        for path, request in self._requests.found().items():
+            table = self.state.tables.get(request.table)
+            if table is None or not table.failed:
+                log.info("%s does not stand still", request.table)
+                self._requests.answered(path)
+                continue
+            if request.how == "anew" and self._format.writes_in_place:
+                log.warning("%s cannot be begun anew in this format", request.table)
+                self._requests.answered(path)
+                continue
+            asked.paths.append(path)
+            asked.tables[table.name] = resumed(table, request.how)
+            self._retries.forget(table.name)
+        return asked
+
+    def _due(self) -> list[str]:
+        """Return suspended tables whose retry is due."""
+        return [
+            name
+            for name, each in self.state.tables.items()
+            if each.failed and self._retries.due(name)
+        ]
+
+    def _plans(
+        self,
+        tables: Mapping[str, TableState],
+        manifests: Sequence[Manifest],
+        due: Sequence[str],
+        mark: LogPosition,
+    ) -> dict[str, TableTask]:
+        standing = {name for name, each in tables.items() if each.failed}
+        plans = plan(manifests, {n: each for n, each in tables.items() if n not in standing})
+        # a suspended table's changes wait in the log until its retry
+        plans = {name: found for name, found in plans.items() if name not in standing}
+        for name in due:
+            with self._retries.timed(name):
+                plans[name] = self._plan_again(tables[name], mark)
+        for each in plans.values():
+            for group in each.groups:
+                group.until = group.until or mark
+        return plans
+
+    def _plan_again(self, table: TableState, mark: LogPosition) -> TableTask:
+        """Return the pending work of a suspended table.
+
+        In a format that writes in place, groups end where they ended in earlier tries. The retry
+        then finds the steps that those tries wrote.
+        """
+        again = table.attempts if self._format.writes_in_place else ()
+        found = TableTask(table.schema, table.table, staged=list(table.staged))
+        since = table.mark or NOTHING
+        for until in [*(each for each in again if since < each < mark), mark]:
+            standing = msgspec.structs.replace(table, staged=tuple(found.staged))
+            part = plan(self._log.manifests(since, until), {table.name: standing}).get(table.name)
+            if part is not None:
+                for group in part.groups:
+                    group.until = until
+                found.groups += part.groups
+                found.staged = part.staged
+            since = until
+        found.groups = without(found.groups, table.passed)
+        return found
+
+    def _attempt(
+        self, attempt: "_CommitAttempt", name: str, found: TableTask, before: OutputState
+    ) -> tuple[TableState, WaltapError | None]:
+        """Apply ``found`` to one table, or suspend the table."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        table = before.tables.get(name) or TableState(schema=found.schema, table=found.table)
+        if not table.columns:  # no row is stored yet
+            place = self._options.places.of(table.schema, table.table)
+            table = msgspec.structs.replace(table, place=place)
+            mode = self._options.modes.of(table.target_name)
+            if mode != table.mode:
+                table = msgspec.structs.replace(table, kept_as=mode)
+        take_late_key(table.mode, found.groups)
+        suited = self._sessions.get()
+        try:
+            make_active(suited.session)
+            there = None if found.rows is None else self._format.rows_of(suited.session, table)
+            session = suited.suit(None if there is None else there + (found.rows or 0))
+            with self._retries.timed(name):
+                done = attempt.table(session, table, found)
+        except (*OF_ONE, PySparkException, Py4JJavaError) as error:
+            last = found.tried[-1] if found.tried else None
+            if last is not None and last.elsewhere and not last.lost:
+                wrong = unread(error, name)
+                if wrong is None:
+                    raise  # fails the commit: a later try may find the snapshot gone
+                raise wrong from error
+            cause = refused(error)
+            reason = first_words(cause)
+            if reason != table.failed:
+                log.error("%s stands still, other tables go on: %s", name, reason)  # noqa: TRY400
+            self._retries.failed(name)
+            segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
+            stands = msgspec.structs.replace(
+                table,
+                failed=reason,
+                mark=table.mark or before.mark,
+                attempts=found.ends(table.attempts, every=attempt.repeats),
+                damaged=str(segment),
+            )
+            return stands, cause
+        finally:
+            self._sessions.put(suited)
+        self._retries.forget(name)
+        if table.failed:
+            log.info("%s goes on", name)
+        fine = {"failed": "", "mark": None, "attempts": (), "damaged": "", "passed": ()}
+        return msgspec.structs.replace(done, **fine), None
+
+
+class _CommitAttempt:
+    """One attempt at a commit; no reader sees its writes yet."""
+
+    shapes: SharedShapes
+    """Shared targets of the applier."""
+    repeats = False
+    """Whether the commit was started before."""
+
+    def __init__(
+        self,
+        step: CommitContext,
+        changelog: ChangeLog,
+        output: SparkOutput,
+        options: ApplyOptions,
+        tables: TableFormat,
+        called: Mapping[int, tuple[str, str]],
+        at_us: int,
+        reach: Mapping[int, int],
+    ) -> None:
+        """Prepare an attempt.
+
+        ``called`` is `whereabouts` of the tables at the last commit. ``at_us`` is the time of the
+        last transaction. ``reach`` has the highest LSN of each earlier epoch.
+        """
+        self._step, self._log, self._output, self._options = step, changelog, output, options
+        self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
+        self.handed: Callable[[str], Handed | None] = lambda _name: None
+
+    def table(self, session: "SparkSession", table: TableState, found: TableTask) -> TableState:
+        """Apply ``found`` in ``session``; return the resulting table."""
+        step = replace(self._step, spark=session)
+        for group in found.groups:
+            found.tried.append(group)
+            for each in (group, *group.others):
+                self._options.names.name(each, table.name, ruled_as=table.target_name)
+            try:
+                doubt = group.doubt or doubles(table, group)
+                table = self._apply_group(replace(step, until=group.until), table, group)
+                table = doubted(table, doubt) if doubt else table
+            except OF_ONE:
+                raise
+            except Exception as error:
+                # a damaged segment fails Spark with many errors; name the segment instead
+                wrong = damage(self._log.store, group)
+                if wrong is not None:
+                    raise wrong from error
+                raise
+        if found.groups and self._format.writes_in_place:
+            table = self._format.maintain(step, table)
+        return msgspec.structs.replace(table, staged=tuple(found.staged))
+
+    def _apply_group(
+        self, step: CommitContext, table: TableState, group: SegmentGroup
+    ) -> TableState:
+        if group.lost:
+            return table
+        another = another_table(table, group)
+        self._require_fit(table, group)
+        # this process reads small groups, and checks their number of rows
+        if not is_small(group):
+            require_sizes(self._log.store, group)
+        again = may_repeat(table, group, self._reach)
+        if again and table.mode.history:
+            self._leave_out_known(step, table, group, whole=another)
+            if not group.rows:
+                return table
+        elif again and lacks_values(table, group):
+            table = doubted(table, "changes came again that lack values which its rows have")
+        past = table.mode.keeps_past and bool(table.versions) and not group.elsewhere
+        if another:
+            if past:
+                # rows of the dropped table end, and stay as its past
+                table = self._end(step, table, group)
+                table = replaced(table, keeps_rows=True)
+            else:
+                gone, table = table, self._format.truncate(step, replaced(table))
+                types = readable_types(step, gone, group, self._log.store, self._output)
+                table = with_spare_names(self._format, step, gone, table, group, types)
+        if group.replaces or another:
+            table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
+        if group.replaces:
+            table = msgspec.structs.replace(table, stale=(), handed_nulls=())
+        # an older schema lacks columns that were added later, so it drops none
+        drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"
+        called = renames(table, group)
+        stay = {called.get(name, name) for name in self._format.needed(table)}
+        lost = tuple(name for name in dropped(table, group) if name not in stay) if drops else ()
+
+        def learn(before: TableState) -> TableState:
+            return forgotten(self._learn(step, before, group, another=another), lost)
+
+        change = TableChange(
+            key=group.key,
+            renames=called,
+            replaces=group.replaces and not past,
+            learn=learn,
+            forgets=lost,
+            retold=retold(table, group),
+        )
+        handed = self.handed(group.elsewhere)
+        if group.elsewhere and self._format.writes_in_place:
+            # the copied rows need the columns first, so the schema is learnt before the step
+            known = learn(table)
+            wait_for(step, known, group, handed, self._output)
+            change = replace(change, learn=lambda _table: known)
+        table = self._format.evolve(step, table, change)
+        if group.elsewhere:
+            kind, files = self._format, self._log.store
+            return replaced_from_chunks(kind, step, table, group, handed, files, self._output)
+        if not group.rows:
+            if group.replaces and past:
+                return self._end(step, table, group)
+            return self._format.truncate(step, table) if group.replaces else table
+        types, store = table.versions[group.fingerprint], self._log.store
+        brought = GroupRows(
+            group=group,
+            read=lambda: with_epoch(logged(step.spark, store, group, types), group.epoch),
+            files=store,
+        )
+        if group.replaces and not past:
+            return self._format.replace(step, table, brought)
+        if group.others and table.mode.deletes != "kept":
+            stays = spared(table, group, brought.frame, store, self._output, step.path)
+            brought = replace(brought, spared=stays)
+        table = self._format.apply(step, table, brought)
+        return msgspec.structs.replace(table, stale=()) if brought.truncates else table
+
+    def _leave_out_known(
+        self, step: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool
+    ) -> None:
+        """Remove changes of ``group`` that the history already has."""
+        make_readable(self._log.store, self._output, group, lambda: step.path(table, "changes"))
+
+        def write(left: "DataFrame") -> str:
+            path = self._output.uri(step.path(table, "changes"))
+            left.write.mode("overwrite").parquet(path)
+            group.called = {}
+            return path
+
+        types = table.versions.get(group.fingerprint)
+        rows = logged(step.spark, self._log.store, group, types)
+        history = self._format.read(step.spark, table, "changes")
+        leave_out_known(group, rows, history, write, whole=whole)
+
+    def _require_fit(self, table: TableState, group: SegmentGroup) -> None:
+        """Check that the output can hold the group's table.
+
+        Raises: ColumnNameTaken, SourcesDiffer, MadeOtherwise, ModeUnfit.
+        """
+        for name in (*group.called, *(column.name for column in group.columns)):
+            if name in LOG_FIELDS:
+                raise ColumnNameTaken(
+                    f"{table.name} has a column {name}, which the tables' histories have themselves",
+                    column=rf"{table.schema}\.{table.table}\.{name}",
+                )
+        require_place(table, self._options.places, (column.name for column in group.columns))
+        wanted = self._options.modes.of(table.target_name)
+        if wanted != table.mode:
+            text = f"{table.name} was made as {said(table.mode)}, and is to be {said(wanted)}"
+            raise MadeOtherwise(text, table=table.target_name)
+        columns = {column.name: "" for column in group.columns}
+        reason = unfit(table.mode, group.key, columns)
+        if reason:
+            text = f"{table.name} cannot be {said(wanted)}: {reason}"
+            raise ModeUnfit(text, table=table.target_name)
+
+    def _end(self, step: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
+        """End the present rows before those of ``group``."""
+        # kept rows never end
+        if table.mode.deletes == "kept":
+            return table
+        rows = logged(step.spark, self._log.store, group) if group.segments else None
+        truncate = ending(step, table, group, rows, self._at_us, self._log.store)
+        return self._format.apply(step, table, truncate)
+
+    # --- schemas ----------------------------------------------------------------------------------
+
+    def _learn(
+        self, step: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
+    ) -> TableState:
+        """Add the group's schema to the table.
+
+        ``another``: no row of an earlier table remains.
+        """
+        called, rows = self._called.get(group.oid, (table.name, ""))
+        if called != table.name and table.oid != group.oid and not group.replaces:
+            table = doubted(table, f"it was called {called} before, and its rows {rows} there")
+        types = readable_types(step, table, group, self._log.store, self._output)
+        learnt = identify(table, group)
+        table = learnt.table
+        for doubt in () if another or group.replaces else learnt.doubts:
+            table = doubted(table, doubt)
+        columns, empty = dict(table.columns), another and not table.mode.keeps_past
+        for name, kind in types.items():
+            had = columns.get(name, kind)
+            # without rows a column may take any type
+            common = common_type(had, kind) or (kind if empty else None)
+            if common is None:
+                if self._options.type_change != "string" and not table.as_text:
+                    raise TypeChanged(
+                        f"column {name} of {table.name} changed from {had.strip(chr(34))} to "
+                        f"{kind.strip(chr(34))}",
+                        path=self._output.uri(table.folder),
+                    )
+                common = '"string"'
+            columns[name] = common
+        versions = table.versions
+        if types:
+            versions = {**versions, group.fingerprint: types}
+        return self.shapes.required(
+            msgspec.structs.replace(table, columns=columns, versions=versions)
+        )

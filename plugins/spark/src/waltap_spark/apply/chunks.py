@@ -1,0 +1,164 @@
+"""Read snapshot rows in Spark tasks.
+
+Each task reads its chunks over its own connections. A retried task, also on another executor,
+reads the same rows, because all chunks belong to one snapshot that the engine keeps open. The
+committer of Spark or of the table format drops the output of failed attempts. Rows become columns
+by the change log's code, so they equal rows of a segment.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from waltap_spark.apply.snapshot_splits import AssignedSplits
+from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.schema import arrow_schema, log_struct
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import Accumulator, AccumulatorParam, Broadcast
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["ChunkRows", "chunk_rows", "chunk_struct"]
+
+TASKS_EACH: Final = 8
+"""Tasks for each slot of the cluster, with enough chunks: a killed task then costs little."""
+
+CHUNKS_EACH: Final = 4
+"""Most chunks of one task of a very large table."""
+
+
+_TIME: Final = re.compile(r'"time\(\d\)"')
+"""Spark's time type, which Python workers cannot return yet; they return text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """Rows of chunks, and the columns whose values became null.
+
+    Tasks report those columns while Spark reads ``rows``.
+    """
+
+    rows: "DataFrame"
+    _told: "Accumulator[frozenset[str]]"
+
+    def told(self) -> tuple[str, ...]:
+        """Return the reports of the tasks so far, each once."""
+        return tuple(sorted(self._told.value))
+
+
+@contextlib.contextmanager
+def chunk_rows(
+    spark: "SparkSession", chunks: AssignedSplits, types: dict[str, str]
+) -> Iterator[ChunkRows]:
+    """Yield the rows of ``chunks`` as segments would have them.
+
+    ``types`` are the table's types. Spark reads the source each time it uses the frame, so the
+    frame is valid within the block only.
+    """
+    wanted = log_struct(types)
+    carried = chunk_struct({name: _TIME.sub('"string"', kind) for name, kind in types.items()})
+    casts = [
+        f"cast({quoted(field.name)} as {wanted[field.name].dataType.simpleString()})"
+        f" as {quoted(field.name)}"
+        if wanted[field.name] != field
+        else quoted(field.name)
+        for field in carried
+    ]
+    # few tasks for few chunks; for many, more tasks than slots, so that slots stay busy
+    context = spark.sparkContext
+    slots = max(1, context.defaultParallelism)
+    tasks = min(chunks.count, max(TASKS_EACH * slots, -(-chunks.count // CHUNKS_EACH)))
+    # each worker fetches the chunks once, not with every task
+    given = context.broadcast(chunks.pickled)
+    told = context.accumulator(
+        frozenset[str](), cast("AccumulatorParam[frozenset[str]]", _TextAccumulator())
+    )
+    reading = _reader(given, told, carried.json())
+    try:
+        rows = spark.range(0, chunks.count, 1, tasks).mapInArrow(reading, carried)
+        yield ChunkRows(rows.selectExpr(*casts), told)
+    finally:
+        given.destroy()
+
+
+def chunk_struct(types: dict[str, str]) -> "StructType":
+    """Return the columns of `chunk_rows`: a segment's without the epoch."""
+    struct = log_struct(types)
+    return type(struct)([field for field in struct if field.name != "_epoch"])
+
+
+class _TextAccumulator:
+    """Merges the texts of tasks, each once."""
+
+    def zero(self, _value: frozenset[str]) -> frozenset[str]:
+        """Return the empty set that each task starts with."""
+        return frozenset()
+
+    def addInPlace(self, one: frozenset[str], other: frozenset[str]) -> frozenset[str]:  # noqa: N802 - Spark's
+        """Return the union of both sets."""
+        return one | other
+
+
+def _reader(
+    given: "Broadcast[bytes]", told: "Accumulator[frozenset[str]]", struct: str
+) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
+    def read(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        if numbers:
+            yield from read_chunks(
+                given.value, numbers, struct, lambda text: told.add(frozenset((text,)))
+            )
+
+    return read
+
+
+def read_chunks(
+    pickled: bytes, numbers: list[int], struct: str, tell: Callable[[str], None]
+) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of the numbered chunks within a task.
+
+    ``struct`` is Spark's schema as JSON. ``tell`` receives a text for each column whose values
+    become null.
+
+    Raises: SnapshotError, ConnectionLost, SourceError.
+    """
+    import json
+
+    from pyspark.sql.types import StructType
+
+    from waltap.changes.mapping.type_registry import TypeRegistry
+    from waltap.plugins.host import Host
+    from waltap.ports.sink.sink import SinkContext
+    from waltap_sinks.changelog.segment import TableBuffer
+    from waltap_sinks.changelog.table_version import TableVersion
+
+    schema = arrow_schema(StructType.fromJson(json.loads(struct)))
+    terms, chunks = AssignedSplits(count=0, pickled=pickled).unpacked()
+    place = SinkContext(pipeline="", state_dir=Path())
+    context = terms.context(TypeRegistry(Host().types, terms.options), place)
+    buffer: TableBuffer | None = None
+    for number in numbers:
+        chunk = chunks[number]
+        if buffer is None:
+            buffer = TableBuffer(TableVersion(chunk.relation, context, tell))
+        for piece in chunk.read():
+            if piece.rows:
+                lsn = piece.lsn if piece.lsn is not None else 0
+                buffer.add_snapshot(piece.rows, lsn=lsn, ts=piece.ts, xid=piece.xid)
+                for batch in buffer.columns():
+                    yield _as(schema, batch)
+
+
+def _as(schema: "pa.Schema", batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

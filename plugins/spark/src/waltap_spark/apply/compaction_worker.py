@@ -1,0 +1,290 @@
+"""Compact table files in a thread beside the commits.
+
+A thread looks at the tables of the newest commit. When a table needs compaction, its format
+compacts it from that commit's state (`TableFormat.maintain`). The result becomes part of the next
+commit; pending changes that came later stay pending. If the table was replaced or its key changed
+in the meantime, the result no longer fits. The commit thread then removes the new files, which no
+commit named.
+
+Only formats that write new files beside existing ones use this. Other formats compact in their
+own steps.
+
+Why two threads are safe here:
+
+- *Shared data.* The thread reads `OutputState`, which is immutable, and writes files with names
+  of its own. It has its own `SparkOutput`, table format and Spark session, because two threads
+  must not share them. Results go through a queue. Neither thread waits for a lock of the other,
+  so they cannot deadlock.
+- *Compaction and a commit.* Only the commit thread names files. It uses a result when all its
+  input files still count (`grafted`); otherwise it removes the new files. Files that the thread
+  reads may disappear when a commit dropped them longer ago than the grace period. The job then
+  fails; its result would be rejected in any case.
+- *Compaction and the end.* `stop` makes Spark cancel the thread's jobs, and waits for the thread.
+  Uncommitted files stay on disk until the next `SparkOutput.open` removes them.
+- *Compaction and kill -9.* A commit file names the result or does not.
+- *Spark's cores.* Jobs of the thread have their own pool (`POOL`). Under the fair scheduler a
+  commit keeps its share of cores while a large table is compacted.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import msgspec
+
+from waltap_spark.formats import CommitContext, TableFormat
+from waltap_spark.session.session import SizedSession, make_active
+from waltap_spark.state.output import OutputState, SparkOutput, TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["CompactionResult", "CompactionWorker", "grafted"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 60.0
+"""Seconds before a table is tried again after its compaction failed."""
+
+POOL: Final = "waltap-upkeep"
+"""Spark's scheduler pool of the thread."""
+
+CANCEL_S: Final = 0.5
+"""Seconds between two attempts to cancel running jobs at the end."""
+
+
+class _HasPath(Protocol):
+    @property
+    def path(self) -> str: ...
+
+
+P = TypeVar("P", bound=_HasPath)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """A table before and after compaction."""
+
+    before: TableState
+    after: TableState
+
+    @property
+    def made(self) -> set[str]:
+        """Return the written files."""
+        return self.after.paths() - self.before.paths()
+
+
+def grafted(now: TableState, kept: CompactionResult) -> TableState | None:
+    """Return ``now`` with compacted files in place of their inputs.
+
+    None means that an input file no longer counts.
+    """
+    before, after = kept.before, kept.after
+    # pending changes went into a new base: it replaces the base that they applied to
+    folded = before.pending != after.pending and len(after.pending) < len(before.pending)
+    if now.key != before.key or (folded and now.base != before.base):
+        return None
+    was = {part.path: part for part in before.base}
+    if any(was.get(part.path, part) != part for part in now.base):
+        return None  # a later commit dropped columns from these parts
+    base = _replaced(now.base, before.base, after.base)
+    pending = _replaced(now.pending, before.pending, after.pending)
+    changes = _replaced(now.changes, before.changes, after.changes)
+    if base is None or pending is None or changes is None:
+        return None
+    return msgspec.structs.replace(now, base=base, pending=pending, changes=changes)
+
+
+def _replaced(
+    now: tuple[P, ...], before: tuple[P, ...], after: tuple[P, ...]
+) -> tuple[P, ...] | None:
+    """Apply the change from ``before`` to ``after`` to ``now``.
+
+    None means that a replaced item is no longer there.
+    """
+    had, has = {each.path for each in before}, {each.path for each in after}
+    gone = had - has
+    new = [each for each in after if each.path not in had]
+    if not gone <= {each.path for each in now}:
+        return None
+    found: list[P] = []
+    for each in now:
+        if each.path not in gone:
+            found.append(each)
+        elif new:
+            found += new
+            new = []
+    return (*new, *found)
+
+
+def _own(session: "SparkSession") -> None:
+    """Give this thread's jobs in ``session`` a pool of their own."""
+    from pyspark.errors import PySparkAttributeError
+
+    with contextlib.suppress(PySparkAttributeError):  # Spark Connect: the server decides
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
+
+
+class CompactionWorker:
+    """Compacts the tables of one output, in a thread or by `tend`.
+
+    It needs its own ``tables`` and ``output``, which the commit thread must not use.
+    """
+
+    def __init__(
+        self, session: Callable[[], "SparkSession"], output: SparkOutput, tables: TableFormat
+    ) -> None:
+        self._make_session, self._output, self._format = session, output, tables
+        self._session: SizedSession | None = None
+        self._state: OutputState | None = None
+        self._seen: dict[str, TableState] = {}
+        """Tables as they were when they were last looked at; an unchanged table is skipped."""
+        self._retry: dict[str, float] = {}
+        """When a failed table may be tried again."""
+        self._waiting: set[str] = set()
+        """Tables whose new files are not yet part of a commit."""
+        self._done: SimpleQueue[CompactionResult] = SimpleQueue()
+        self._wake, self._ends = threading.Event(), threading.Event()
+        self._tending = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def look(self, state: OutputState) -> None:
+        """Record a new commit."""
+        self._state = state
+        self._wake.set()
+
+    def done(self) -> list[CompactionResult]:
+        """Return the results since the last call.
+
+        The caller commits a result or removes its files (`CompactionResult.made`), and calls
+        `settle`.
+        """
+        found = []
+        while True:
+            try:
+                found.append(self._done.get_nowait())
+            except Empty:
+                return found
+
+    def settle(self, names: Iterable[str]) -> None:
+        """Record that the results for tables ``names`` were handled.
+
+        They were committed or discarded; the tables may be compacted again.
+        """
+        for name in names:
+            self._waiting.discard(name)
+            self._seen.pop(name, None)
+
+    # --- the work -----------------------------------------------------------------------------------
+
+    def tend(self, *, patient: bool = True) -> bool:
+        """Compact all changed tables; return whether any needed it.
+
+        ``patient``: a table that fails is skipped for a while, and the others are compacted.
+        """
+        with self._tending:  # `OutputApplier.maintain` may call it while the thread runs
+            return self._tend(patient=patient)
+
+    def _tend(self, *, patient: bool) -> bool:
+        state = self._state
+        worked = False
+        for table in () if state is None else tuple(state.tables.values()):
+            if self._ends.is_set():
+                break
+            if table.failed or self._seen.get(table.name) is table or table.name in self._waiting:
+                continue
+            if time.monotonic() < self._retry.get(table.name, 0.0):
+                continue
+            self._seen[table.name] = table
+            try:
+                worked |= self._tend_one(table, state)
+            except Exception as error:
+                if not patient:
+                    raise
+                if self._ends.is_set():
+                    break  # `stop` cancelled the job
+                self._retry[table.name] = time.monotonic() + RETRY_S
+                self._seen.pop(table.name, None)
+                log.warning("files of %s stay as they are for now: %s", table.name, error)
+        return worked
+
+    def _tend_one(self, table: TableState, state: OutputState | None) -> bool:
+        """Compact one table; return whether it needed it."""
+        assert state is not None
+        if self._session is None:
+            self._session = SizedSession(self._make_session())
+            if threading.current_thread() is self._thread:
+                _own(self._session.session)
+                make_active(self._session.session)
+        step = CommitContext(
+            spark=self._session.suit(table.stored_rows),
+            number=state.number,
+            mark=state.mark,
+            attempt=uuid.uuid4().hex[:8],
+        )
+        started = time.monotonic()
+        try:
+            after = self._format.maintain(step, table)
+        except Exception:
+            self._output.remove_vain(step.given)
+            raise
+        self._output.remove_vain(step.given, after)
+        if after is table:
+            return False
+        # files must be durable before a commit can name them
+        self._output.store.settle()
+        self._waiting.add(table.name)
+        self._done.put(CompactionResult(table, after))
+        took = round((time.monotonic() - started) * 1000)
+        log.info("tended %s", table.name, extra={"duration_ms": took})
+        return True
+
+    # --- a thread of its own ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread; a second call does nothing."""
+        if self._thread is not None:
+            return
+        with self._tending:
+            self._session = None  # it belongs to the thread that called `tend`
+        self._thread = threading.Thread(target=self._run, name="waltap-upkeep", daemon=True)
+        self._thread.start()
+
+    def stop(self, patience_s: float = 30.0) -> None:
+        """Cancel the running compaction and wait for the thread.
+
+        The next start removes files that no commit names.
+        """
+        self._ends.set()
+        self._wake.set()
+        limit = time.monotonic() + patience_s
+        while self._thread is not None:
+            self._cancel()
+            self._thread.join(CANCEL_S)
+            if not self._thread.is_alive():
+                self._thread = None
+            elif time.monotonic() >= limit:
+                log.warning("files are still being tended; what comes of it counts for nothing")
+                return
+
+    def _cancel(self) -> None:
+        """Cancel the thread's Spark jobs.
+
+        The next call cancels a job that starts later.
+        """
+        suited = self._session
+        if suited is not None:
+            with contextlib.suppress(Exception):  # Spark may have ended, and its jobs with it
+                suited.session.interruptAll()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            self._wake.wait(RETRY_S)
+            self._wake.clear()
+            self.tend()

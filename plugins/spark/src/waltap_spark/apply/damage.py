@@ -1,0 +1,120 @@
+"""Find segments that differ from their manifest, and skip them on request.
+
+A segment belongs to one table. Only that table is suspended before the segment
+(`SegmentDamaged`); other tables continue. Restoring the segment is enough, because the applier
+retries suspended tables. The operator may also skip the segment's rows (`waltap spark resume
+--skip-damaged`).
+
+A damaged or missing manifest does not say which tables it has rows of. All tables then stop
+before it (`waltap_spark.driver.follower`). Knows no Spark.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from waltap.base.files.errors import AccessRefused, BucketMissing, FilesAway, FilesUnavailable
+from waltap.base.files.store import FileStore
+from waltap_spark.errors import SegmentDamaged
+from waltap_spark.planning.plan import SegmentGroup
+
+__all__ = ["damage", "require_sizes", "without"]
+
+ROWS: Final = 65_536
+"""Rows that are read at a time."""
+
+
+def require_sizes(store: FileStore, group: SegmentGroup) -> None:
+    """Check the segment sizes of ``group`` against the manifest.
+
+    Each segment costs one request to the store.
+
+    Raises: SegmentDamaged, FilesUnavailable.
+    """
+    for path in group.segments:
+        wrong = _wrong_size(store, path, _bytes(group, path))
+        if wrong:
+            raise _error(store, path, wrong)
+
+
+def damage(store: FileStore, group: SegmentGroup) -> SegmentDamaged | None:
+    """Return the damage of the first damaged segment of ``group``.
+
+    It reads whole segments, so callers use it only after a failure. None means that all segments
+    are readable.
+
+    Raises: FilesUnavailable, where the log cannot be reached at all.
+    """
+    for path in group.segments:
+        told = group.known.get(path)
+        wrong = _wrong_size(store, path, _bytes(group, path)) or _unreadable(
+            store, path, -1 if told is None else told.rows
+        )
+        if wrong:
+            return _error(store, path, wrong)
+    return None
+
+
+def _bytes(group: SegmentGroup, path: str) -> int:
+    """Return the recorded size of a segment, 0 where it is unknown."""
+    return group.known[path].bytes if path in group.known else 0
+
+
+def _wrong_size(store: FileStore, path: str, size: int) -> str:
+    try:
+        found = store.size(path)
+    # only a missing file is damage; an unreachable store says nothing about the segment
+    except FilesUnavailable as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return "is missing"
+        raise
+    return f"has {found} bytes, and should have {size}" if size and found != size else ""
+
+
+def _unreadable(store: FileStore, path: str, rows: int) -> str:
+    import pyarrow as pa
+
+    try:
+        found = sum(batch.num_rows for batch in store.parquet_batches(path, ROWS))
+    except (AccessRefused, BucketMissing, FilesAway):
+        raise  # the store failed: the segment itself was not read
+    except (FilesUnavailable, pa.ArrowException, ValueError) as error:
+        cause = error.__cause__ or error
+        return f"cannot be read: {' '.join(str(cause).split())}"
+    return f"has {found} rows, and should have {rows}" if rows not in {-1, found} else ""
+
+
+def _error(store: FileStore, path: str, wrong: str) -> SegmentDamaged:
+    return SegmentDamaged(f"segment {path} {wrong}", path=store.uri(path), segment=path)
+
+
+def without(groups: Iterable[SegmentGroup], passed: Iterable[str]) -> list[SegmentGroup]:
+    """Return ``groups`` without the skipped segments.
+
+    A snapshot that lacks a segment is discarded, because replacing rows with a part of them would
+    lose the rest. The table keeps its earlier rows.
+    """
+    gone = set(passed)
+    groups = list(groups)
+    for group in groups if gone else ():
+        # any delete may have been in the skipped segment, so the run is no longer gap-free
+        group.stretch = ""
+    found: list[SegmentGroup] = []
+    for run in _runs(groups):
+        if gone.isdisjoint(path for group in run for path in group.segments):
+            found += run
+        elif not run[0].replaces:
+            run[0].leave_out(gone)
+            found += run if run[0].segments else []
+    return found
+
+
+def _runs(groups: Iterable[SegmentGroup]) -> Iterator[list[SegmentGroup]]:
+    """Yield the groups of each snapshot together, all others alone."""
+    run: list[SegmentGroup] = []
+    for group in groups:
+        if run and (group.replaces or group.streamed or not run[0].replaces):
+            yield run
+            run = []
+        run.append(group)
+    if run:
+        yield run

@@ -1,0 +1,221 @@
+"""Replace table rows by a snapshot that Spark tasks read.
+
+The change log has only a name for such a snapshot; tasks read its rows from the source, chunk by
+chunk. While the engine keeps the snapshot open, tasks can read it again. So a driver that dies
+starts the table again with the same rows.
+
+When the engine stops first, the snapshot is *lost*. The engine's next start takes another
+snapshot and records it in the log; rows of the lost snapshot are then discarded. Until the log
+says so, a driver that needs the rows waits.
+
+A format that writes in place must repeat a step with the same rows. It may have done one of two
+steps when driver and engine die. So its rows first go to files of the output: all rows of a table
+are in a folder before the first step, and stay there until the commit. Rows in that folder
+survive the engine.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waltap.base.files.errors import FilesUnavailable
+from waltap.errors import SinkError
+from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
+from waltap_spark.apply.chunks import chunk_rows, chunk_struct
+from waltap_spark.apply.snapshot_splits import Handed
+from waltap_spark.compact.log_rows import stored_as, with_epoch
+from waltap_spark.errors import CatalogueUnreachable, ChunksRefused, ChunksUnread, RowsAwaited
+from waltap_spark.formats import CommitContext, GroupRows, TableFormat
+from waltap_spark.planning.plan import SegmentGroup, TableTask
+from waltap_spark.schema.expression import with_names
+from waltap_spark.state.output import SparkOutput, TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from waltap.base.files.store import FileStore
+
+__all__ = ["ExternalSnapshots", "replaced_from_chunks", "unread", "wait_for"]
+
+log = logging.getLogger(__name__)
+
+WAITING: Final = "_waltap/handed"
+"""Folder of rows that wait for the commit of tables written in place.
+
+It has a folder for each snapshot.
+"""
+
+WHOLE: Final = "_whole"
+"""File that marks a complete folder of rows, with the tasks' reports as JSON.
+
+Spark's own marker depends on its settings.
+"""
+
+_SAID = re.compile(r"WT-\d{4} [^\n]*")
+"""An error of waltap within the text of a Java or Python trace."""
+
+
+class ExternalSnapshots:
+    """Decides which external snapshots tasks can read.
+
+    ``handed`` returns the chunks of a named snapshot. It returns None where the chunks are not
+    here yet, and raises LookupError where none will arrive. ``handed`` is None where no engine
+    provides chunks.
+    """
+
+    def __init__(
+        self,
+        changelog: ChangeLog,
+        handed: Callable[[str], Handed | None] | None,
+        output: SparkOutput,
+    ) -> None:
+        self._log, self._handed, self._output = changelog, handed, output
+        self._found: dict[str, Handed] = {}
+        self._seen = True
+
+    def of(self, name: str) -> Handed | None:
+        """Return the chunks of snapshot ``name`` by table, as `look` found them."""
+        return self._found.get(name)
+
+    def look(self, manifests: Sequence[Manifest], plans: dict[str, TableTask]) -> None:
+        """Find the chunks for ``plans``, and mark groups with lost rows.
+
+        ``manifests`` are the manifests to apply.
+
+        Raises: RowsAwaited, where rows are missing and not known to be lost.
+        """
+        of = {name: [g for g in each.groups if g.elsewhere] for name, each in plans.items()}
+        names = {group.elsewhere for groups in of.values() for group in groups}
+        for manifest in manifests:
+            names |= manifest.elsewhere
+        nobody = self._handed is None
+        try:
+            there = {} if self._handed is None else {name: self._handed(name) for name in names}
+        except LookupError:
+            there, nobody = {}, True
+        # a snapshot without chunks is either lost or still to come
+        self._found = {name: handed for name, handed in there.items() if handed is not None}
+        names -= self._found.keys()
+        for name in sorted(names):
+            if not self._lost(name):
+                raise RowsAwaited(
+                    "rows of a snapshot are not in the change log, and nobody hands them over",
+                    changelog=self._log.store.location,
+                    nobody=nobody,
+                )
+        for table, groups in of.items():
+            folder = TableState(schema=plans[table].schema, table=plans[table].table).folder
+            for group in groups:
+                self._seen = True
+                gone = group.elsewhere in names
+                # rows that were copied to the output survive the engine
+                group.lost = gone and not _is_whole(self._output, _place(group, folder))
+
+    def settle(self) -> None:
+        """Remove waiting rows when no commit is pending."""
+        if not self._seen:
+            return
+        try:
+            self._output.store.delete_folder(WAITING)
+            self._seen = False
+        except FilesUnavailable as error:
+            log.warning("rows that nobody waits for stay until the next commit: %s", error)
+
+    def _lost(self, name: str) -> bool:
+        """Return whether the log has a later snapshot than ``name``."""
+        generation: int | None = None
+        for manifest in self._log.manifests(self._since()):
+            if name in manifest.elsewhere and manifest.snapshot is not None:
+                generation = manifest.snapshot.generation
+            if generation is not None and manifest.last_generation > generation:
+                return True
+        return False
+
+    def _since(self) -> LogPosition | None:
+        first = self._log.first()
+        return None if first is None else first.previous
+
+
+def wait_for(
+    step: CommitContext,
+    table: TableState,
+    group: SegmentGroup,
+    handed: Handed | None,
+    output: SparkOutput,
+) -> None:
+    """Copy all rows of ``group`` to files of the output.
+
+    A complete copy of an earlier attempt is used as it is.
+    """
+    place = _place(group, table.folder)
+    if not _is_whole(output, place):
+        types = stored_as(group, table.versions[group.fingerprint])
+        with chunk_rows(step.spark, (handed or {})[table.name], types) as read:
+            read.rows.write.mode("overwrite").parquet(output.uri(place))
+            told = read.told()
+        # the marker must not survive a power failure that the rows do not survive
+        output.sync(place)
+        output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(told))
+
+
+def replaced_from_chunks(
+    format_: TableFormat,
+    step: CommitContext,
+    table: TableState,
+    group: SegmentGroup,
+    handed: Handed | None,
+    files: "FileStore",
+    output: SparkOutput,
+) -> TableState:
+    """Return ``table`` with only the rows that tasks read for ``group``.
+
+    Formats that write in place take the rows from `wait_for`.
+    """
+    types = stored_as(group, table.versions[group.fingerprint])
+
+    def replaced(rows: "DataFrame") -> TableState:
+        named = with_names(rows, group.called) if group.called else rows
+        brought = GroupRows(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
+        done = format_.replace(step, table, brought)
+        return msgspec.structs.replace(done, handed_rows=group.rows)
+
+    if not format_.writes_in_place:
+        with chunk_rows(step.spark, (handed or {})[table.name], types) as read:
+            done = replaced(read.rows)
+            return msgspec.structs.replace(done, handed_nulls=read.told())
+    place = _place(group, table.folder)
+    text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # version 0.1 wrote no reports
+    told = msgspec.json.decode(text, type=tuple[str, ...])
+    waiting = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
+    # the log does not know how many rows tasks read
+    group.count(waiting.count())
+    return msgspec.structs.replace(replaced(waiting), handed_nulls=told)
+
+
+def _place(group: SegmentGroup, folder: str) -> str:
+    return f"{WAITING}/{group.elsewhere}/{folder}"
+
+
+def _is_whole(output: SparkOutput, place: str) -> bool:
+    """Return whether all rows are there, and durable."""
+    return WHOLE in output.store.names(place)
+
+
+def unread(error: BaseException, table: str) -> SinkError | None:
+    """Return the error for a table whose snapshot failed.
+
+    The error has the task's message: it could not read the source, could not convert rows, or the
+    table does not accept them. None means that waltap's code did not fail; a retry may succeed.
+    """
+    if isinstance(error, CatalogueUnreachable):
+        return None  # the rows wait in the output, complete
+    if isinstance(error, SinkError):
+        return ChunksRefused(f"the snapshot of {table} cannot be kept: {error}")
+    said = _SAID.search(str(error))
+    if said is None:
+        return None
+    text = f"the snapshot of {table} could not be read on executors: {said.group()}"
+    return (ChunksUnread if said.group().startswith("WT-2") else ChunksRefused)(text)

@@ -1,0 +1,61 @@
+"""Keep idle tables readable.
+
+Readers find a table at the version of the last commit that changed it. Another process may
+compact the table's files, or write other rows of its target, and remove files of old versions:
+it does not know which version the output names. So an idle table is moved to the newest version
+once in a while; the newest version has the same rows of it.
+"""
+
+import time
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from waltap_spark.formats import CommitContext, TableFormat
+from waltap_spark.session.session import SizedSession, each_in_one
+from waltap_spark.state.output import OutputState, TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["IdleTables"]
+
+REST_S: Final = 3600.0
+"""Seconds between two looks, far below the few days that formats keep old versions."""
+
+# Tables of one look, between two checks of the time.
+AT_ONCE: Final = 10
+
+SHARE_S: Final = 2.0
+"""Seconds that a look may delay changes; the next look takes the other tables."""
+
+
+class IdleTables:
+    """Moves the idle tables of one output to newer versions."""
+
+    def __init__(self, tables: TableFormat) -> None:
+        self._format, self._next = tables, 0.0
+        self._left: list[str] = []
+
+    def found(
+        self, sessions: SimpleQueue[SizedSession], state: OutputState
+    ) -> dict[str, TableState]:
+        """Return the tables whose version moved, for the next commit.
+
+        One of ``sessions`` reads the versions. No table may have an unfinished step.
+        """
+        began = time.monotonic()
+        if not self._left and began >= self._next:
+            self._next, self._left = began + REST_S, list(state.tables)
+        found = dict[str, TableState]()
+
+        def look(spark: "SparkSession") -> None:
+            step = CommitContext(spark=spark, number=state.number, mark=state.mark, attempt="")
+            while self._left:
+                names, self._left = self._left[:AT_ONCE], self._left[AT_ONCE:]
+                tables = {name: state.tables[name] for name in names if name in state.tables}
+                found.update(self._format.rested(step, tables))
+                if time.monotonic() >= began + SHARE_S:
+                    break
+
+        each_in_one(sessions, [look] if self._left else [], 1)
+        return found

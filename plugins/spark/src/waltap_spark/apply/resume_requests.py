@@ -1,0 +1,134 @@
+"""Requests to resume suspended tables.
+
+The requester need not be the process that writes the tables: it writes a file below
+``_waltap/requests``, and the applier reads the folder every few seconds and at its start.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap_spark.state.output import BasePart, ChangeSet, SparkOutput, StagedSegment, TableState
+
+__all__ = ["AnsweredRequests", "How", "ResumeRequests", "resumed"]
+
+log = logging.getLogger(__name__)
+
+How = Literal["again", "text", "anew", "over"]
+"""How a table resumes.
+
+again: only another attempt. text: columns of this table whose types do not fit become text from
+now on. anew: the table's rows are discarded; changes after its position are applied, and older
+rows come with a snapshot. over: the damaged segment is skipped; a snapshot repairs the
+difference.
+"""
+
+Part = TypeVar("Part", BasePart, ChangeSet, StagedSegment)
+
+FOLDER: Final = "_waltap/requests"
+LOOK_S: Final = 2.0
+
+ANEW: Final = "it was begun anew, rows from before come with a snapshot"
+
+
+class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for one table."""
+
+    # ``schema.table``.
+    table: str
+    how: How
+
+
+class ResumeRequests:
+    """The requests for one output."""
+
+    def __init__(self, output: SparkOutput) -> None:
+        self._output = output
+        self._next_look = 0.0
+
+    def ask(self, table: TableState, how: How) -> None:
+        """Write a request for ``table``, which replaces an older one."""
+        name = table.folder.replace("/", "-") + ".json"
+        data = msgspec.json.encode(ResumeRequest(table=table.name, how=how)) + b"\n"
+        self._output.store.publish(f"{FOLDER}/{name}", data)
+
+    def found(self) -> dict[str, ResumeRequest]:
+        """Return new requests by file.
+
+        It looks every `LOOK_S`, and returns nothing between.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return {}
+        self._next_look = now + LOOK_S
+        found = {}
+        for name in self._output.store.names(FOLDER):
+            path = f"{FOLDER}/{name}"
+            try:
+                found[path] = msgspec.json.decode(self._output.store.read(path), type=ResumeRequest)
+            except UNREADABLE as error:
+                log.warning("%s is no request, and is removed: %s", path, error)
+                self._output.store.delete(path)
+        return found
+
+    def answered(self, path: str) -> None:
+        """Remove a request that a commit has answered."""
+        self._output.store.delete(path)
+
+
+@dataclass(slots=True)
+class AnsweredRequests:
+    """Requests that one commit answers, and their tables for the attempt."""
+
+    paths: list[str] = field(default_factory=list)
+    tables: dict[str, TableState] = field(default_factory=dict)
+
+
+def resumed(table: TableState, how: How) -> TableState:
+    """Return ``table`` as the next attempt starts with it."""
+    if how == "text":
+        return msgspec.structs.replace(table, as_text=True)
+    passed = (*table.passed, table.damaged) if table.damaged else table.passed
+    if how == "over":
+        doubt = f"segment {table.damaged} was passed over"
+        stale = table.stale if not table.damaged else (*table.stale, doubt)
+        return _broken(msgspec.structs.replace(table, passed=passed, stale=stale))
+    if how == "anew":
+        return TableState(
+            schema=table.schema,
+            table=table.table,
+            staged=table.staged,
+            stale=(ANEW,),
+            failed=table.failed,
+            mark=table.mark,
+            incarnation=table.incarnation + 1,
+            as_text=table.as_text,
+            kept_as=table.kept_as,
+            place=table.place,
+            passed=passed,
+        )
+    return table
+
+
+def _broken(table: TableState) -> TableState:
+    """Return ``table`` with rows of no stretch.
+
+    Later rows do not continue where a skipped segment was.
+    """
+
+    def of_none(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        return tuple(msgspec.structs.replace(part, stretch="") for part in parts)
+
+    held = None if table.held is None else msgspec.structs.replace(table.held, stretch="")
+    return msgspec.structs.replace(
+        table,
+        held=held,
+        base=of_none(table.base),
+        pending=of_none(table.pending),
+        changes=of_none(table.changes),
+        staged=of_none(table.staged),
+    )

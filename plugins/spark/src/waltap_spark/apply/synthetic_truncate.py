@@ -1,0 +1,77 @@
+"""A truncate that no server sent: rows whose past is kept end when a snapshot finds their table empty, or
+when another table takes its name."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from waltap.base.files.store import FileStore
+from waltap_spark.formats import CommitContext, GroupRows
+from waltap_spark.planning.plan import SegmentGroup
+from waltap_spark.schema.expression import column_of
+from waltap_spark.schema.schema import log_struct
+from waltap_spark.state.output import TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["ending"]
+
+BEHIND_NOTHING: Final = -3
+"""A number before those of all changes and rows of a snapshot."""
+
+
+def ending(
+    step: CommitContext,
+    table: TableState,
+    group: SegmentGroup,
+    rows: "DataFrame | None",
+    at_us: int,
+    files: FileStore,
+) -> GroupRows:
+    """Return a truncate that stands before ``rows``, those of ``group``; without any it stands where the
+    snapshot does that found none. ``at_us``: a time (µs since 1970), where nobody knows that one."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    position, seq = None, BEHIND_NOTHING
+    if rows is not None:
+        position = rows.selectExpr(
+            "min(struct(_commit_lsn, _seq, cast(unix_micros(_commit_ts) as bigint) as at)) as first"
+        ).first()
+    if position is not None and position["first"] is not None:
+        lsn, first, at = position["first"]
+        if first > 0:  # the transaction changed the table of before, too: those changes end with it
+            seq = first - 1
+    else:
+        lsn, ts = group.at or ((group.until or step.mark).end_lsn, None)
+        at = at_us if ts is None else ts
+    fingerprint = next(reversed(table.versions))
+    names = [*table.versions[fingerprint]]
+    frame = step.spark.range(1).selectExpr(
+        "'t' as _op",
+        f"{lsn}L as _commit_lsn",
+        f"{seq} as _seq",
+        "cast(0 as byte) as _sub",
+        f"{lsn}L as _lsn",
+        f"timestamp_micros({at}) as _commit_ts",
+        "cast(null as long) as _xid",
+        "cast(null as array<string>) as _unchanged",
+        f"{group.epoch} as _epoch",
+    )
+    struct = log_struct(table.versions[fingerprint])
+    kinds = {field.name: field.dataType for field in struct.fields}
+    frame = frame.select(
+        *(F.lit(None).cast(kinds[name]).alias(name) for name in names),
+        *(column_of(field.name) for field in struct.fields if field.name not in names),
+    )
+    made = SegmentGroup(
+        fingerprint,
+        group.epoch,
+        table.key,
+        group.columns,
+        oid=group.oid,
+        rows=1,
+        operations=Counter(t=1),
+        until=group.until,
+        stretch=group.stretch,
+    )
+    return GroupRows(group=made, read=lambda: frame, files=files)

@@ -1,0 +1,595 @@
+"""``waltap spark``: apply a change log, and query Spark's tables."""
+
+import contextlib
+import logging
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waltap.cli.terminal import echo
+from waltap_sinks.comparison.commands import (
+    PATIENCE_S,
+    PatienceOption,
+    TableOption,
+    WithoutOption,
+)
+from waltap_spark.errors import TypeChanged
+from waltap_spark.schema.expression import quoted
+from waltap_spark.state.modes import said
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from waltap.base.files import FileStore, StorageProperties
+    from waltap.config.profile import Profile
+    from waltap_spark.state.output import SparkOutput, TableState
+
+__all__ = ["application"]
+
+application = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Apply a change log, query and describe the tables that Spark keeps.",
+)
+
+SNAPSHOT_ADVICE = (
+    "`waltap spark verify OUTPUT --dsn …` tells whether rows differ; `waltap run PROFILE --set "
+    "snapshot.mode=always` takes a new snapshot, which replaces them."
+)
+
+RESUME_ADVICE = "When that is mended, `waltap spark resume {output} {table}` tries it at once."
+
+TYPE_ADVICE = (
+    "`waltap spark resume {output} {table} --cast-to-text` goes on with both types as text."
+)
+
+DAMAGE_ADVICE = (
+    "It goes on as soon as the file is restored; `waltap spark resume {output} {table} "
+    "--skip-damaged` goes "
+    "on without its rows, until a new snapshot of the table."
+)
+
+OutputArgument = Annotated[
+    str, typer.Argument(metavar="OUTPUT", help="The sink's path, or its tables' folder.")
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="The profile that writes them, with the settings of an object store.",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="spark.NAME=VALUE", help="A setting of Spark's; repeatable."),
+]
+MasterOption = Annotated[str, typer.Option("--master", help="Master of the Spark session.")]
+
+
+@application.command()
+def apply(
+    changelog: Annotated[
+        str,
+        typer.Option(
+            "--changelog",
+            help="The change log: its folder, a URI, or the profile that writes it.",
+        ),
+    ],
+    output: Annotated[str, typer.Option("--output", help="Folder of the tables.")],
+    master: Annotated[
+        str | None, typer.Option("--master", help="Master of the Spark session: local[*].")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Apply the present changes, then end.")
+    ] = False,
+    type_change: Annotated[
+        str | None, typer.Option(help="A type that does not fit: fail, or string (keep as text).")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A property of the spark sink: spark.…, compaction.…, retention.seconds, …; repeatable.",
+        ),
+    ] = None,
+) -> None:
+    """Keep tables up to date with a change log, until SIGINT or SIGTERM.
+
+    The spark sink runs this next to the engine. Run it yourself, or by a scheduler with --once,
+    if the sink has applier = none. One process per output: a second one waits until the first has
+    ended.
+    """
+    import logging
+
+    from waltap.cli.terminal import notices
+    from waltap_sinks.changelog.verification import named_store
+    from waltap_spark.driver.driver import PREDECESSOR_S, asked_to_stop, run_driver
+    from waltap_spark.driver.settings import properties_of, storage_pairs
+
+    given = {"master": master, "type_change": type_change}
+    files = named_store(changelog)
+    properties = properties_of(
+        [*storage_pairs(files.storage), *(set_ or [])],
+        output,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    stopping = (lambda: True) if once else asked_to_stop()
+    patience = PREDECESSOR_S if once else 0.0
+    rows = run_driver(
+        files,
+        output,
+        properties,
+        stopping=stopping,
+        patience_s=patience,
+        once=once,
+    )
+    notices().print(f"{rows:,} rows applied to {output}")
+
+
+@application.command()
+def adopt(
+    output: OutputArgument,
+    changelog: Annotated[
+        str,
+        typer.Option(
+            "--changelog",
+            help="The change log: its folder, a URI, or the profile that writes it.",
+        ),
+    ],
+) -> None:
+    """Connect moved tables to a change log without an id (WT-5206).
+
+    Both were moved before change logs had ids. The log must continue exactly at the tables'
+    position. Needs no Java.
+    """
+    from waltap.cli.terminal import notices
+    from waltap_sinks.changelog import ChangeLog
+    from waltap_sinks.changelog.verification import named_store
+    from waltap_spark.apply.relink import adopt as adopted
+
+    files = named_store(changelog)
+    found = _output(output, files.storage)
+    state = adopted(found, ChangeLog(files))
+    notices().print(f"{found.location} goes on with {state.changelog} at {state.mark}")
+
+
+@application.command()
+def status(output: OutputArgument, profile: ProfileOption = None) -> None:
+    """Show tables with their rows, files and positions. Needs no Java."""
+    import datetime as dt
+
+    from rich.markup import escape
+    from rich.table import Table
+
+    from waltap.cli.terminal import answers
+
+    found = _output(output, _storage(profile))
+    state = found.state()
+    console = answers()
+    if state is None:
+        console.print(f"{found.location}: nothing was applied yet")
+        raise typer.Exit(1)
+    table = Table(title=escape(f"{found.location} at {state.mark}"))
+    for title in (
+        "table",
+        "kept as",
+        "key",
+        "rows in the base",
+        "pending changes",
+        "change sets",
+        "changes",
+    ):
+        right = title not in ("table", "kept as", "key")
+        table.add_column(title, justify="right" if right else "left")
+    for name, each in sorted(state.tables.items()):
+        told = map(escape, (name, _kept(each), ", ".join(each.key) or "none"))
+        if each.held is not None:
+            versions = [
+                f"version {each.held.targets[w].version}" if w in each.held.targets else ""
+                for w in ("current", "changes")
+            ]
+            table.add_row(*told, versions[0], "", "", versions[1])
+            continue
+        table.add_row(
+            *told,
+            f"{each.base_rows:,}",
+            f"{sum(change.rows for change in each.pending):,}",
+            f"{len(each.changes):,}",
+            f"{sum(change.rows for change in each.changes):,}" if each.mode.history else "",
+        )
+    console.print(table)
+    for name, each in sorted(state.tables.items()):
+        if each.failed:
+            still = f"[bold red]{escape(name)} stands still[/] at {each.mark}:"
+            console.print(still, escape(each.failed))
+            advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
+            if TypeChanged.code in each.failed:
+                advice = TYPE_ADVICE
+            console.print(advice.format(output=found.location, table=name), markup=False)
+        for doubt in each.stale:
+            console.print(f"[yellow]{escape(name)} needs a new snapshot[/]:", escape(doubt))
+        for text in each.handed_nulls:
+            console.print(text, style="yellow", markup=False, highlight=False)
+    if any(each.stale for each in state.tables.values()):
+        console.print(SNAPSHOT_ADVICE, highlight=False)
+    at = dt.datetime.fromtimestamp(state.committed_at, dt.UTC)
+    console.print(f"commit {state.number} of {at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _kept(table: "TableState") -> str:
+    """Return a table's mode, and its source in a shared target."""
+    place = table.place
+    of = "" if place is None else f", source {place.source} of {place.name}"
+    return said(table.mode) + of
+
+
+@application.command()
+def top(
+    output: OutputArgument,
+    every: Annotated[
+        float,
+        typer.Option("--every", metavar="S", min=0.2, max=3600, help="Seconds between two looks."),
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one look as JSON.")] = False,
+    profile: ProfileOption = None,
+) -> None:
+    """Show rows of each commit by table, and waiting rows, live.
+
+    It reads commits and the change log that they follow, without Spark. Ctrl-C ends it. Needs no
+    Java.
+    """
+    import time
+
+    import msgspec
+
+    from waltap.cli.terminal import answers, draw_until_interrupted
+    from waltap_spark.sink.output_monitor import OutputMonitor, drawn
+
+    found = _output(output, _storage(profile))
+    watch = OutputMonitor(found)
+
+    def look() -> Any:
+        return watch.look(time.time_ns() // 1_000_000)
+
+    if as_json:
+        echo(msgspec.json.encode(look()).decode())
+    elif once:
+        answers().print(drawn(look(), found.location))
+    else:
+        draw_until_interrupted(lambda: drawn(look(), found.location), every)
+
+
+@application.command()
+def maintain(
+    output: OutputArgument,
+    master: MasterOption = "local[*]",
+    set_: SetOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Compact small files, and remove files that are no longer used.
+
+    A process that keeps the tables does it by itself, when it is due; this does it now, while
+    none runs. Files of earlier Parquet commits stay for retention.seconds (--set), versions of
+    Delta Lake and Iceberg for format.retention.hours of the profile.
+    """
+    from rich.markup import escape
+    from rich.table import Table
+
+    from waltap.cli.terminal import answers
+    from waltap_spark.apply.maintenance import maintain as maintained
+    from waltap_spark.apply.maintenance import take
+    from waltap_spark.driver.settings import properties_of
+
+    found = _output(output, _storage(profile))
+    grace_s = properties_of(set_ or [], found.location).grace_s
+    take(found)  # fails without starting Spark where another process uses the tables
+    found.close()
+    table = Table()
+    for title in ("table", "files before", "files now", ""):
+        table.add_column(title, justify="right" if title.startswith("files") else "left")
+    with _spark("waltap maintain", found, master, set_) as spark:
+        for each in maintained(spark, found, grace_s=grace_s):
+            counts = ("", "") if each.skipped else (f"{each.before:,}", f"{each.after:,}")
+            table.add_row(escape(each.table), *counts, escape(each.skipped))
+    answers().print(table)
+
+
+@application.command()
+def resume(
+    output: OutputArgument,
+    table: Annotated[str, typer.Argument(help="The suspended table: SCHEMA.TABLE.")],
+    as_text: Annotated[
+        bool,
+        typer.Option(
+            "--cast-to-text",
+            "--as-text",
+            help="Store types that do not fit as text, in this table.",
+        ),
+    ] = False,
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--full-refresh",
+            "--anew",
+            help="Discard the table's rows, and begin with later changes.",
+        ),
+    ] = False,
+    pass_over: Annotated[
+        bool,
+        typer.Option(
+            "--skip-damaged",
+            "--pass-over",
+            help="Continue without the rows of the named damaged segment.",
+        ),
+    ] = False,
+    profile: ProfileOption = None,
+) -> None:
+    """Resume a suspended table at its position; other tables stay unchanged.
+
+    The process that keeps the tables does it within seconds, otherwise the next one, or `waltap
+    spark apply --once`. After --full-refresh and --skip-damaged a new snapshot adds missing rows:
+    `waltap run PROFILE --set snapshot.mode=always`. --full-refresh needs Parquet. Needs no Java.
+    """
+    from waltap.cli.terminal import notices
+    from waltap_spark.apply.resume_requests import How, ResumeRequests
+
+    if as_text + anew + pass_over > 1:
+        text = "--cast-to-text, --full-refresh and --skip-damaged are three ways: choose one"
+        raise typer.BadParameter(text)
+    found = _output(output, _storage(profile))
+    state = found.state()
+    chosen = found.table(table, state)
+    if not chosen.failed:
+        notices().print(f"{chosen.name} does not stand still")
+        return
+    if anew and chosen.held is not None:
+        raise typer.BadParameter("is for tables in Parquet", param_hint="--full-refresh")
+    if pass_over and not chosen.damaged:
+        text = f"is for damaged segments, and {chosen.name} stands still for another reason"
+        raise typer.BadParameter(text, param_hint="--skip-damaged")
+    if as_text and TypeChanged.code not in chosen.failed:
+        text = f"is for types that do not fit, and {chosen.name} stands still for another reason"
+        raise typer.BadParameter(text, param_hint="--cast-to-text")
+    how: How = "text" if as_text else "anew" if anew else "over" if pass_over else "again"
+    ResumeRequests(found).ask(chosen, how)
+    notices().print(f"{chosen.name} is tried again from {chosen.mark}")
+    if anew or pass_over:
+        missing = f"rows of {chosen.damaged}" if pass_over else "rows from before"
+        notices().print(
+            f"{missing} come with a new snapshot: `waltap run PROFILE --set snapshot.mode=always`. One "
+            "that a signal asks for replaces nothing: rows that are gone in the source would stay",
+            highlight=False,
+        )
+
+
+@application.command()
+def sql(
+    output: OutputArgument,
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUERY]",
+            help="Spark SQL; a view is called as its table, or SCHEMA_TABLE. Without it: a prompt.",
+        ),
+    ] = None,
+    master: MasterOption = "local[*]",
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Most rows to show.")] = 50,
+    set_: SetOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Query the current tables; NAME_changes is a table's history.
+
+    The view of public.orders is orders; if two schemas have a table of that name, public_orders
+    and sales_orders. View names are printed first. Without a query there is a prompt with history
+    and completion (Tab); each query sees the newest tables.
+    """
+    from waltap.cli.terminal import notices
+    from waltap_spark.read.live import open_tables
+
+    found = _output(output, _storage(profile))
+    if found.state() is None:
+        notices().print(f"{found.location}: nothing was applied yet")
+        raise typer.Exit(1)
+    with _spark("waltap sql", found, master, set_) as spark:
+        views = open_tables(spark, found.store).register()
+        notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
+        if query is None:
+            _ask(spark, found.store, rows)
+        else:
+            _show(_run(spark, query), rows)
+
+
+def _ask(spark: Any, files: "FileStore", rows: int) -> None:
+    """Answer queries from a terminal or pipe until its end."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    from waltap.cli.terminal import notices
+    from waltap.errors import WaltapError
+    from waltap_spark.cli.prompt import SqlPrompt, history_file, sql_words
+    from waltap_spark.errors import first_words
+    from waltap_spark.read.live import open_tables
+
+    def columns() -> dict[str, list[str]]:
+        names = [each.name for each in spark.catalog.listTables() if each.isTemporary]
+        fields = {name: spark.table(quoted(name)).schema.names for name in names}
+        return {_in_sql(name): list(map(_in_sql, found)) for name, found in fields.items()}
+
+    def answer(statement: str) -> None:
+        open_tables(spark, files).register()  # of the newest commit
+        _show(_run(spark, statement), rows)
+
+    def refused(error: Exception) -> bool:
+        known = isinstance(
+            error, (typer.BadParameter, WaltapError, PySparkException, Py4JJavaError)
+        )
+        if known:
+            text = error.message if isinstance(error, typer.BadParameter) else first_words(error)
+            notices().print(text, style="red", markup=False)
+        return known
+
+    def say(line: str) -> None:
+        notices().print(line, markup=False)
+
+    SqlPrompt(answer, columns, cache(lambda: sql_words(spark)), say, refused).loop(history_file())
+
+
+@application.command()
+def verify(
+    output: OutputArgument,
+    dsn: Annotated[
+        str, typer.Option("--dsn", help="The source: postgres://user@host/db or key=value pairs.")
+    ],
+    table: TableOption = None,
+    without: WithoutOption = None,
+    patience: PatienceOption = PATIENCE_S,
+    master: MasterOption = "local[*]",
+    set_: SetOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Compare source tables with Spark's, as ``waltap verify`` does.
+
+    Exit code 1 when rows differ, or when Spark lacks a column that --without does not name. Exit
+    code 5 when the only differences are late tables: they are suspended, or did not reach the
+    source's position in time. With --profile only the rows and columns that its publications
+    publish count. It names tables that Spark lacks; only ``waltap verify PROFILE`` knows whether
+    they are captured.
+    """
+    from waltap_sinks.comparison.commands import connected, publications_of, told
+    from waltap_spark.read.live import open_tables
+    from waltap_spark.read.verify import compare, lacking
+
+    found = _output(output, _storage(profile))
+    publications = () if profile is None else publications_of(_resolved(profile))
+    with connected(dsn) as connection, _spark("waltap verify", found, master, set_) as spark:
+        tables = open_tables(spark, found.store)
+        results = compare(
+            connection,
+            tables,
+            table,
+            without=without or (),
+            patience_s=patience,
+            publications=publications,
+        )
+        unknown = [] if table else lacking(connection, tables, without or ())
+    raise typer.Exit(told(results, "Spark", wanted=table or (), unknown=unknown))
+
+
+@contextlib.contextmanager
+def _spark(
+    name: str, found: "SparkOutput", master: str, pairs: list[str] | None
+) -> "Iterator[Any]":
+    """Start Spark for the block, with the settings of the tables' format.
+
+    Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and errors of the format.
+    """
+    from waltap.cli.terminal import notices
+    from waltap_spark.driver.settings import properties_of
+    from waltap_spark.formats.choice import choice_of
+    from waltap_spark.session.failures import NOT_KEPT, told
+    from waltap_spark.session.java import require_pyspark
+    from waltap_spark.session.session import quiet, start_session
+
+    # the format of the last commit decides which jars the session needs
+    settings = properties_of(pairs or [], found.location).settings
+    choice = choice_of(found.state())
+    require_pyspark()
+    with (
+        quiet() as notes,
+        told(settings.get("spark.driver.memory"), log=NOT_KEPT),
+    ):
+        with notices().status("starting Spark (about 5 s)"):
+            spark = start_session(
+                name,
+                master=master,
+                settings=settings,
+                notes=notes,
+                choice=choice,
+                storage=found.store.storage,
+            )
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _storage(profile: str | None) -> "StorageProperties | None":
+    """Return the storage properties of ``profile``.
+
+    Raises: as `profile_store`.
+    """
+    from waltap_sinks.changelog.verification import profile_store
+
+    return None if profile is None else profile_store(profile).storage
+
+
+def _resolved(profile: str) -> "Profile":
+    """Return the profile with all its layers."""
+    from waltap.cli.profile_source import read
+    from waltap.config.resolve import resolve
+    from waltap.plugins.host import Host
+
+    return resolve(read(profile), Host())
+
+
+def _output(path: str, storage: "StorageProperties | None") -> "SparkOutput":
+    """Return the tables at ``path`` or in the sink's path above them."""
+    from waltap.base.files import FileStore
+    from waltap_spark.state.output import SparkOutput
+
+    if not path.strip():
+        raise typer.BadParameter("is empty", param_hint="OUTPUT")
+    found = SparkOutput(FileStore(path, storage))
+    inner = SparkOutput(found.store.reached_alike(f"{path.rstrip('/')}/tables"))
+    if not found.store.folders("_waltap") and inner.store.folders("_waltap"):
+        return inner
+    if "://" not in path and not Path(path).exists():
+        raise typer.BadParameter(f"{path} does not exist", param_hint="OUTPUT")
+    return found
+
+
+def _in_sql(view: str) -> str:
+    """Return the name of a view as a query must write it."""
+    return view if re.fullmatch(r"[A-Za-z_]\w*", view, re.ASCII) else quoted(view)
+
+
+def _run(spark: Any, query: str) -> Any:
+    """Run a query; a syntax error becomes one line."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    # it would print the plan and Java frames
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    try:
+        return spark.sql(query)
+    except (AnalysisException, ParseException) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise typer.BadParameter(lines[0] if lines else "not SQL", param_hint="QUERY") from error
+
+
+def _show(frame: Any, rows: int) -> None:
+    """Print the first rows of a frame."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from waltap.cli.terminal import answers
+
+    # one row more shows whether there are more
+    found = frame.take(rows + 1)
+    table = Table()
+    for field in frame.schema.fields:
+        numeric = field.dataType.typeName() in ("integer", "long", "double", "float", "decimal")
+        table.add_column(Text(field.name), justify="right" if numeric else "left")
+    for row in found[:rows]:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+    console = answers()
+    console.print(table)
+    if len(found) > rows:
+        console.print(f"more than {rows} rows; --rows shows more", style="dim")

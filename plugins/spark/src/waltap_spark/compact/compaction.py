@@ -1,0 +1,324 @@
+"""Compact changes to the last row of each key with Spark.
+
+Rows are ordered by (`_epoch`, `_commit_lsn`, `_seq`, `_sub`). A value that the server did not
+send (`_unchanged`) is the last value sent for that key, among the rows or else in the table.
+Every table format gets compacted rows, so all of them store the same rows. Nothing here starts a
+Spark job, except for rows whose key changed (`waltap_spark.compact.key_changes`).
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from waltap_spark.compact.key_changes import alive_keys, settle_moves
+from waltap_spark.planning.column_identity import file_column, older_value
+from waltap_spark.planning.temp_columns import GONE, set_aside, unlike
+from waltap_spark.schema.expression import EXACT, column_of, order, sent, the_same, unchanged_as
+from waltap_spark.schema.nested import fitted
+from waltap_spark.schema.schema import LOG_FIELDS, common_type, floating, struct_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from waltap_spark.state.output import LogFacts, TableState
+
+__all__ = [
+    "after_last_truncate",
+    "copies",
+    "distinguishing",
+    "of_touched_keys",
+    "settled",
+    "widened",
+    "with_moves",
+    "with_source",
+]
+
+ERA: Final = "__waltap_era"
+"""Number of truncates before a row."""
+
+SMALL_ROWS: Final = 500_000
+"""Most changes whose keys Spark broadcasts instead of shuffling the base."""
+
+
+# --- columns ------------------------------------------------------------------------------------------
+
+
+def widened(
+    frame: "DataFrame",
+    table: "TableState",
+    has: Mapping[str, str],
+    ids: Mapping[str, int],
+    *,
+    log: bool = True,
+    filled: bool,
+    more: Sequence[str] = (),
+) -> "DataFrame":
+    """Return ``frame`` with the columns of ``table``.
+
+    ``has`` are the types of the frame's columns, ``ids`` their numbers. The result has the
+    table's names and types. A missing column is null, or (``filled``) the value of older rows.
+    ``log``: the log's own columns follow; ``more``: these columns do.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    kinds = {field.name: field.dataType for field in struct_of(table.columns).fields}
+    columns = []
+    called: dict[str, str] = {}
+    for name, kind in table.columns.items():
+        stored = file_column(table, has, ids, name)
+        if stored is None:
+            text = older_value(table, ids, name) if filled else None
+            column = F.unhex(F.lit(text)) if kind == '"binary"' else F.lit(text).cast(kinds[name])
+        elif has[stored] == kind:
+            column = column_of(stored)
+        elif common_type(has[stored], kind) is None and kind != '"string"':
+            # the column changed to an unrelated type: values that do not fit become null
+            column = fitted(column_of(stored), has[stored], kind, lenient=True)
+        else:
+            column = fitted(column_of(stored), has[stored], kind)
+        columns.append(column.alias(name))
+        if stored is not None and stored != name:
+            # `_unchanged` has the file's names and needs the table's
+            called[stored] = name
+    if log:
+        columns += [
+            unchanged_as(called) if name == "_unchanged" and called else column_of(name)
+            for name in LOG_FIELDS
+        ]
+    return frame.select(*columns, *map(column_of, more))
+
+
+def with_source(frame: "DataFrame", table: "TableState", columns: Mapping[str, str]) -> "DataFrame":
+    """Return rows of ``table`` with their source column.
+
+    Columns in ``columns`` get the types there. Columns that the server generates are left out.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    assert table.place is not None
+    return frame.select(
+        *(
+            fitted(column_of(name), table.columns[name], columns[name]).alias(name)
+            if columns.get(name, "") != table.columns.get(name, "")
+            else column_of(name)
+            for name in frame.columns
+            if name not in table.hidden
+        ),
+        F.lit(table.place.source).alias(table.place.column),
+    )
+
+
+# --- rows with a key ----------------------------------------------------------------------------------
+
+
+def after_last_truncate(rows: "DataFrame") -> "DataFrame":
+    """Return the ``rows`` after the last truncate."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    truncated = unlike(rows.columns, "__waltap_truncated")
+    last = rows.where("_op = 't'").agg(F.max(order()).alias(truncated))
+    return rows.crossJoin(F.broadcast(last)).where(order() > F.col(truncated)).drop(truncated)
+
+
+def of_touched_keys(
+    base: "DataFrame",
+    key: Sequence[str],
+    rows: "DataFrame",
+    changes: "Sequence[LogFacts]",
+    how: Literal["left_semi", "left_anti"],
+) -> "DataFrame":
+    """Return rows of ``base`` whose key is among the keys of ``rows``.
+
+    ``left_anti`` returns all other rows.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    own = unlike(base.columns) + "key"
+    keys = rows.select(*map(column_of, key)).distinct()
+    keys = keys.select(*(column_of(name).alias(f"{own}{n}") for n, name in enumerate(key)))
+    small = sum(change.rows for change in changes) <= SMALL_ROWS
+    return base.join(F.broadcast(keys) if small else keys, _match(key, own), how)
+
+
+@set_aside
+def settled(
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
+) -> "DataFrame":
+    """Compact changes to one row per key.
+
+    Each row has the final values of the table's columns and of its mode's columns, and `gone`.
+    ``changes`` describes the rows; ``base`` has the table before them.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    key = list(table.key)
+    partial = [name for change in changes for name in change.unchanged]
+    partial = [name for name in dict.fromkeys(partial) if name not in key]
+    own = [*table.columns, *table.mode.extra]
+    whole = [name for name in own if name not in key and name not in partial]
+    zeros = floating(table.columns, key)
+    crossed = any(change.crossed for change in changes)
+    # a delete may follow the insert of its key in one transaction, and the row still exists
+    when = F.when(F.col("_op") != "d", order()) if crossed else order()
+    told = dict.fromkeys(["_op", *whole, *zeros])  # rows may have the log's _op, too
+    wanted = [F.max_by(F.struct(*map(column_of, told)), when).alias("__last")]
+    wanted += [
+        F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
+            f"__sent{n}"
+        )
+        for n, name in enumerate(partial)
+    ]
+    last = rows.groupBy(*map(column_of, key)).agg(*wanted)
+    if crossed:
+        standing = alive_keys(key, rows, base)
+        named = [column_of(name).alias(f"__alive{n}") for n, name in enumerate(key)]
+        standing = standing.select(*named, F.lit(True).alias("__stands"))
+        last = last.join(standing, _match(key, "__alive"), "left")
+        gone = F.col("__stands").isNull()
+    else:
+        gone = F.col("__last._op") == "d"
+    last = last.withColumn(GONE, gone)
+    if partial:
+        # only unsent values need the base
+        before = of_touched_keys(base, key, rows, changes, "left_semi").select(
+            *(column_of(name).alias(f"__was{n}") for n, name in enumerate(key)),
+            *(column_of(name).alias(f"__base{n}") for n, name in enumerate(partial)),
+        )
+        last = last.join(before, _match(key, "__was"), "left")
+    values = []
+    for name in own:
+        if name in zeros:
+            # 0 and -0 are one key: the row's own zero is stored, not the group's
+            there = F.col("__last").getField(name)
+            values.append(F.coalesce(there, column_of(name)).alias(name))
+        elif name in key:
+            values.append(column_of(name))
+        elif name in partial:
+            number = partial.index(name)
+            brought, held = F.col(f"__sent{number}"), F.col(f"__base{number}")
+            values.append(F.when(brought.isNotNull(), brought["value"]).otherwise(held).alias(name))
+        else:
+            values.append(F.col("__last").getField(name).alias(name))
+    return last.select(*values, GONE)
+
+
+@set_aside
+def with_moves(
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
+) -> "DataFrame":
+    """Fill in unsent values of rows whose key changed."""
+    told = [name for change in changes if change.moved for name in change.unchanged]
+    names = [name for name in dict.fromkeys(told) if name not in table.key]
+    if not names:
+        return rows
+    crossed = any(change.crossed for change in changes)
+    own = [*table.columns, *LOG_FIELDS]
+    here = base.select(*map(column_of, [*table.key, *names]))
+    if any("t" in change.operations for change in changes):
+        # an earlier key before a truncate must not supply values after it
+        rows, here = _parted(rows, here)
+        columns = {ERA: '"integer"', **table.columns}
+        table = msgspec.structs.replace(table, columns=columns, key=(ERA, *table.key))
+    found = settle_moves(table, rows, here, names, crossed=crossed)
+    return found.select(*map(column_of, own))
+
+
+def _parted(rows: "DataFrame", base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
+    """Return both frames with `ERA` as a part of the key.
+
+    A row inserted after a truncate is another row than the one before it.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    truncates = rows.where("_op = 't'").agg(F.array_agg(order()).alias("__truncates"))
+    era = F.size(F.filter("__truncates", lambda at: at < order()))
+    parted = rows.crossJoin(F.broadcast(truncates)).withColumn(ERA, era).drop("__truncates")
+    return parted, base.withColumn(ERA, F.lit(0))
+
+
+def _match(key: Sequence[str], other: str) -> "Column":
+    """Return the condition that a key equals ``other`` 0, 1, …."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    same = [the_same(column_of(name), F.col(f"{other}{n}")) for n, name in enumerate(key)]
+    return functools.reduce(lambda one, two: one & two, same)
+
+
+# --- rows without a key -------------------------------------------------------------------------------
+
+
+def copies(
+    table: "TableState", changes: "Sequence[LogFacts]", base: "DataFrame", rows: "DataFrame"
+) -> "DataFrame":
+    """Return ``base`` with added ``rows``, and without deleted ones.
+
+    Each delete removes one equal row. Rows are equal when the columns that changes report are
+    equal (`TableState.told`).
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = list(table.columns)
+    own = [column_of(name) for name in names]
+    # inserts alone need no comparison of rows
+    if all("d" not in change.operations for change in changes):
+        return base.unionByName(rows.where("_op <> 't'").select(*own))
+    called = unlike(names, "__waltap_weight")
+    weight = F.when(F.col("_op") == "d", F.lit(-1)).otherwise(F.lit(1)).alias(called)
+    signed = base.select(*own, F.lit(1).alias(called)).unionByName(
+        rows.where("_op <> 't'").select(*own, weight)
+    )
+    alike = [
+        distinguishing(name, kind).alias(f"_group {n}")
+        for n, (name, kind) in enumerate(table.told.items())
+    ]
+    if len(alike) < len(own):
+        # equal rows may differ in columns that changes no longer report
+        return _standing(table, signed, called, alike).select(*own)
+    groups = signed.groupBy(*alike).agg(
+        F.first(F.struct(*own)).alias("_row"), F.sum(called).alias("_count")
+    )
+    found = groups.where("_count > 0").select(
+        "_row", F.explode(F.sequence(F.lit(1), F.col("_count").cast("int")))
+    )
+    return found.select(*(F.col("_row").getField(name).alias(name) for name in names))
+
+
+def _standing(
+    table: "TableState", signed: "DataFrame", weight: str, alike: "Sequence[Column]"
+) -> "DataFrame":
+    """Return the remaining rows of ``signed``.
+
+    Equal rows (``alike``) may differ in columns that changes no longer report. Rows with values
+    there are kept first.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    told = table.told
+    untold = {name: kind for name, kind in table.columns.items() if name not in told}
+    own = unlike(table.columns, "__waltap_")
+    place, count = f"{own}place", f"{own}count"
+    each = Window.partitionBy(*alike)
+    first = [distinguishing(name, kind).desc_nulls_last() for name, kind in untold.items()]
+    found = signed.select(
+        "*",
+        F.row_number().over(each.orderBy(F.desc(weight), *first)).alias(place),
+        F.sum(weight).over(each).alias(count),
+    )
+    return found.where((F.col(weight) > 0) & (F.col(place) <= F.col(count)))
+
+
+def distinguishing(name: str, kind: str) -> "Column":
+    """Return the expression that groups equal values.
+
+    Floating point becomes text, in which 0 and -0 differ. Maps become JSON, because Spark does
+    not compare maps.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = column_of(name)
+    if '"map"' in kind:
+        return F.to_json(column, EXACT)
+    return column.cast("string") if kind in ('"float"', '"double"') else column

@@ -1,0 +1,210 @@
+"""Tables of several sources that are one: which of them are, what each is called there, what its columns
+may be.
+
+A table of each tenant, shard or partition stays a table of its own to everything that settles changes: it
+has its own key, columns, mark and past, and stands still by itself. What is shared is where its rows lie:
+a *target*, whose rows have a column that says of which source they are. So a truncate, a snapshot or a
+deleted row of one source finds the rows of that source and no others.
+Knows no Spark.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from waltap.changes.capture.java_regex import java_pattern, java_replacement
+from waltap_spark.errors import SourcesDiffer
+from waltap_spark.schema.schema import common_type
+from waltap_spark.state.modes import said
+from waltap_spark.state.target_mapping import COLUMN, TargetMapping
+
+if TYPE_CHECKING:
+    from waltap_spark.state.output import TableState
+
+__all__ = [
+    "SharedShapes",
+    "TargetMappings",
+    "checked_places",
+    "require_place",
+    "sharers",
+    "union_columns",
+]
+
+
+class TargetMappings:
+    """What a profile says: TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins; without @SOURCE a source is
+    called as its schema. ``$1`` are groups of the pattern, in all three; what matched nothing is empty."""
+
+    def __init__(self, rules: Sequence[str] = (), column: str = COLUMN) -> None:
+        self._rules, self._column = tuple(rules), column
+
+    def of(self, schema: str, table: str) -> TargetMapping | None:
+        """Return the place of a table, None where it has a target to itself. Case counts."""
+        for rule in self._rules:
+            pattern, target, source = _parts(rule)
+            compiled = java_pattern(pattern, ignore_case=False)
+            match = compiled.fullmatch(f"{schema}.{table}")
+            if match is not None:
+                own, name, called = (
+                    match.expand(java_replacement(part, compiled))
+                    for part in (*target.split("."), source)
+                )
+                if not source:
+                    called = schema
+                return TargetMapping(schema=own, table=name, source=called, column=self._column)
+        return None
+
+
+def checked_places(rules: Sequence[str]) -> None:
+    """Raises: ValueError, when a rule is not TABLE-REGEX:SCHEMA.TABLE, with @SOURCE or without."""
+    for rule in rules:
+        pattern, target, source = _parts(rule)
+        parts = target.split(".")
+        unnamed = not source and "@" in rule.rpartition(":")[2]
+        if not pattern or len(parts) != 2 or not all(parts) or unnamed:
+            raise ValueError(f"{rule!r} is not TABLE-REGEX:SCHEMA.TABLE@SOURCE")
+        compiled = java_pattern(pattern, ignore_case=False)
+        for part in (*parts, source):
+            java_replacement(part, compiled)
+
+
+def _parts(rule: str) -> tuple[str, str, str]:
+    pattern, _colon, rest = rule.rpartition(":")
+    target, _at, source = rest.strip().partition("@")
+    return pattern, target.strip().replace(r"\.", "."), source.strip()
+
+
+def require_place(table: "TableState", places: TargetMappings, columns: Iterable[str]) -> None:
+    """See that ``table``, with ``columns``, has the place that ``places`` give it.
+
+    Raises: SourcesDiffer.
+    """
+    wanted = places.of(table.schema, table.table)
+    if wanted is not None and not all((wanted.schema, wanted.table, wanted.source)):
+        into = f"schema {wanted.schema!r}, table {wanted.table!r}, source {wanted.source!r}"
+        raise SourcesDiffer(f"source.into gives {table.name} no name: {into}")
+    if wanted != table.place:
+        was, now = (_said(each) for each in (table.place, wanted))
+        raise SourcesDiffer(f"{table.name} was made {was}, and is to be {now}")
+    if table.place is not None:
+        column = table.place.column
+        clash = next((name for name in columns if name.lower() == column.lower()), None)
+        if clash is not None:
+            raise SourcesDiffer(
+                f"column {clash} of {table.name} is called as the column of sources is"
+            )
+
+
+def _said(place: TargetMapping | None) -> str:
+    if place is None:
+        return "a table by itself"
+    return f"source {place.source} of {place.name}, in column {place.column}"
+
+
+def sharers(tables: "Iterable[TableState]") -> "dict[str, list[TableState]]":
+    """Return, for each target that is shared, the tables that have a part in it and have columns."""
+    found: dict[str, list[TableState]] = {}
+    for table in sorted(tables, key=lambda each: each.name):
+        if table.place is not None and table.columns:
+            found.setdefault(table.place.name, []).append(table)
+    return found
+
+
+def union_columns(tables: "Sequence[TableState]") -> dict[str, str]:
+    """Return the columns of all of ``tables``, by name: with types that hold what each of them has.
+
+    Raises: SourcesDiffer.
+    """
+    columns: dict[str, str] = {}
+    for table in tables:
+        _merge(columns, table.name, table.columns)
+    return columns
+
+
+class SharedShapes:
+    """What the columns of shared targets are, while tables are applied at the same time.
+
+    ``tables``: those of the last commit, by name.
+    """
+
+    def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:
+        self._tables, self._lock = tables, Lock()
+        self._merged: dict[str, dict[str, str]] = {}
+        self._fit: dict[str, Mapping[str, str]] = {}
+        self._sources: dict[tuple[str, str], str] = {}
+        self._alone: set[str] = set()
+
+    def required(self, table: "TableState") -> "TableState":
+        """Return ``table``, when it fits with the other sources of its target, if it has a place in one,
+        and is no target of others.
+
+        Raises: SourcesDiffer.
+        """
+        place = table.place
+        with self._lock:
+            if not self._alone and not self._merged:
+                for other in self._tables().values():
+                    if other.columns:
+                        self._take(other)
+            if place is None and table.name in self._merged:
+                raise SourcesDiffer(f"{table.name} is called as the target of other tables is")
+            if place is not None and place.name in self._alone:
+                raise SourcesDiffer(
+                    f"{table.name} would be a source of {place.name}, which is a table by itself"
+                )
+            self._take(table)
+            if place is not None:
+                self._require_alike(table, place.name)
+        return table
+
+    def _require_alike(self, table: "TableState", target: str) -> None:
+        for other in self._tables().values():
+            shares = other.place is not None and other.place.name == target and other.columns
+            if shares and other.mode != table.mode:
+                raise SourcesDiffer(
+                    f"{table.name} would be {said(table.mode)} in {target}, and {other.name} is "
+                    f"{said(other.mode)} there"
+                )
+
+    def _take(self, table: "TableState") -> None:
+        place = table.place
+        if place is None:
+            self._alone.add(table.name)
+            return
+        owner = self._sources.setdefault((place.name, place.source), table.name)
+        if owner != table.name:
+            raise SourcesDiffer(
+                f"{table.name} and {owner} would both be source {place.source} of {place.name}"
+            )
+        had = self._fit.get(table.name, {})
+        if had == table.columns:
+            return
+        merged = dict(self._merged.get(place.name, {}))
+        if any(
+            common_type(kind, table.columns.get(name, '"void"')) is None
+            for name, kind in had.items()
+        ):
+            merged = self._of_others(table)  # what it dropped, or began anew, was its own, perhaps
+        _merge(merged, f"{table.name}, a source of {place.name},", table.columns)
+        self._merged[place.name] = merged
+        self._fit[table.name] = table.columns
+
+    def _of_others(self, table: "TableState") -> dict[str, str]:
+        merged: dict[str, str] = {}
+        for (target, _source), owner in self._sources.items():
+            if table.place is not None and target == table.place.name and owner != table.name:
+                _merge(merged, owner, self._fit.get(owner, {}))
+        return merged
+
+
+def _merge(columns: dict[str, str], owner: str, more: Mapping[str, str]) -> None:
+    """Let ``columns`` hold ``more`` too."""
+    for name, kind in more.items():
+        had = columns.get(name, kind)
+        common = common_type(had, kind)
+        if common is None:
+            raise SourcesDiffer(
+                f"column {name} of {owner} is {kind.strip(chr(34))}, and {had.strip(chr(34))} in "
+                "other sources"
+            )
+        columns[name] = common

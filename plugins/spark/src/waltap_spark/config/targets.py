@@ -1,0 +1,235 @@
+"""What tables are called in a catalogue, whose each is, and how their files are divided.
+
+A table's name is its source's, unless a rule says otherwise; its history is that name with an ending. Two
+of them may come to one: ``orders_changes`` beside the history of ``orders``, or ``Orders`` beside
+``orders`` where the catalogue tells no case. The one that comes first has it; the other is refused before
+anything is written.
+Knows no Spark.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from waltap.changes.capture.java_regex import java_pattern, java_replacement
+from waltap_spark.errors import FormatLimit, NameTaken
+from waltap_spark.schema.expression import quoted
+
+if TYPE_CHECKING:
+    from waltap_spark.state.output import TableState
+
+__all__ = [
+    "HISTORY",
+    "OF_HISTORY",
+    "FileLayout",
+    "NameClaims",
+    "PartitionField",
+    "checked_divisions",
+    "checked_names",
+    "named",
+    "refuse_alike",
+]
+
+HISTORY: Final = "_changes"
+"""What the name of a table's history ends with."""
+
+OF_HISTORY: Final = "/changes"
+"""What a history is called by in rules of how files are divided: ``schema.table``, and this."""
+
+_TRANSFORM: Final = re.compile(
+    r"(?P<plain>years|months|days|hours)\((?P<column>.+)\)"
+    r"|(?P<counted>bucket|truncate)\(\s*(?P<count>\d+)\s*,\s*(?P<of>.+)\)",
+    re.DOTALL,
+)
+
+
+# --- names --------------------------------------------------------------------------------------------
+
+
+def named(rules: Sequence[str], schema: str, table: str) -> tuple[str, str]:
+    """Return the schema and the name that ``rules`` (TABLE-REGEX:NAME) give a table; first match wins.
+
+    NAME is TABLE or SCHEMA.TABLE, with ``$1`` for groups. Patterns match ``schema.table`` as it is
+    written: case counts. Raises: FormatLimit, for a name that comes out empty.
+    """
+    for rule in rules:
+        pattern, _colon, name = rule.rpartition(":")
+        compiled = java_pattern(pattern, ignore_case=False)
+        match = compiled.fullmatch(f"{schema}.{table}")
+        if match is not None:
+            own, dot, last = match.expand(java_replacement(name.strip(), compiled)).partition(".")
+            found = (own, last) if dot else (schema, own)
+            if not all(found):
+                raise FormatLimit(f"{rule} gives {schema}.{table} no name: {'.'.join(found)!r}")
+            return found
+    return schema, table
+
+
+def checked_names(rules: Sequence[str]) -> None:
+    """Raises: ValueError, when a rule is not TABLE-REGEX:NAME."""
+    for rule in rules:
+        pattern, colon, name = rule.rpartition(":")
+        parts = name.strip().split(".")
+        if not colon or not pattern or not all(parts) or len(parts) > 2:
+            raise ValueError(
+                f"{rule!r} is not TABLE-REGEX:NAME, with NAME as TABLE or SCHEMA.TABLE"
+            )
+        java_replacement(name.strip(), java_pattern(pattern, ignore_case=False))
+
+
+class NameClaims:
+    """Which table has which name of a catalogue. Tables are made at the same time, by several threads.
+
+    ``tables``: those of the last commit; what they hold is theirs.
+    """
+
+    def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:
+        self._tables, self._lock = tables, Lock()
+        self._made: dict[str, list[_NameClaim]] = {}
+
+    def take(
+        self, owner: str, targets: Sequence[str], *, tells_case: bool, source: str = ""
+    ) -> None:
+        """Let ``targets``, what SQL calls them, be those of the table ``owner``: all, or none. Tables with
+        a ``source`` share theirs with such of other sources.
+
+        Raises: NameTaken.
+        """
+
+        def folded(at: str) -> str:
+            return at if tells_case else at.casefold()
+
+        with self._lock:
+            held: dict[str, list[_NameClaim]] = {}
+            for name, table in self._tables().items():
+                part = "" if table.place is None else table.place.source
+                for target in table.held.targets.values() if table.held is not None else ():
+                    held.setdefault(folded(target.at), []).append(_NameClaim(name, target.at, part))
+            for claim in (each for claims in self._made.values() for each in claims):
+                held.setdefault(folded(claim.at), []).append(claim)
+            for at in targets:
+                for claim in held.get(folded(at), ()):
+                    if claim.owner == owner or (
+                        claim.at == at and claim.source and source and claim.source != source
+                    ):
+                        continue
+                    as_well = (
+                        "" if claim.at == at else f", which the catalogue may take for {claim.at}"
+                    )
+                    text = (
+                        f"{owner} would be kept as {at}{as_well}: that is {claim.owner}'s already"
+                    )
+                    raise NameTaken(text, table=owner)
+            self._made[owner] = [_NameClaim(owner, at, source) for at in targets]
+
+    def release(self, owner: str) -> None:
+        """Let go of what ``owner`` took and has not been given."""
+        with self._lock:
+            self._made.pop(owner, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _NameClaim:
+    """A name, ``at``, that the table ``owner`` has, with others or alone (``source`` "")."""
+
+    owner: str
+    at: str
+    source: str
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One thing that files are divided by: a column, or what a transform (``days``, ``bucket``, …) makes
+    of it; ``count`` is the transform's number, 0 where it has none."""
+
+    column: str
+    transform: str = ""
+    count: int = 0
+
+    @property
+    def sql(self) -> str:
+        """Return it as PARTITIONED BY wants it."""
+        if not self.transform:
+            return quoted(self.column)
+        count = f"{self.count}, " if self.count else ""
+        return f"{self.transform}({count}{quoted(self.column)})"
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """How the files of one table of the format are divided, and what they are clustered by."""
+
+    partition: tuple[PartitionField, ...] = ()
+    cluster: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, partition: str, cluster: str) -> "FileLayout":
+        """Return what the rules ``partition`` and ``cluster`` say of ``name`` (``schema.table``, with
+        `OF_HISTORY` for its history)."""
+        found = tuple(_of(cluster, name))
+        return cls(tuple(_of(partition, name)), tuple(each.column for each in found))
+
+    @property
+    def columns(self) -> set[str]:
+        """Return the columns that it needs."""
+        return {each.column for each in self.partition} | set(self.cluster)
+
+    def require(self, name: str, columns: Iterable[str]) -> None:
+        """Raises: FormatLimit, where ``columns``, those of ``name``, lack one."""
+        missing = sorted(self.columns - set(columns))
+        if missing:
+            text = f"{name} is to be divided by {', '.join(missing)}, which it does not have"
+            raise FormatLimit(text)
+
+
+def checked_divisions(rules: str, *, transforms: bool) -> None:
+    """Raises: ValueError, when ``rules`` are not TABLE-REGEX:COLUMN,COLUMN;…; ``transforms``: whether a
+    column may stand in one."""
+    for rule in _rules(rules):
+        pattern, colon, _columns = rule.rpartition(":")
+        found = _divisions(rule)
+        if not colon or not pattern or not found or not all(each.column for each in found):
+            raise ValueError(f"{rule!r} is not TABLE-REGEX:COLUMN,COLUMN")
+        java_pattern(pattern, ignore_case=False)
+        of = [each for each in found if each.transform]
+        if of and not transforms:
+            raise ValueError(f"{of[0].transform}(…) is not to be had here, columns alone are")
+
+
+def _rules(text: str) -> list[str]:
+    return [rule.strip() for rule in text.split(";") if rule.strip()]
+
+
+def _of(rules: str, name: str) -> list[PartitionField]:
+    for rule in _rules(rules):
+        if java_pattern(rule.rpartition(":")[0], ignore_case=False).fullmatch(name):
+            return _divisions(rule)
+    return []
+
+
+def _divisions(rule: str) -> list[PartitionField]:
+    parts = re.split(r",(?![^()]*\))", rule.rpartition(":")[2])
+    return [_division(part.strip()) for part in parts]
+
+
+def _division(text: str) -> PartitionField:
+    match = _TRANSFORM.fullmatch(text)
+    if match is None:
+        return PartitionField(text)
+    if match["plain"]:
+        return PartitionField(match["column"].strip(), match["plain"])
+    return PartitionField(match["of"].strip(), match["counted"], int(match["count"]))
+
+
+def refuse_alike(table: str, names: Iterable[str]) -> None:
+    """Refuse columns of ``table`` that formats written in place do not tell apart. Raises: FormatLimit."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise FormatLimit(f"{table} has columns {other} and {name}, which differ by case alone")

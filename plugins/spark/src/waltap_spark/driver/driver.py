@@ -1,0 +1,242 @@
+"""Run the Spark driver: ``python -m waltap_spark.driver.driver``.
+
+``waltap spark apply`` runs the same code. As a child of an engine (``--with-parent``) it ends
+when its standard input ends, because the engine closed it or died. Before that it applies the
+rest of the change log. The sink's properties come in the environment
+(`waltap_spark.driver.settings.GIVEN`), so that no argument has credentials.
+
+Exit codes: 0 done, 1 failed and a retry may help, 2 failed and a retry does not help, 3 another
+process uses the tables, 4 tasks could not read a snapshot.
+"""
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from waltap.base.files import FilesUnavailable
+from waltap.base.files.store import FileStore
+from waltap.errors import RetryVerdict, WaltapError
+from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog.errors import ChangeLogMissing
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.apply.snapshot_splits import DriverInput, Handed
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.driver.follower import LogFollower
+from waltap_spark.driver.settings import apply_options, follow_options, properties_of, taken_pairs
+from waltap_spark.errors import (
+    CatalogueUnreachable,
+    ChunksUnread,
+    JvmEnded,
+    OutputInUse,
+    SparkRefused,
+    TablesStandStill,
+    first_words,
+)
+from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.session.exit_codes import FAILED, LOCKED, REFUSED, STANDING, UNREAD
+from waltap_spark.session.failures import told
+from waltap_spark.session.java import require_java, require_pyspark
+from waltap_spark.session.session import prepare, start_session
+from waltap_spark.state.output import SparkOutput
+
+__all__ = ["main", "run_driver"]
+
+log = logging.getLogger(__name__)
+
+PREDECESSOR_S: Final = 60.0
+"""Seconds that a stopping driver waits for its predecessor to finish."""
+
+TELL_S: Final = 30.0
+"""Seconds between two log lines while the driver waits."""
+
+
+def run_driver(
+    changelog: "FileStore | str",
+    output: str,
+    properties: SparkProperties,
+    *,
+    stopping: Callable[[], bool],
+    patience_s: float = PREDECESSOR_S,
+    handed: Callable[[str], Handed | None] | None = None,
+    once: bool = False,
+) -> int:
+    """Keep the tables at ``output`` up to date until ``stopping``.
+
+    Returns the number of applied rows. ``once`` applies the present changes and ends, as
+    `LogFollower.once` does. ``patience_s`` is how long a stopping driver waits for another
+    process to release the tables. ``handed`` is for
+    `waltap_spark.apply.external_snapshots.ExternalSnapshots`.
+
+    Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, OutputInUse, OutputMismatch,
+    ChangeLogMissing, TypeChanged, FilesUnavailable, ….
+    """
+    # all checks come before Spark, whose start takes seconds
+    require_java()
+    files = changelog if isinstance(changelog, FileStore) else FileStore(changelog, properties)
+    reader, tables = ChangeLog(files), SparkOutput(FileStore(output, properties))
+    if not reader.exists():
+        raise _missing(reader)
+    _take(tables, reader, stopping, patience_s)
+    try:
+        require_pyspark()
+        with told(properties.settings.get("spark.driver.memory")):
+            return _apply(reader, tables, properties, None if once else stopping, handed)
+    finally:
+        tables.close()
+
+
+def _apply(
+    reader: ChangeLog,
+    tables: SparkOutput,
+    properties: SparkProperties,
+    stopping: Callable[[], bool] | None,
+    handed: Callable[[str], Handed | None] | None,
+) -> int:
+    """Follow the log until ``stopping``; None applies it once."""
+    started = time.monotonic()
+    log.info("starting spark")
+    choice = FormatChoice(properties.format, properties.format_properties)
+    session = start_session(
+        "waltap",
+        master=properties.master,
+        settings=properties.settings,
+        choice=choice,
+        storage=properties,
+    )
+    try:
+        log.info("spark is ready", extra={"duration_ms": _since(started)})
+        own = prepare(session)
+        applier = OutputApplier(own, reader, tables, apply_options(properties), choice, handed)
+        before = applier.open().rows_applied
+        try:
+            follower = LogFollower(reader, applier, follow_options(properties))
+            if stopping is None:
+                follower.once()
+            else:
+                follower.follow(stopping)
+        finally:
+            applier.close()  # its thread must end before the session that it uses
+        log.info("finished", extra={"lsn": str(applier.state.mark)})
+        return applier.state.rows_applied - before
+    finally:
+        session.stop()
+
+
+def _missing(reader: ChangeLog) -> ChangeLogMissing:
+    location = reader.store.location
+    inner = f"{location.rstrip('/')}/changelog"
+    if ChangeLog(reader.store.reached_alike(inner)).exists():
+        return ChangeLogMissing(f"{location} is not a change log, but {inner} is one")
+    return ChangeLogMissing(f"{location} is not a change log: it has no folder of manifests")
+
+
+def _take(
+    tables: SparkOutput, reader: ChangeLog, stopping: Callable[[], bool], patience_s: float
+) -> None:
+    """Lock the output as soon as no other process has it.
+
+    The kernel releases the lock when its holder ends, so a successor continues immediately. A
+    holder that still runs is waited for, and for ``patience_s`` longer once the driver should
+    stop.
+    """
+    limit, tell = None, 0.0
+    while True:
+        now = time.monotonic()
+        if limit is None and stopping():
+            limit = now + patience_s
+        try:
+            tables.open(reader.store.location, reader.identity())
+        except OutputInUse as error:
+            if limit is not None and now >= limit:
+                raise
+            if now >= tell:
+                tell = now + TELL_S
+                log.info("waiting: %s", error.problem)
+            time.sleep(0.2)
+        else:
+            return
+
+
+def _since(started: float) -> int:
+    return round((time.monotonic() - started) * 1000)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the driver as a process; return its exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    inbox = _inbox() if options.with_parent else None
+    try:
+        run_driver(
+            options.changelog,
+            options.output,
+            properties_of((*taken_pairs(), *(options.set or ())), options.output),
+            stopping=asked_to_stop() if inbox is None else inbox.gone,
+            handed=None if inbox is None else inbox.of,
+        )
+    except OutputInUse as error:
+        log.error("%s", error)  # noqa: TRY400 - a trace would hide the text
+        return LOCKED
+    except JvmEnded as error:
+        log.error("%s", error)  # noqa: TRY400
+        return FAILED
+    except ChunksUnread as error:
+        log.error("%s", error)  # noqa: TRY400
+        return UNREAD
+    except WaltapError as error:
+        log.error("%s", error)  # noqa: TRY400
+        return _status(error)
+    except Exception as error:
+        log.exception("failed")
+        log.error("%s: %s", type(error).__name__, first_words(error))  # noqa: TRY400
+        return FAILED
+    return 0
+
+
+def _status(error: WaltapError) -> int:
+    if isinstance(error, TablesStandStill):
+        return STANDING
+    # the catalog, the file system or the store may answer a later try
+    passes = isinstance(error, (SparkRefused, CatalogueUnreachable)) or (
+        isinstance(error, FilesUnavailable) and error.retry is not RetryVerdict.NEVER
+    )
+    return FAILED if passes else REFUSED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="waltap_spark.driver.driver", description=__doc__)
+    parser.add_argument("--changelog", required=True)
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--set", action="append", metavar="NAME=VALUE", help="as in a profile")
+    parser.add_argument("--with-parent", action="store_true")
+    return parser
+
+
+def _inbox() -> DriverInput:
+    # Ctrl-C is for the engine, which then closes this process's input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return DriverInput(sys.stdin.buffer)
+
+
+def asked_to_stop() -> Callable[[], bool]:
+    """Return a test that becomes true with SIGINT or SIGTERM."""
+    asked = False
+
+    def note(_number: int, _frame: object) -> None:
+        nonlocal asked
+        asked = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return lambda: asked
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Apply a change log to the tables as it grows.
+
+New manifests are found by position, which costs the listing of one folder, however long the log
+is. Spark's own file source was measured for comparison: it lists every file that it has ever
+seen (206 ms a look at 7,200 manifests, 3.5 s at 100,000) and keeps a list of them.
+`waltap_spark.driver.streaming` has that source for callers that need a streaming query.
+"""
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from waltap.errors import WaltapError
+from waltap_sinks.changelog import ChangeLog, Manifest
+from waltap_sinks.changelog.errors import ChangeLogDamaged
+from waltap_sinks.changelog.manifest import bucket_of
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.driver.batch_size import AdaptiveBatchSize
+from waltap_spark.errors import RowsAwaited, TablesStandStill
+from waltap_spark.state.output import applied_by_all
+
+__all__ = ["FollowOptions", "LogFollower"]
+
+log = logging.getLogger(__name__)
+
+RETIRE_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowOptions:
+    """How often and how much a follower applies."""
+
+    # How often the follower looks at the log.
+    trigger_ms: int = 200
+    # The most rows of one commit, unless a single manifest has more.
+    batch_rows: int = 5_000_000
+    # About how long one commit may take.
+    batch_s: float = 5.0
+    # How long applied changes stay in the log.
+    retention_h: float = 2.0
+
+
+class LogFollower:
+    """Applies a growing change log until it is stopped. Single-threaded."""
+
+    def __init__(
+        self, changelog: ChangeLog, applier: OutputApplier, options: FollowOptions | None = None
+    ) -> None:
+        self._log, self._applier = changelog, applier
+        self._options = options or FollowOptions()
+        self._pace = AdaptiveBatchSize(self._options.batch_s, self._options.batch_rows)
+        self._next_retire = time.monotonic() + RETIRE_EVERY_S
+
+    def follow(self, stopping: Callable[[], bool]) -> None:
+        """Apply until ``stopping`` returns true, then once more.
+
+        Raises: TablesStandStill at the end, when some tables are suspended; other errors
+        immediately, with the tables at their last commit.
+        """
+        self._applier.keep_up()
+        while True:
+            last_time = stopping()
+            self.catch_up()
+            if last_time:
+                self.complain()
+                return
+            self.retire()
+            time.sleep(self._options.trigger_ms / 1000)
+
+    def once(self) -> None:
+        """Apply the log's present changes, and maintain the tables.
+
+        This serves a driver that a scheduler starts again and again. Raises: as `follow`.
+        """
+        self.catch_up()
+        self._applier.maintain(patient=True)
+        self.tidy(at_once=True)
+        self.complain()
+
+    def complain(self) -> None:
+        """Raise `TablesStandStill` when a table is suspended."""
+        failed = {n: each.failed for n, each in self._applier.state.tables.items() if each.failed}
+        if failed:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+            raise TablesStandStill(f"not applied: {reasons}", output=self._applier.location)
+
+    def catch_up(self) -> None:
+        """Apply the manifests that the log holds now.
+
+        Raises: ChangeLogDamaged, after everything before the damage is applied; the applier's
+        errors.
+        """
+        damaged: list[ChangeLogDamaged] = []
+        try:
+            self._catch_up(damaged)
+        except RowsAwaited as awaited:
+            if awaited.fields["nobody"]:
+                raise
+            return  # an engine assigns the rows later, or the next engine takes another snapshot
+        for error in damaged:
+            mark = self._applier.state.mark
+            log.error(
+                "all tables stand at %s, before the damage: whose rows it has, is not known", mark
+            )
+            raise error
+
+    def _catch_up(self, damaged: list[ChangeLogDamaged]) -> None:
+        found = 0
+        for portion in self._pace.portions(self._manifests(damaged)):
+            started = time.monotonic()
+            self._applier.apply(portion)
+            self._pace.took(time.monotonic() - started)
+            found += len(portion)
+        if not found:
+            self._applier.apply([])  # retries suspended tables, commits compactions
+
+    def _manifests(self, damaged: list[ChangeLogDamaged]) -> Iterator[Manifest]:
+        """Yield manifests up to the first damaged or missing one.
+
+        The damage goes to ``damaged``, so that the manifests before it are applied first.
+        """
+        try:
+            yield from self._log.manifests(self._applier.state.mark)
+        except ChangeLogDamaged as error:
+            damaged.append(error)
+
+    def tidy(self, *, at_once: bool) -> None:
+        """Remove unused files of the tables and the log.
+
+        ``at_once`` has the meaning that `retire` gives it.
+        """
+        try:
+            self._applier.collect()
+        except WaltapError as error:
+            log.warning("collecting failed", extra={"error_code": error.code})
+        self.retire(at_once=at_once)
+
+    def retire(self, *, at_once: bool = False) -> None:
+        """Remove old applied changes from the change log.
+
+        Without ``at_once`` it does so once in `RETIRE_EVERY_S`.
+        """
+        now = time.monotonic()
+        if now < self._next_retire and not at_once:
+            return
+        self._next_retire = now + RETIRE_EVERY_S
+        state = self._applier.state
+        if any(table.staged for table in state.tables.values()):
+            return  # an unfinished snapshot still needs its segments in the log
+        limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=self._options.retention_h)
+        try:
+            self._log.retire(applied_by_all(state), bucket_of(limit))
+        except WaltapError as error:
+            log.warning("retiring failed", extra={"error_code": error.code})

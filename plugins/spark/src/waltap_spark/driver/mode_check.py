@@ -1,0 +1,98 @@
+"""Check before a start that tables fit the profile's modes."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from waltap.base.files.store import FileStore
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.decode.relation import Relation
+from waltap.errors import WaltapError
+from waltap.plugins.check_context import CheckContext
+from waltap.ports.source.connector import PreflightCheck
+from waltap_spark.apply.applier import ApplyOptions
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.config.targets import FileLayout
+from waltap_spark.driver.settings import apply_options
+from waltap_spark.errors import FormatLimit, MadeOtherwise, ModeUnfit
+from waltap_spark.state.modes import said, unfit
+from waltap_spark.state.output import SparkOutput, TableState
+
+__all__ = ["kept_as_said"]
+
+NAME: Final = "spark tables"
+
+FIT_ALL: Final = frozenset(("append", "scd1", "hard", "keep"))
+"""Modes that fit every table."""
+
+
+def kept_as_said(
+    context: CheckContext, properties: Sequence[SparkProperties]
+) -> list[PreflightCheck]:
+    """Return a warning for each table whose first change would suspend it.
+
+    ``properties`` are those of the profile's Spark sinks.
+    """
+    profile = context.profile
+    mine = [(each, apply_options(each), _made(each)) for each in properties]
+    if not any(_may_be_wrong(*each) for each in mine):
+        return []
+    try:
+        relations = [each.relation for each in context.connector.plan(context.offset).tables]
+    except WaltapError:
+        return []  # the connector's own check reports the error
+    found: dict[str, WaltapError] = {}
+    called = CaptureRules(profile.capture).field_name
+    for each in mine:
+        for relation in relations:
+            for error in _wrong(*each, relation, called):
+                found.setdefault(relation.name, error)
+    return [PreflightCheck.warning(NAME, error.problem, error.advice()) for error in found.values()]
+
+
+def _may_be_wrong(
+    properties: SparkProperties, options: ApplyOptions, made: Mapping[str, TableState]
+) -> bool:
+    """Return whether a table might not fit its mode.
+
+    The answer avoids asking the server for its tables, which may be thousands.
+    """
+    by = options.modes
+    said_of_some = {*by.modes, *by.deletes, *by.history, *by.extra} - FIT_ALL
+    if said_of_some or properties.format_properties:
+        return True
+    return any(by.of(each.target_name) != each.mode for each in made.values())
+
+
+def _made(properties: SparkProperties) -> Mapping[str, TableState]:
+    try:
+        state = SparkOutput(FileStore(properties.tables, properties)).state()
+    except WaltapError:
+        return {}  # the writer that opens the output reports the error
+    return {} if state is None else state.tables
+
+
+def _wrong(
+    properties: SparkProperties,
+    options: ApplyOptions,
+    made: Mapping[str, TableState],
+    relation: Relation,
+    called: Callable[[str], str],
+) -> Iterator[WaltapError]:
+    place = options.places.of(relation.schema, relation.table)
+    name = relation.name if place is None else place.name
+    mode, table = options.modes.of(name), made.get(relation.name)
+    columns = [called(column.name) for column in relation.columns]
+    if table is not None and table.columns and table.mode != mode:
+        text = f"{relation.name} was made as {said(table.mode)}, and is to be {said(mode)}"
+        yield MadeOtherwise(text, table=name)
+    key = None if relation.primary_key is None else tuple(map(called, relation.primary_key))
+    reason = "" if key is None else unfit(mode, key, dict.fromkeys(columns, ""))
+    if reason:
+        yield ModeUnfit(f"{relation.name} cannot be {said(mode)}: {reason}", table=name)
+    by = properties.format_properties
+    layout = FileLayout.of(name, by.get("format.partition.by", ""), by.get("format.cluster.by", ""))
+    if table is None:
+        try:
+            layout.require(relation.name, [*columns, *mode.columns])
+        except FormatLimit as error:
+            yield error

@@ -1,0 +1,134 @@
+"""The sink's properties as a command line has them: ``--set NAME=VALUE``, the names those of a profile.
+
+The engine's process, the driver and `waltap spark apply` all read and write them here, so that what a
+profile can say, each of them can be told.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from waltap.base.files import StorageProperties
+from waltap.base.property import declarations
+from waltap.config.layers import GivenProperty
+from waltap.config.namespace import Namespace, ValidationResult
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap_spark.apply.applier import ApplyOptions
+from waltap_spark.config.column_names import ColumnNames
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.config.shared_targets import TargetMappings
+from waltap_spark.driver.follower import FollowOptions
+from waltap_spark.state.modes import ModeRules
+
+__all__ = [
+    "GIVEN",
+    "apply_options",
+    "follow_options",
+    "packed_pairs",
+    "pairs_of",
+    "properties_of",
+    "storage_pairs",
+    "taken_pairs",
+]
+
+GIVEN: Final = "WALTAP_SPARK_PROPERTIES"
+"""The variable by which an engine gives its Spark process what the profile says. Arguments would show
+credentials to everybody on the machine."""
+
+ELSEWHERE = frozenset({"path", "applier", "compression", "drain.timeout.ms", "snapshot.readers"})
+"""Properties that say nothing to a driver: where the log lies it is told, and who starts it knows."""
+
+
+def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkProperties:
+    """Return the properties that ``pairs`` (NAME=VALUE) make for the tables at ``output``.
+
+    ``given``: properties by the name of their field, which win. Raises: ConfigurationError, with
+    everything that is wrong.
+    """
+    findings = ValidationResult(debezium=False, folder=Path.cwd())
+    settings: dict[str, GivenProperty] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if equals and name not in ELSEWHERE:
+            settings[name] = GivenProperty(name, value, "--set")
+            continue
+        what = "says nothing here" if equals else "is not NAME=VALUE"
+        findings.problems.append(PropertyProblem("--set", what, value=pair if not equals else name))
+    by_field = {each.field: each.name for each in declarations(SparkProperties)}
+    forced: dict[str, object] = {by_field[field]: value for field, value in given.items()}
+    namespace = Namespace(settings, findings, prefix="--set ")
+    made = namespace.model("spark", SparkProperties, {**forced, "path": output})
+    namespace.leftovers()
+    if findings.problems or made is None:
+        raise ConfigurationError(findings.problems, origin=COMMAND_LINE)
+    return made
+
+
+def packed_pairs(properties: SparkProperties) -> str:
+    """Return ``properties`` as the variable `GIVEN` has them."""
+    return json.dumps(pairs_of(properties))
+
+
+def taken_pairs() -> list[str]:
+    """Return the pairs of the variable `GIVEN`, which processes that this one starts do not get."""
+    found: list[str] = json.loads(os.environ.pop(GIVEN, "[]"))
+    return found
+
+
+def storage_pairs(storage: StorageProperties) -> list[str]:
+    """Return how an object store is reached as NAME=VALUE."""
+    values = ((each, getattr(storage, each.field)) for each in declarations(StorageProperties))
+    return [f"{each.name}={_text(value)}" for each, value in values if value != each.default]
+
+
+def pairs_of(properties: SparkProperties) -> list[str]:
+    """Return ``properties`` as NAME=VALUE, as far as they say something to a driver."""
+    found: list[str] = []
+    for each in declarations(SparkProperties):
+        value = getattr(properties, each.field)
+        if each.family is not None:
+            found += [f"{name}={text}" for name, text in value.items()]
+        elif each.name not in ELSEWHERE and value != each.default:
+            found.append(f"{each.name}={_text(value)}")
+    return found
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{each}" for key, each in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def apply_options(properties: SparkProperties) -> ApplyOptions:
+    """Return how tables are kept."""
+    return ApplyOptions(
+        type_change=properties.type_change,
+        fold_rows=properties.fold_rows,
+        fold_share=properties.fold_share,
+        fold_sets=properties.fold_sets,
+        merge_sets=properties.merge_sets,
+        file_rows=properties.file_rows,
+        grace_s=properties.grace_s,
+        parallel=properties.parallel,
+        modes=ModeRules(
+            modes=properties.mode,
+            deletes=properties.deletes,
+            extra=properties.extra_columns,
+            history=properties.history,
+        ),
+        dropped=properties.columns_dropped,
+        names=ColumnNames(properties.columns_names, properties.columns_renames),
+        places=TargetMappings(properties.source_into, properties.source_column),
+    )
+
+
+def follow_options(properties: SparkProperties) -> FollowOptions:
+    """Return how the log is followed."""
+    return FollowOptions(
+        trigger_ms=properties.trigger_ms,
+        batch_rows=properties.batch_rows,
+        batch_s=properties.batch_ms / 1000,
+        retention_h=properties.retention_hours,
+    )

@@ -1,0 +1,97 @@
+"""A change log applied by Structured Streaming, inside an application of one's own.
+
+The manifests are a stream of small text files: Spark sees new ones, cuts them into micro-batches, shows
+them in its user interface, and remembers in its checkpoint which it has given out. What was applied is
+known by the output's own commits alone, so that the checkpoint may be lost. Files come in no useful
+order: each batch is put in order by its marks, and what is missing in it is read from the log.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from waltap_sinks.changelog import ChangeLog, Manifest
+from waltap_sinks.changelog.manifest import parse_manifest
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.driver.batch_size import AdaptiveBatchSize
+from waltap_spark.driver.follower import FollowOptions, LogFollower
+from waltap_spark.session.addresses import address
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["start_query"]
+
+BATCH_FILES = 500
+
+
+def start_query(
+    spark: "SparkSession",
+    changelog: ChangeLog,
+    applier: OutputApplier,
+    checkpoint: str,
+    options: FollowOptions | None = None,
+    *,
+    available_now: bool = False,
+) -> "StreamingQuery":
+    """Start a streaming query that applies ``changelog``; ``applier`` is open.
+
+    ``available_now``: apply what there is, then end. A failure ends the query with it. So do tables that
+    stand still, when all others are up to date: the batch counts as not done, and comes again. A query
+    that goes on only logs them.
+    Raises: TablesStandStill, with ``available_now``, when nothing new is there and tables stand still.
+    """
+    chosen = options or FollowOptions()
+    changelog.store.make_folder("manifests")
+    manifests = (
+        spark.readStream.format("text")
+        .option("wholetext", "true")
+        .option("recursiveFileLookup", "true")
+        .option("ignoreMissingFiles", "true")
+        .option("maxFilesPerTrigger", str(BATCH_FILES))
+        .load(address(changelog.store, "manifests"))
+    )
+
+    pace = AdaptiveBatchSize(chosen.batch_s, chosen.batch_rows)
+    follower = LogFollower(changelog, applier, chosen)
+    last = changelog.last() if available_now else None
+
+    def end_batch() -> None:
+        ends = last is not None and applier.state.mark >= last.mark
+        applier.maintain()
+        follower.tidy(at_once=ends)
+        if ends:
+            follower.complain()
+
+    def batch(frame: "DataFrame", _number: int) -> None:
+        found = [parse_manifest(row[0], "a manifest") for row in frame.collect()]
+        fresh = _chain(changelog, applier, found)
+        for portion in pace.portions(fresh):
+            started = time.monotonic()
+            applier.apply(portion)
+            pace.took(time.monotonic() - started)
+        if not fresh:
+            applier.apply([])  # tables that stand still
+        end_batch()
+
+    if last is not None and applier.state.mark >= last.mark:  # Spark may have no batch then
+        applier.apply([])
+        end_batch()
+    writer = manifests.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{chosen.trigger_ms} milliseconds")
+    return writer.start()
+
+
+def _chain(changelog: ChangeLog, applier: OutputApplier, found: list[Manifest]) -> list[Manifest]:
+    """Return the manifests that follow what was applied, in order and without a gap."""
+    applied = applier.state.mark
+    fresh = sorted((step for step in found if step.mark > applied), key=lambda step: step.mark)
+    previous = applied
+    for step in fresh:
+        if step.previous != previous:
+            return list(changelog.manifests(applied, fresh[-1].mark))
+        previous = step.mark
+    return fresh

@@ -1,0 +1,134 @@
+"""Turn Parquet change sets into rows of a table, as lazy frames.
+
+`waltap_spark.compact.compaction` computes the net changes of the pending rows. No function here starts
+a Spark job.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from waltap_spark.compact.compaction import (
+    after_last_truncate,
+    copies,
+    of_touched_keys,
+    settled,
+    widened,
+)
+from waltap_spark.history.timeline import fresh, rows_after
+from waltap_spark.planning.temp_columns import gone
+from waltap_spark.schema.expression import column_of
+from waltap_spark.schema.schema import log_struct, struct_of
+from waltap_spark.state.modes import row_columns
+from waltap_spark.state.output import BasePart, ChangeSet, TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from waltap_spark.history.retained_keys import RetainedKeys
+
+__all__ = ["changes_frame", "current_frame"]
+
+Uri = Callable[[str], str]
+
+
+def changes_frame(
+    spark: "SparkSession",
+    table: TableState,
+    sets: Iterable[ChangeSet],
+    uri: Uri,
+    *,
+    filled: bool = False,
+) -> "DataFrame":
+    """Return the rows of ``sets`` with all columns the table ever had.
+
+    The log's own columns follow. ``filled``: rows from before a column was added have its
+    default, as in the source; otherwise null, as in the log.
+    """
+    by_version: dict[str, list[str]] = {}
+    for change in sets:
+        by_version.setdefault(change.fingerprint, []).append(uri(change.path))
+    frames = [
+        widened(
+            spark.read.schema(log_struct(table.versions[fingerprint])).parquet(*paths),
+            table,
+            table.versions[fingerprint],
+            table.version_ids.get(fingerprint, {}),
+            filled=filled,
+        )
+        for fingerprint, paths in by_version.items()
+    ]
+    if not frames:
+        return spark.createDataFrame([], log_struct(table.columns))
+    return functools.reduce(lambda left, right: left.unionByName(right), frames)
+
+
+def current_frame(
+    spark: "SparkSession",
+    table: TableState,
+    uri: Uri,
+    *,
+    pending: "DataFrame | None" = None,
+    after: "DataFrame | None" = None,
+    spared: "RetainedKeys | None" = None,
+) -> "DataFrame":
+    """Return the table's rows: its base with the pending changes applied.
+
+    ``pending`` replaces the stored pending sets, ``after`` replaces their net changes. Rows of
+    ``spared`` do not end because ``pending`` lacks them.
+    """
+    base = _base(spark, table, uri)
+    if not table.pending:
+        return base
+    rows = pending
+    if rows is None:
+        rows = changes_frame(spark, table, table.pending, uri, filled=True)
+    if table.mode.keeps_past and spared is not None:
+        left = spared.of(base, table.key, "left_anti")
+        found = rows_after(table, table.pending, rows, left)
+        return found.unionByName(spared.of(base, table.key, "left_semi"))
+    if table.mode.keeps_past:
+        return rows_after(table, table.pending, rows, base)
+    # A truncate removes the whole base; rows before the last one are gone, too.
+    if any("t" in change.operations for change in table.pending):
+        base, rows = base.limit(0), after_last_truncate(rows)
+    if not table.key:
+        return copies(table, table.pending, base, rows)
+    if after is not None:
+        return _latest(table, base, after, after)
+    return _latest(table, base, rows, settled(table, table.pending, rows, base))
+
+
+def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":
+    alike: dict[tuple[object, ...], list[BasePart]] = {}
+    for part in table.base:
+        shape = tuple((name, kind, part.ids.get(name)) for name, kind in part.columns.items())
+        alike.setdefault((part.logged, *shape), []).append(part)
+    frames = []
+    more = table.mode.columns
+    for parts in alike.values():
+        columns, logged = parts[0].columns, parts[0].logged
+        struct = log_struct(columns) if logged else struct_of({**columns, **more})
+        stored = spark.read.schema(struct).parquet(*(uri(each.path) for each in parts))
+        ids = parts[0].ids
+        if logged:
+            frames.append(fresh(table, widened(stored, table, columns, ids, filled=True)))
+        else:
+            frame = widened(stored, table, columns, ids, log=False, filled=True, more=[*more])
+            frames.append(frame)
+    if not frames:
+        return spark.createDataFrame([], struct_of(row_columns(table)))
+    return functools.reduce(lambda left, right: left.unionByName(right), frames)
+
+
+def _latest(
+    table: TableState, base: "DataFrame", rows: "DataFrame", after: "DataFrame"
+) -> "DataFrame":
+    """Return the base with the rows of touched keys replaced.
+
+    ``rows`` name the keys; ``after`` has the new rows.
+    """
+    own = [column_of(name) for name in row_columns(table)]
+    kept = of_touched_keys(base, table.key, rows, table.pending, "left_anti")
+    alive = after.where(f"not {gone(table)}")
+    return kept.select(*own).unionByName(alive.select(*own))

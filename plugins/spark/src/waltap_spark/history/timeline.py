@@ -1,0 +1,356 @@
+"""What becomes of rows whose past is kept: versions of them, or rows that stay when they are deleted.
+
+The change log says what each row was after each transaction; two states that follow each other and are
+equal are one. So what comes of a change does not depend on how the log was cut into batches, on a snapshot
+that brings what is known, or on changes that come again. Positions order, times only tell.
+
+Nothing here starts a Spark job. A *state* is one row of a frame: the key, whether the row was there
+(``__alive``), and its values, after one transaction (``__epoch``, ``__lsn``).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from waltap_spark.compact.compaction import distinguishing, of_touched_keys
+from waltap_spark.compact.key_changes import inserted, verdict
+from waltap_spark.planning.temp_columns import GONE, set_aside
+from waltap_spark.schema.expression import column_of, order, sent
+from waltap_spark.schema.schema import LOG_FIELDS, floating
+from waltap_spark.state.modes import row_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.window import WindowSpec
+
+    from waltap_spark.state.output import LogFacts, TableState
+
+__all__ = ["changed", "fresh", "rows_after", "standing"]
+
+CHANGED: Final = "__waltap_changed"
+AT: Final = ("_epoch", "_commit_lsn")
+BEFORE_ALL: Final = -2
+"""Index of what happens in a transaction before the rows that a snapshot read (-1)."""
+
+
+def fresh(table: "TableState", frame: "DataFrame") -> "DataFrame":
+    """Return rows of the change log that stand for a row each as rows of ``table``; they are the first
+    of their keys."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    made = {
+        "_valid_from": F.col("_commit_ts"),
+        "_from_epoch": F.col("_epoch"),
+        "_from_lsn": F.col("_commit_lsn"),
+        "_current": F.lit(True),
+        "_deleted": F.lit(False),
+        **{name: F.col(name) for name in table.mode.extra},
+    }
+    own = [column_of(name) for name in table.columns]
+    more = (
+        made.get(name, F.lit(None)).cast(kind.strip('"')).alias(name)
+        for name, kind in table.mode.columns.items()
+    )
+    return frame.select(*own, *more)
+
+
+def standing(table: "TableState", base: "DataFrame") -> "DataFrame":
+    """Return those rows of ``table`` that are there in the source."""
+    return base.where(table.mode.standing) if table.mode.standing else base
+
+
+@set_aside
+def changed(
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
+) -> "DataFrame":
+    """Return the rows of ``table`` that ``rows`` change or add, and `gone`: whether a row is no more.
+
+    ``base`` is what the table held; ``rows`` have what moved rows kept.
+    """
+    return _outcome(table, changes, rows, base).where(CHANGED).drop(CHANGED)
+
+
+@set_aside
+def rows_after(
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
+) -> "DataFrame":
+    """Return all rows of ``table`` after ``rows``; as `changed`."""
+    done = base.limit(0)
+    if table.mode.name == "scd2":
+        done, base = base.where("not _current"), base.where("_current")
+    if not _empties(table, changes):
+        done = done.unionByName(of_touched_keys(base, table.key, rows, changes, "left_anti"))
+    found = _outcome(table, changes, rows, base).where(f"not {GONE}")
+    return done.unionByName(found.drop(CHANGED, GONE))
+
+
+def _empties(table: "TableState", changes: "Sequence[LogFacts]") -> bool:
+    """Tell whether rows end without a change of their own: by a truncate, or since a snapshot lacks
+    them."""
+    if table.mode.deletes == "kept":
+        return False
+    return any("t" in each.operations or each.replaces for each in changes)
+
+
+def _outcome(
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
+) -> "DataFrame":
+    """Return the rows of all keys that ``rows`` touch, with `CHANGED` and `GONE`; of versions the open
+    ones."""
+    if table.mode.name == "scd2":
+        base = base.where("_current")
+    events = _events(table, changes, rows, base)
+    if not _empties(table, changes):
+        base = of_touched_keys(base, table.key, rows, changes, "left_semi")
+    states = _compared(table, _states(table, changes, events, base))
+    return (
+        _versions(table, states) if table.mode.name == "scd2" else _last_states(table, states)
+    ).select(*map(column_of, row_columns(table)), CHANGED, GONE)
+
+
+# --- events -------------------------------------------------------------------------------------------
+
+
+def _events(
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
+) -> "DataFrame":
+    """Return inserts, updates and deletes of single rows, as the mode takes them."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if table.mode.deletes == "kept":  # what a move leaves is no row that was deleted
+        if not any("d" in each.operations for each in changes):
+            return rows.where("_op in ('c', 'u', 'r')")
+        # rows of a snapshot are all at one place, and no moves: they are spread by their keys
+        spread = F.when(F.col("_op") == "r", F.xxhash64(*map(column_of, table.key)))
+        change = Window.partitionBy(*AT, "_seq", spread)
+        moves = rows.withColumn("__moves", F.max("_sub").over(change) == 1)
+        return moves.where("_op in ('c', 'u', 'r') or (_op = 'd' and __moves)").drop("__moves")
+    if not _empties(table, changes):
+        return rows
+    if any(each.replaces for each in changes):
+        rows, ends = _of_one_moment(rows)
+    else:
+        ends = rows.where("_op = 't'")
+    last = F.max_by(F.struct(*LOG_FIELDS), order())
+    ends = ends.groupBy(*AT).agg(last.alias("__end")).select("__end.*")
+    found = rows.where("_op <> 't'")
+    at = ends.select(*(F.col(name).alias(f"_{name}") for name in (*AT, "_seq")))
+    same = [F.col(name) == F.col(f"_{name}") for name in AT]
+    found = (
+        found.join(F.broadcast(at), same, "left")
+        .where("__seq is null or _seq > __seq")
+        .drop(*at.columns)
+    )
+    key = [column_of(name) for name in table.key]
+    keys = found.select(*key).unionByName(base.select(*key)).distinct()
+    each = keys.crossJoin(F.broadcast(ends.withColumn("_op", F.lit("d"))))
+    return found.unionByName(each, allowMissingColumns=True)
+
+
+def _of_one_moment(rows: "DataFrame") -> "tuple[DataFrame, DataFrame]":
+    """Return the rows of a snapshot as read at its first position, and what is not among them, as a
+    truncate before them."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    when = ("_epoch", "_commit_lsn", "_commit_ts")
+    first = rows.agg(F.min(F.struct(*when)).alias("__first"), F.min("_xid").alias("__xid"))
+    moved = rows.drop(*when).crossJoin(F.broadcast(first)).select("*", "__first.*")
+    end = first.select(
+        F.lit("t").alias("_op"),
+        "__first.*",
+        F.lit(BEFORE_ALL).alias("_seq"),
+        F.lit(0).cast("byte").alias("_sub"),
+        F.col("__first._commit_lsn").alias("_lsn"),
+        F.col("__xid").alias("_xid"),
+        F.lit(None).cast("array<string>").alias("_unchanged"),
+    )
+    return moved.drop("__first", "__xid"), end
+
+
+# --- states -------------------------------------------------------------------------------------------
+
+
+def _states(
+    table: "TableState", changes: "Sequence[LogFacts]", events: "DataFrame", base: "DataFrame"
+) -> "DataFrame":
+    """Return the states of each key, that of ``base`` among them (``__held``), whole: with what was not
+    sent."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    key, mode = list(table.key), table.mode
+    partial = [name for change in changes for name in change.unchanged]
+    partial = [name for name in dict.fromkeys(partial) if name not in key]
+    whole = [name for name in table.columns if name not in key and name not in partial]
+    extra = [F.col(name) for name in mode.extra]
+    there = F.when(F.col("_op") != "d", order())
+    crossed = any(change.crossed for change in changes)
+    alive = verdict() if crossed else F.max_by("_op", order()) != "d"
+    zeros = floating(table.columns, key)
+    brought = F.struct(F.lit(True).alias("__is"), *map(column_of, [*whole, *zeros]), *extra)
+    said = events.groupBy(*map(column_of, key), *AT).agg(
+        alive.alias("__alive"),
+        (alive.isNull() & inserted()).alias("__free"),
+        F.max("_commit_ts").alias("__ts"),
+        F.max_by(brought, there).alias("__whole"),
+        F.max_by(F.struct(F.lit(True).alias("__is"), *extra), order()).alias("__end"),
+        *(
+            F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
+                f"__sent{n}"
+            )
+            for n, name in enumerate(partial)
+        ),
+    )
+    said = said.withColumnsRenamed(dict(zip(AT, ("__epoch", "__lsn"), strict=True)))
+    versions = mode.name == "scd2"
+    soft = mode.deletes == "soft" and not versions
+    held = base.select(
+        *map(column_of, key),
+        (F.col("_from_epoch") if versions else F.lit(0)).alias("__epoch"),
+        (F.col("_from_lsn") if versions else F.lit(0).cast("long")).alias("__lsn"),
+        (F.col("_valid_from") if versions else F.lit(None).cast("timestamp")).alias("__ts"),
+        (~F.col("_deleted") if soft else F.lit(True)).alias("__alive"),
+        brought.alias("__whole"),
+        F.struct(F.lit(True).alias("__is"), *extra).alias("__end"),
+        (F.col("_deleted_at") if soft else F.lit(None).cast("timestamp")).alias("__ended"),
+        *(
+            F.struct(column_of(name).alias("value")).alias(f"__sent{n}")
+            for n, name in enumerate(partial)
+        ),
+    )
+    both = held.withColumn("__held", F.lit(True)).unionByName(
+        said.withColumn("__held", F.lit(False)), allowMissingColumns=True
+    )
+    if crossed and mode.deletes == "kept":
+        both = _without_dead(table, both)
+    so_far = _by_key(table).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+
+    def carried(name: str) -> "Column":
+        return F.last(name, ignorenulls=True).over(so_far)
+
+    return both.select(
+        *map(column_of, key),
+        "__held", "__epoch", "__lsn", "__ts", "__ended", "__end",
+        F.coalesce(carried("__alive"), F.lit(False)).alias("__alive"),
+        carried("__whole").alias("__whole"),
+        *(carried(f"__sent{n}").getField("value").alias(f"__part{n}") for n in range(len(partial))),
+    ).select(
+        *(column_of(name) for name in key if name not in zeros),
+        *(F.coalesce(F.col("__whole").getField(n), column_of(n)).alias(n) for n in zeros),
+        "__held", "__epoch", "__lsn", "__ts", "__ended", "__end", "__alive",
+        *(F.col("__whole").getField(name).alias(name) for name in whole),
+        *(F.col("__whole").getField(name).alias(name) for name in mode.extra),
+        *(F.col(f"__part{n}").alias(name) for n, name in enumerate(partial)),
+    )  # fmt: skip
+
+
+def _without_dead(table: "TableState", states: "DataFrame") -> "DataFrame":
+    """Return ``states`` in which a held row is not there that an INSERT meets: it was deleted before."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    free = F.coalesce(F.lead("__free").over(_by_key(table)), F.lit(False))
+    dead = F.col("__held") & free
+    return states.withColumn("__alive", F.when(dead, F.lit(False)).otherwise(F.col("__alive")))
+
+
+def _by_key(table: "TableState") -> "WindowSpec":
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    keys = [column_of(name) for name in table.key]
+    return Window.partitionBy(*keys).orderBy(F.desc("__held"), "__epoch", "__lsn")
+
+
+def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
+    """Return ``states`` with ``__turns``: whether the row is another, or there or not, than before."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    values = F.struct(
+        F.lit(True).alias("__is"),
+        *(
+            distinguishing(name, kind).alias(name)
+            for name, kind in table.told.items()
+            if name not in table.key
+        ),
+    )
+    by_key = _by_key(table)
+    was = F.coalesce(F.lag("__alive").over(by_key), F.lit(False))
+    same = values.eqNullSafe(F.lag(values).over(by_key))
+    turns = (F.col("__alive") != was) | (F.col("__alive") & ~same)
+    return states.withColumn("__turns", turns & ~F.col("__held"))
+
+
+# --- rows ---------------------------------------------------------------------------------------------
+
+
+def _versions(table: "TableState", states: "DataFrame") -> "DataFrame":
+    """Return the versions that ``states`` make of rows.
+
+    What came before of the transaction that a held version is of made only a part of it: a schema that
+    changed within it, or a snapshot that was taken at its position.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    by_key = _by_key(table)
+    turned = states.where("__held or __turns").select(
+        "*",
+        F.lead("__epoch").over(by_key).alias("_to_epoch"),
+        F.lead("__lsn").over(by_key).alias("_to_lsn"),
+        F.lead("__ts").over(by_key).alias("_valid_to"),
+        F.lead("__alive").over(by_key).alias("__goes_on"),
+    )
+    partly = F.col("__held") & (F.col("_to_epoch") == F.col("__epoch"))
+    partly = F.coalesce(partly & (F.col("_to_lsn") == F.col("__lsn")), F.lit(False))
+    made = turned.where(F.col("__alive") & ~(partly & F.col("__goes_on"))).withColumns(
+        {
+            "_valid_from": F.col("__ts"),
+            "_from_epoch": F.col("__epoch"),
+            "_from_lsn": F.col("__lsn"),
+            "_current": F.col("_to_epoch").isNull(),
+            CHANGED: ~F.col("__held") | F.col("_to_epoch").isNotNull(),
+            GONE: partly,
+        }
+    )
+    if table.mode.deletes == "soft":
+        made = made.withColumn("_deleted", ~F.coalesce("__goes_on", F.lit(True)))
+        made = made.withColumn("_deleted_at", F.when(F.col("_deleted"), F.col("_valid_to")))
+    return made
+
+
+def _last_states(table: "TableState", states: "DataFrame") -> "DataFrame":
+    """Return the last state of each row that ever was there."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    by_key = _by_key(table)
+    so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ends = F.col("__turns") & ~F.col("__alive")
+    ended = F.when(ends, F.col("__ts")).when(F.col("__held"), F.col("__ended"))
+    end = F.when(ends | F.col("__held"), F.col("__end"))
+    there = F.col("__alive") | F.col("__held")
+    names = [name for name in (*table.columns, *table.mode.extra) if name not in table.key]
+    row = F.struct(there.alias("__is"), *map(column_of, names))
+    made = states.select(
+        *map(column_of, table.key),
+        "__alive",
+        F.last(F.when(there, row), ignorenulls=True).over(so_far).alias("__row"),
+        F.lead(F.lit(1)).over(by_key).isNull().alias("__last"),
+        F.max("__alive").over(so_far).alias("__was"),
+        F.last(ended, ignorenulls=True).over(so_far).alias("__deleted_at"),
+        F.last(end, ignorenulls=True).over(so_far).alias("__deletion"),
+    )
+    made = made.where("__last and __row is not null").select(
+        "*",
+        *(F.col("__row").getField(name).alias(name) for name in names),
+        F.lit(True).alias(CHANGED),
+        (F.lit(table.mode.deletes == "kept") & F.col("__was") & ~F.col("__alive")).alias(GONE),
+    )
+    if table.mode.deletes == "soft":
+        dead = ~F.col("__alive")
+        made = made.withColumns(
+            {"_deleted": dead, "_deleted_at": F.when(dead, F.col("__deleted_at"))}
+        )
+        for name in table.mode.extra:
+            told = F.when(dead, F.col("__deletion").getField(name)).otherwise(F.col(name))
+            made = made.withColumn(name, told)
+    return made

@@ -1,0 +1,1 @@
+"""Plan a commit: which tables, which changes, which schema changes; without Spark."""

@@ -1,0 +1,376 @@
+"""Identify a table's columns, and the values that older rows have.
+
+A column is its number in the source. A renamed column keeps its values under the new name. A
+dropped column stays, and gets another name when a new column takes its name. Where the number is
+unknown (files of earlier versions, sources without numbers), the name decides. When another table
+takes a table's name, numbers start again, and earlier columns are known by name.
+
+Where the log cannot decide, the code reports a reason for a new snapshot
+(`IdentifiedTable.doubts`) and never guesses. Knows no Spark.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from waltap.changes.decode.relation import may_change_values
+from waltap_sinks.changelog.manifest import ColumnEntry
+from waltap_spark.planning.plan import SegmentGroup
+from waltap_spark.schema.schema import common_type
+from waltap_spark.state.output import BasePart, TableState
+
+__all__ = [
+    "IdentifiedTable",
+    "aside",
+    "doubted",
+    "dropped",
+    "file_column",
+    "forgotten",
+    "identify",
+    "older_value",
+    "put_aside",
+    "renames",
+    "replaced",
+    "retold",
+    "whereabouts",
+]
+
+log = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+PER_INCARNATION: Final = 10_000
+"""Numbers reserved for one incarnation; PostgreSQL's column numbers end at 1,600."""
+
+
+FORMER_MOST: Final = 100
+"""Most numbers of former tables of one name that are kept.
+
+A former table may still exist in the source under another name.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifiedTable:
+    """A table with identified columns, and reasons to doubt older rows."""
+
+    table: TableState
+    doubts: tuple[str, ...]
+
+
+def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
+    """Return ``table`` prepared for another table of its name.
+
+    ``keeps_rows``: the rows stay, because the mode keeps the past.
+    """
+    return msgspec.structs.replace(
+        table,
+        base=table.base if keeps_rows else (),
+        pending=table.pending if keeps_rows else (),
+        incarnation=table.incarnation + 1,
+        former=(*table.former, table.oid)[-FORMER_MOST:],
+        ids={},
+        source={},
+        streamed=None,
+        stale=(),
+    )
+
+
+def whereabouts(tables: Mapping[str, TableState]) -> dict[int, tuple[str, str]]:
+    """Return each source number with its table and row state.
+
+    The state is a verb for messages: the rows "are" there, or "were given up" when another table
+    took the name.
+    """
+    found = {
+        oid: (name, "were given up") for name, each in tables.items() for oid in each.former if oid
+    }
+    return found | {each.oid: (name, "are") for name, each in tables.items() if each.oid}
+
+
+def _ids(table: TableState, columns: tuple[ColumnEntry, ...]) -> dict[str, int]:
+    """Return the numbers of ``columns`` within the table's incarnation."""
+    start = table.incarnation * PER_INCARNATION
+    return {column.name: start + column.number for column in columns if column.number is not None}
+
+
+def renames(table: TableState, group: SegmentGroup) -> dict[str, str]:
+    """Return old and new names of columns that ``group`` renames."""
+    named = {number: name for name, number in _ids(table, group.columns).items()}
+    found = {
+        name: named[number] for name, number in table.ids.items() if named.get(number, name) != name
+    }
+    taken = set(_ids(table, group.columns))
+    for name, number in table.ids.items():  # dropped in the source, and a new column has its name
+        if number not in named and name in taken:
+            found[name] = _spare(f"{name}@{number % PER_INCARNATION}", table.columns)
+    for name in table.columns:  # known by name alone, and a column with a number takes the name
+        if name not in table.ids and name in found.values():
+            found[name] = _spare(f"{name}@", table.columns)
+    return found
+
+
+def aside(table: TableState, types: Mapping[str, str], *, by_number: bool) -> dict[str, str]:
+    """Return spare names for columns of a former table.
+
+    They are the columns whose names the new table uses, with ``types`` that no common type holds.
+    ``by_number``: only columns with a number, because files are read by number.
+    """
+    found = dict[str, str]()
+    for name, kind in types.items():
+        had, number = table.columns.get(name, kind), table.ids.get(name)
+        if common_type(had, kind) is None and not (by_number and number is None):
+            told = "" if number is None else str(number % PER_INCARNATION)
+            found[name] = _spare(f"{name}@{told}", {**table.columns, **types})
+    return found
+
+
+def put_aside(
+    table: TableState,
+    gone: TableState,
+    group: SegmentGroup,
+    types: Mapping[str, str],
+    spares: Mapping[str, str],
+) -> TableState:
+    """Return ``table`` with the former table's columns set aside.
+
+    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. The columns in
+    ``spares`` get their spare names and keep their former numbers. So do earlier dropped columns,
+    and columns that ``table`` lacks and files name differently. Columns that ``table`` has
+    continue under its numbers, also where files name them differently.
+    """
+    new = _ids(table, group.columns)
+    goes_on = {
+        number: new[name]
+        for name, number in gone.ids.items()
+        if name in new and name in types and name not in spares
+    }
+    called = {(name, number) for each in gone.version_ids.values() for name, number in each.items()}
+    otherwise = {number for name, number in called if gone.ids.get(name) != number}
+    ids = {
+        spares.get(name, name): number
+        for name, number in gone.ids.items()
+        if name in spares
+        or (name not in types and (name not in gone.source_columns or number in otherwise))
+    }
+    version_ids = {
+        fingerprint: {name: goes_on.get(number, number) for name, number in each.items()}
+        for fingerprint, each in gone.version_ids.items()
+    }
+    return msgspec.structs.replace(_renamed(table, spares), ids=ids, version_ids=version_ids)
+
+
+def _spare(name: str, taken: Mapping[str, object]) -> str:
+    """Return ``name`` with apostrophes until it is free."""
+    while name in taken:
+        name += "'"
+    return name
+
+
+def dropped(table: TableState, group: SegmentGroup) -> tuple[str, ...]:
+    """Return the columns that ``group`` no longer has.
+
+    They have their names after `renames`.
+    """
+    called, named = renames(table, group), {column.name for column in group.columns}
+    kept = {*named, *(called.get(name, name) for name in (*table.hidden, *table.key))}
+    present = [called.get(name, name) for name in table.columns]
+    # a group that names no columns says nothing about drops
+    return tuple(name for name in present if named and name not in kept)
+
+
+def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
+    """Return ``table`` without the columns ``names``.
+
+    Files of rows may have them. Their values no longer count, also when the source adds a column
+    with the same name again.
+    """
+    if not names:
+        return table
+    return msgspec.structs.replace(
+        table,
+        columns={name: kind for name, kind in table.columns.items() if name not in names},
+        ids={name: number for name, number in table.ids.items() if name not in names},
+        base=tuple(_without(table, part, names) for part in table.base),
+    )
+
+
+def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BasePart:
+    """Return ``part`` without the file columns for ``names``."""
+    gone = {file_column(table, part.columns, part.ids, name) for name in names}
+    return msgspec.structs.replace(
+        part,
+        columns={name: kind for name, kind in part.columns.items() if name not in gone},
+        ids={name: number for name, number in part.ids.items() if name not in gone},
+    )
+
+
+def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
+    """Return ``table`` with the columns of ``group`` renamed and numbered.
+
+    Types stay as they are. Nothing may be pending when `renames` finds any, because pending
+    changes use the earlier names.
+    """
+    changed = renames(table, group)
+    ids = _ids(table, group.columns)
+    table = _renamed(table, changed)
+    table = _adopted(
+        table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
+    )
+    had_rows = table.has_rows
+    doubts = tuple(_doubts(table, group)) if had_rows else ()
+    source = {column.name: column for column in group.columns}
+    hidden = {name: entry for name, entry in table.source.items() if entry.generated}
+    return IdentifiedTable(
+        msgspec.structs.replace(
+            table,
+            key=group.key,
+            ids={**table.ids, **ids},
+            source={**hidden, **_kept_missing(table, source)},
+            source_columns=tuple(source),
+            streamed=tuple(source) if group.streamed else table.streamed,
+            version_ids={**table.version_ids, group.fingerprint: ids},
+            oid=group.oid or table.oid,
+        ),
+        doubts,
+    )
+
+
+def _kept_missing(table: TableState, source: Mapping[str, ColumnEntry]) -> dict[str, ColumnEntry]:
+    """Keep the values that older rows have for missing columns."""
+    # after a table rewrite the source's catalog no longer has the missing value
+    before = table.source
+    return {
+        name: msgspec.structs.replace(entry, missing=before[name].missing)
+        if entry.missing is None and name in before
+        else entry
+        for name, entry in source.items()
+    }
+
+
+def _renamed(table: TableState, changed: Mapping[str, str]) -> TableState:
+    """Return ``table`` with columns renamed by ``changed``."""
+    if not changed:
+        return table
+
+    def mapped(values: Mapping[str, Value]) -> dict[str, Value]:
+        return {changed.get(name, name): value for name, value in values.items()}
+
+    return msgspec.structs.replace(
+        table,
+        columns=mapped(table.columns),
+        ids=mapped(table.ids),
+        source=mapped(table.source),
+        streamed=table.streamed and tuple(changed.get(name, name) for name in table.streamed),
+    )
+
+
+def _adopted(table: TableState, ids: Mapping[str, int]) -> TableState:
+    """Give columns known by name alone their number, in all files."""
+    if not ids:
+        return table
+
+    def known(names: Mapping[str, str], had: dict[str, int]) -> dict[str, int]:
+        return {**{name: number for name, number in ids.items() if name in names}, **had}
+
+    return msgspec.structs.replace(
+        table,
+        ids={**ids, **table.ids},
+        base=tuple(
+            msgspec.structs.replace(part, ids=known(part.columns, part.ids)) for part in table.base
+        ),
+        version_ids={
+            fingerprint: known(names, table.version_ids.get(fingerprint, {}))
+            for fingerprint, names in table.versions.items()
+        },
+    )
+
+
+def retold(table: TableState, group: SegmentGroup) -> bool:
+    """Return whether changes have other columns from this group on.
+
+    The server does not send generated columns, but each chunk of a snapshot has them. They stay
+    hidden in between, so they are no change.
+    """
+    names = {column.name for column in group.columns}
+    changed = names.symmetric_difference(table.source_columns)
+    if not (group.streamed and names.intersection(table.hidden)):
+        changed -= set(table.hidden)
+    return not changed.isdisjoint(table.columns)
+
+
+def _doubts(table: TableState, group: SegmentGroup) -> "list[str]":
+    """Return the reasons why older rows may differ from the source."""
+    found = []
+    known = {number for ids in table.version_ids.values() for number in ids.values()}
+    numbers = _ids(table, group.columns)
+    newest = max((n for n in known if n // PER_INCARNATION == table.incarnation), default=-1)
+    unsent = set(table.hidden).difference(table.source_columns)
+    for column in group.columns:
+        before = table.source.get(column.name)
+        if before is not None:
+            if group.streamed and column.name in unsent:
+                found.append(f"{column.name} was computed, and not sent")
+            if may_change_values((before.type, before.typmod), (column.type, column.typmod)):
+                found.append(
+                    f"the type of {column.name} changed; ALTER TABLE … USING may have given "
+                    "older rows other values"
+                )
+        elif table.source and (column.name in table.columns or numbers.get(column.name) in known):
+            # no other column gets its number: it is not new, it was left out
+            found.append(f"{column.name} was not captured for a while")
+        elif (
+            table.source
+            and numbers.get(column.name, newest) < newest  # the server counts upwards
+            and (group.streamed or not column.generated)
+        ):
+            found.append(f"{column.name} was not captured before")
+        elif (
+            column.name not in table.columns
+            and column.missing is None
+            and (column.default or column.nullable is False)
+        ):
+            found.append(f"{column.name} was added with a default that older rows have")
+    return found
+
+
+def doubted(table: TableState, doubt: str) -> TableState:
+    """Record that rows of ``table`` may differ from the source."""
+    # a doubt is logged once, not with every commit
+    if doubt in table.stale:
+        return table
+    log.warning("%s needs a new snapshot: %s", table.name, doubt)
+    return msgspec.structs.replace(table, stale=(*table.stale, doubt))
+
+
+def file_column(
+    table: TableState, names: Mapping[str, str], ids: Mapping[str, int], column: str
+) -> str | None:
+    """Return the name of the table's ``column`` in files with ``names``.
+
+    None means that the files do not have the column.
+    """
+    wanted = table.ids.get(column)
+    if wanted is None:
+        return column if column in names else None
+    for name, number in ids.items():
+        if number == wanted and name in names:
+            return name
+    other = ids.get(column)
+    by_name = other is None or other // PER_INCARNATION != wanted // PER_INCARNATION
+    by_name = by_name and other not in table.ids.values()  # those are set aside
+    return column if by_name and column in names else None
+
+
+def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str | None:
+    """Return the value of rows older than ``column``; None is null."""
+    entry = table.source.get(column)
+    if entry is None or column not in table.source_columns:
+        return None
+    start = table.incarnation * PER_INCARNATION
+    if ids and all(number < start for number in ids.values()):
+        return None  # rows of a former table of this name
+    return entry.missing

@@ -1,0 +1,282 @@
+"""Plan how manifests are applied to each table.
+
+The plan is groups of segments, in order. This module does not import Spark.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from waltap_sinks.changelog.manifest import ColumnEntry, LogPosition, Manifest, Segment, TableEntry
+from waltap_spark.state.output import StagedSegment, TableState, shared_stretch, unpacked_in_all
+
+__all__ = ["SegmentGroup", "TableTask", "another_table", "doubles", "only_adds", "plan"]
+
+MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
+
+
+@dataclass(slots=True)
+class SegmentGroup:
+    """Segments of one table that are applied together: one schema, one epoch."""
+
+    fingerprint: str
+    epoch: int
+    key: tuple[str, ...]
+    columns: tuple[ColumnEntry, ...]
+    # The source's number of the table, 0 when unknown.
+    oid: int
+    # Whether the segments are a whole snapshot, which replaces the table's rows.
+    replaces: bool = False
+    # Whether rows are as the server streams them, not as a snapshot reads them.
+    streamed: bool = False
+    segments: list[str] = field(default_factory=list)
+    rows: int = 0
+    known: dict[str, Segment] = field(default_factory=dict)
+    """Path → the manifest's entry of the segment; 0 bytes when unknown."""
+    operations: Counter[str] = field(default_factory=Counter)
+    unchanged: dict[str, None] = field(default_factory=dict)
+    moved: int = 0
+    crossed: bool = False
+    converted: list[str] = field(default_factory=list)
+    """Paths of the rows in a form that Spark can read, when the segments' form is not."""
+    until: LogPosition | None = None
+    """The end of the commit that the group was planned for."""
+    at: tuple[int, int | None] | None = None
+    """LSN and time (µs since 1970) of the snapshot, when known."""
+    others: tuple["SegmentGroup", ...] = ()
+    """Later groups of the same snapshot, for a group that replaces."""
+    elsewhere: str = ""
+    """Name of an external snapshot, whose rows are in no segment (`TableEntry.elsewhere`)."""
+    lost: bool = False
+    """Whether the external rows are lost, or none of them fits the table."""
+    doubt: str = ""
+    """Why the rows may differ from the source's afterwards (`TableState.stale`)."""
+    span: tuple[int, int] | None = None
+    """LSNs between which the transactions end, from 0 at an epoch's start. None for a snapshot."""
+
+    stretch: str = ""
+    """`TableEntry.stretch` of all rows."""
+
+    called: dict[str, str] = field(default_factory=dict)
+    """Column names in the segments → in the tables, where they differ.
+
+    Everything else in the group uses the tables' names (`waltap_spark.config.column_names`).
+    """
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of the segments, 0 when unknown."""
+        return sum(part.bytes for part in self.known.values())
+
+    @property
+    def unpacked(self) -> int:
+        """Return the bytes of the segments' values, 0 when unknown."""
+        return unpacked_in_all(self.known.values())
+
+    def add(self, entry: TableEntry, span: tuple[int, int]) -> None:
+        """Add the segments of a manifest's ``entry`` with LSNs ``span``."""
+        self.span = span if self.span is None else (self.span[0], span[1])
+        self.segments += [part.path for part in entry.segments]
+        self.known |= {part.path: part for part in entry.segments}
+        self.rows += entry.rows
+        self.operations.update(entry.operations)
+        self.unchanged.update(dict.fromkeys(entry.unchanged))
+        self.moved += entry.moved
+        self.streamed |= not {"r"} >= set(entry.operations)
+        self.crossed |= entry.crossed
+
+    def count(self, rows: int) -> None:
+        """Record the number of rows of an external snapshot."""
+        self.rows = rows
+        self.operations = Counter(r=rows) if rows else Counter()
+
+    def leave_out(self, paths: set[str]) -> None:
+        """Leave the segments ``paths`` out.
+
+        Counts of operations still include their rows.
+        """
+        for path in paths.intersection(self.segments):
+            self.segments.remove(path)
+            self.rows -= self.known.pop(path).rows
+
+    def continues(self, entry: TableEntry, epoch: int) -> bool:
+        """Return whether rows of ``entry`` may join this group."""
+        return (
+            not self.replaces
+            and self.fingerprint == entry.fingerprint
+            and self.epoch == epoch
+            and self.key == entry.key
+            and self.stretch == entry.stretch
+        )
+
+
+@dataclass(slots=True)
+class TableTask:
+    """The groups of one table in order, and its waiting snapshot parts."""
+
+    schema: str
+    table: str
+    groups: list[SegmentGroup] = field(default_factory=list)
+    staged: list[StagedSegment] = field(default_factory=list)
+    tried: list[SegmentGroup] = field(default_factory=list)
+    """Groups that the applier has begun."""
+
+    @property
+    def rows(self) -> int | None:
+        """Return the number of rows, None when only reading counts them."""
+        if any(group.elsewhere for group in self.groups):
+            return None
+        return sum(group.rows for group in self.groups)
+
+    def ends(self, had: Iterable[LogPosition], *, every: bool) -> tuple[LogPosition, ...]:
+        """Return the ends of all groups that were begun.
+
+        ``had`` are the ends of earlier attempts: this attempt may have failed before it reached
+        another's writes. ``every`` adds groups that were not begun now, since another driver
+        may have begun them in the same commit.
+        """
+        groups = self.groups if every else self.tried
+        return tuple(sorted({*had, *(each.until for each in groups if each.until is not None)}))
+
+    def take(
+        self, entry: TableEntry, epoch: int, span: tuple[int, int], at: tuple[int, int | None]
+    ) -> None:
+        """Add the rows that one manifest has of this table.
+
+        ``span`` are the manifest's LSNs, ``at`` is the position of the rows' snapshot.
+        """
+        if entry.elsewhere:
+            self.staged = []
+            self.groups.append(_group(entry, epoch))
+            self.groups[-1].replaces, self.groups[-1].elsewhere = True, entry.elsewhere
+            self.groups[-1].segments += [part.path for part in entry.segments]
+            self.groups[-1].known |= {part.path: part for part in entry.segments}
+            return
+        if entry.generation is not None:
+            self._stage(entry)
+            if entry.complete:
+                self.release(entry.generation, epoch, at, entry)
+            return
+        if not self.groups or not self.groups[-1].continues(entry, epoch):
+            self.groups.append(_group(entry, epoch))
+        self.groups[-1].add(entry, span)
+
+    def _stage(self, entry: TableEntry) -> None:
+        """Keep rows of a snapshot until it is complete.
+
+        Rows of an earlier snapshot are discarded, and earlier rows of a table that restarts.
+        """
+        assert entry.generation is not None
+        own = [part for part in self.staged if part.generation == entry.generation]
+        self.staged = [] if entry.restarts else own
+        self.staged += [
+            StagedSegment(
+                generation=entry.generation,
+                path=part.path,
+                fingerprint=entry.fingerprint,
+                rows=part.rows,
+                bytes=part.bytes,
+                unpacked=part.unpacked,
+                key=entry.key,
+                columns=entry.columns,
+                oid=entry.oid,
+                stretch=entry.stretch,
+            )
+            for part in entry.segments
+        ]
+
+    def release(
+        self,
+        generation: int,
+        epoch: int,
+        at: tuple[int, int | None],
+        entry: TableEntry | None = None,
+    ) -> None:
+        """Turn a complete snapshot into groups, the first of which replaces the table."""
+        parts = [part for part in self.staged if part.generation == generation]
+        groups = [] if parts or entry is None else [_group(entry, epoch)]
+        for part in parts:
+            if not groups or groups[-1].fingerprint != part.fingerprint:
+                groups.append(
+                    SegmentGroup(part.fingerprint, epoch, part.key, part.columns, oid=part.oid)
+                )
+            groups[-1].segments.append(part.path)
+            groups[-1].known[part.path] = Segment(
+                path=part.path, rows=part.rows, bytes=part.bytes, unpacked=part.unpacked
+            )
+            groups[-1].rows += part.rows
+            groups[-1].operations["r"] += part.rows
+        if groups:
+            groups[0].replaces, groups[0].at = True, at
+            groups[0].others = tuple(groups[1:])
+            for group in groups:
+                group.stretch = shared_stretch(parts or [groups[0]])
+            self.groups += groups
+        self.staged = []
+
+
+def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dict[str, TableTask]:
+    """Return a task for every table that ``manifests`` touch.
+
+    ``tables`` are the tables before, with the parts of unfinished snapshots.
+    """
+    plans = {
+        name: TableTask(before.schema, before.table, staged=list(before.staged))
+        for name, before in tables.items()
+        if before.staged
+    }
+    told: int | None = None
+    for manifest in manifests:
+        epoch, before, part = manifest.mark.epoch, manifest.previous, manifest.snapshot
+        told = told if manifest.last_commit_ts is None else manifest.last_commit_ts
+        at = manifest.mark.end_lsn, told
+        if part is not None:
+            at = at[0] if part.lsn is None else part.lsn, part.ts or told
+        span = (before.end_lsn if before.epoch == epoch else 0, manifest.mark.end_lsn)
+        for entry in manifest.tables:
+            found = plans.setdefault(entry.name, TableTask(entry.schema, entry.table))
+            had = entry.name in tables or bool(found.groups)
+            found.take(entry, epoch, span, at)
+            if entry.missed and had:
+                found.groups[-1].doubt = MISSED
+        if part is not None and part.complete:
+            for found in plans.values():
+                found.release(part.generation, epoch, at)
+    return plans
+
+
+def only_adds(table: TableState, group: SegmentGroup) -> bool:
+    """Return whether all rows are inserts of new keys.
+
+    Without a stretch a delete may be missing, so that a key is inserted twice.
+    """
+    return set(group.operations) == {"c"} and bool(group.stretch or not table.key)
+
+
+def another_table(table: TableState, group: SegmentGroup) -> bool:
+    """Return whether the rows are of another table that took the name."""
+    return bool(table.oid and group.oid and table.oid != group.oid)
+
+
+def doubles(table: TableState, group: SegmentGroup) -> str:
+    """Return why ``group`` may duplicate rows, "" when it cannot.
+
+    Rows that are read again while changes stream find their earlier copies only by a key.
+    """
+    again = group.operations["r"] and not group.replaces and group.span is not None
+    stored = table.stored_rows or (table.held is not None and table.held.epoch)
+    there = (stored and not another_table(table, group)) or set(group.operations) > {"r"}
+    if not again or not there or group.key or table.mode.name == "append":
+        return ""
+    return "it has no key, and rows of it were read while it had some: they may stand twice"
+
+
+def _group(entry: TableEntry, epoch: int) -> SegmentGroup:
+    return SegmentGroup(
+        fingerprint=entry.fingerprint,
+        epoch=epoch,
+        key=entry.key,
+        columns=entry.columns,
+        oid=entry.oid,
+        stretch=entry.stretch,
+    )

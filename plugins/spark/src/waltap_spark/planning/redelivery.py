@@ -1,0 +1,120 @@
+"""Leave out repeated changes.
+
+A pipeline that lost its offset reads an older slot again, in a new epoch of the log. A repeated
+change is recognised by its own LSN, its number in its transaction, and the transaction's
+number, position and time: another server, or a restored one, has different ones. (Rows of a
+COPY have one LSN; a filter may have left some out the first time.) Changes that the table's
+history has from an earlier epoch are left out before anything is applied, in every mode and
+format. A snapshot in the new epoch may be older than the applied changes: after it no change is
+left out.
+
+The history is asked only about the LSNs of the changes, and only up to the highest LSN of an
+earlier epoch. That is one Spark job, or two, for each group of changes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from waltap_sinks.changelog import LogPosition, Manifest
+from waltap_spark.planning.temp_columns import unlike
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from waltap_spark.planning.plan import SegmentGroup
+    from waltap_spark.state.output import OutputState, TableState
+
+__all__ = ["lacks_values", "leave_out_known", "may_repeat", "needed", "reached"]
+
+CHANGE = ("_commit_lsn", "_lsn", "_seq", "_sub", "_commit_ts")
+"""Columns that identify a change, with the number of its transaction."""
+
+
+def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, int]:
+    """Return, by epoch, the highest LSN of all epochs before it.
+
+    ``before`` knew some of them; ``manifests`` add later epochs.
+    """
+    found = dict(before.reached_by or [(before.mark.epoch, before.reached)])
+    for each in manifests:
+        if each.previous.epoch < each.mark.epoch:
+            found[each.mark.epoch] = max(each.previous.end_lsn, *found.values())
+    return found
+
+
+def needed(
+    reach: Mapping[int, int], mark: LogPosition, tables: "Iterable[TableState]"
+) -> tuple[tuple[int, int], ...]:
+    """Return the entries of ``reach`` that a table still needs.
+
+    Tables without a mark of their own are at ``mark``.
+    """
+    oldest = min([mark, *(each.mark for each in tables if each.mark)]).epoch
+    return tuple((epoch, lsn) for epoch, lsn in reach.items() if epoch >= oldest)
+
+
+def _before(reach: Mapping[int, int], epoch: int) -> int:
+    """Return the highest LSN before ``epoch``.
+
+    An earlier version knew only the last epoch's.
+    """
+    return next((reach[each] for each in sorted(reach) if each >= epoch), 0)
+
+
+def may_repeat(table: "TableState", group: "SegmentGroup", reach: Mapping[int, int]) -> bool:
+    """Return whether ``group`` may repeat changes of an earlier epoch.
+
+    ``reach`` is the result of `reached`.
+    """
+    return (
+        bool(group.segments and table.versions)
+        and group.span is not None
+        and group.span[0] < _before(reach, group.epoch)
+        and group.epoch > table.snapshot_epoch
+    )
+
+
+def lacks_values(table: "TableState", group: "SegmentGroup") -> bool:
+    """Return whether repeated changes would remove values from rows.
+
+    This concerns tables without a history. The values are unchanged ones that a row kept under
+    its old key, or in a column that was added since.
+    """
+    has = {column.name for column in group.columns}
+    return bool((group.moved and group.unchanged) or not has.issuperset(table.source_columns))
+
+
+def leave_out_known(
+    group: "SegmentGroup",
+    rows: "DataFrame",
+    history: "DataFrame",
+    write: "Callable[[DataFrame], str]",
+    *,
+    whole: bool = False,
+) -> None:
+    """Leave out changes that ``history`` has from an earlier epoch.
+
+    ``rows`` are the rows of ``group``. ``write`` stores the remaining rows and returns their path,
+    unless all rows remain. ``whole``: leave out all rows or none.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    assert group.span is not None
+    (low, high), own = group.span, unlike(rows.columns, "_known")
+    known = (
+        history.where((F.col("_epoch") < group.epoch) & (F.col("_op") != "r"))
+        .where(F.col("_commit_lsn").between(low, high))
+        .select(*(F.col(name).alias(f"{own}{name}") for name in (*CHANGE, "_xid")))
+        .distinct()
+    )
+    same = [F.col(name) == F.col(f"{own}{name}") for name in CHANGE]
+    same += [F.col("_op") != "r", F.col("_xid").eqNullSafe(F.col(f"{own}_xid"))]
+    left = rows.join(known, same, "left_anti")
+    counts = {row["_op"]: row["count"] for row in left.groupBy("_op").count().collect()}
+    stay = sum(counts.values())
+    if stay == group.rows or (whole and stay):
+        return
+    group.rows, group.operations = stay, Counter(counts)
+    if stay:
+        group.converted = [write(left)]

@@ -1,0 +1,111 @@
+"""Names of columns that are made beside a table's own, for a while: no column of it is called so.
+
+The columns of a source may have any name, and Spark does not look at case. Where few are made, they are
+called as nothing there begins (`unlike`). Where many are, all of which begin with an underscore, it is the
+table's own such columns that have other names meanwhile (`set_aside`); a table without them pays nothing.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waltap_spark.schema.expression import column_of, with_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from waltap_spark.state.output import LogFacts, TableState
+
+__all__ = ["GONE", "gone", "set_aside", "unlike"]
+
+GONE: Final = "__waltap_gone"
+"""Column of settled rows, see `gone`, while the table's own are set aside."""
+
+Settling = Callable[["TableState", "Sequence[LogFacts]", "DataFrame", "DataFrame"], "DataFrame"]
+
+
+def unlike(names: Iterable[str], start: str = "__") -> str:
+    """Return ``start``, with as many underscores as it takes for none of ``names`` to begin so."""
+    lower = [name.lower() for name in names]
+    while any(name.startswith(start) for name in lower):
+        start += "_"
+    return start
+
+
+def gone(table: "TableState") -> str:
+    """Return the column of settled rows of ``table`` that tells whether there is no row under the key
+    after the changes."""
+    return unlike(table.columns, GONE)
+
+
+@dataclass(frozen=True, slots=True)
+class _RenamedFacts:
+    """`LogFacts` of rows whose columns are called otherwise."""
+
+    rows: int
+    operations: Mapping[str, int]
+    unchanged: Sequence[str]
+    moved: int
+    crossed: bool
+    replaces: bool
+    unpacked: int
+
+
+def set_aside(settling: Settling) -> Settling:
+    """Let those columns of the table that begin with an underscore be called otherwise in ``settling``,
+    which may make any column that begins so; what it returns has them, and `gone` in place of `GONE`."""
+
+    @functools.wraps(settling)
+    def called_otherwise(
+        table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
+    ) -> "DataFrame":
+        own = [name for name in table.columns if name.startswith("_")]
+        if not own:
+            return settling(table, changes, rows, base)
+        aside = {name: f"__waltap {n}" for n, name in enumerate(own)}
+        known = {*table.columns, *table.mode.columns}
+        before = base.select(*(column_of(name) for name in base.columns if name in known))
+        found = settling(
+            _renamed(table, aside),
+            [_facts(change, aside) for change in changes],
+            with_names(rows, aside),
+            with_names(before, aside),
+        )
+        back = {new: name for name, new in aside.items()}
+        return with_names(found, {**back, GONE: gone(table)})
+
+    return called_otherwise
+
+
+def _renamed(table: "TableState", names: Mapping[str, str]) -> "TableState":
+    """Return the facts of ``table`` that compaction and timeline read, with other column names.
+
+    ``names``: old → new.
+    """
+
+    def each(those: Iterable[str]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in those)
+
+    return msgspec.structs.replace(
+        table,
+        key=each(table.key),
+        columns=dict(zip(each(table.columns), table.columns.values(), strict=True)),
+        source=dict(zip(each(table.source), table.source.values(), strict=True)),
+        source_columns=each(table.source_columns),
+        streamed=None if table.streamed is None else each(table.streamed),
+    )
+
+
+def _facts(change: "LogFacts", names: Mapping[str, str]) -> "LogFacts":
+    return _RenamedFacts(
+        rows=change.rows,
+        operations=change.operations,
+        unchanged=[names.get(name, name) for name in change.unchanged],
+        moved=change.moved,
+        crossed=change.crossed,
+        replaces=change.replaces,
+        unpacked=change.unpacked,
+    )

@@ -1,0 +1,1 @@
+"""Read the tables of an output: live tables, time travel, verification."""

@@ -1,0 +1,198 @@
+"""Read the tables in any Spark session.
+
+>>> tables = waltap_spark.open_tables(spark, "out/tables")
+>>> tables.register()          # temporary views: flights, flights_changes, …
+>>> spark.sql("select count(*) from flights").show()
+>>> tables.refresh()           # move all tables together to the newest commit
+>>> tables.at("1A/2B3C").current("public.flights")   # the rows at that source position
+"""
+
+import contextlib
+import datetime as dt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from waltap.base.files.store import FileStore
+from waltap_sinks.changelog.manifest import LogPosition
+from waltap_spark.config.options import ApplyOptions
+from waltap_spark.config.shared_targets import sharers
+from waltap_spark.errors import HistoryNotKept, MomentUnread, TableUnknown
+from waltap_spark.formats import TableFormat, TableFormatContext, What
+from waltap_spark.formats.choice import FormatChoice, choice_of
+from waltap_spark.history.timeline import standing
+from waltap_spark.schema.expression import quoted
+from waltap_spark.state.output import OutputState, SparkOutput, TableState
+from waltap_spark.state.positions import parse_position
+from waltap_spark.state.version_maps import state_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["LiveTables", "open_tables"]
+
+
+class LiveTables:
+    """All tables at one commit, one point of the source's history.
+
+    ``choice`` names a format that is not installed; usually the last commit names the format.
+    ``spark`` must have the settings of `waltap_spark.session.session.REQUIRED`, which `open_tables`
+    completes.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", output: SparkOutput, choice: FormatChoice | None = None
+    ) -> None:
+        self.spark, self.output, self._choice = spark, output, choice
+        self._state: OutputState | None = None
+        self._format: TableFormat | None = None
+        self._format_name = ""
+        self.refresh()
+
+    def refresh(self) -> "LiveTables":
+        """Move to the newest commit.
+
+        Frames and views that were made before stay at their commit.
+        """
+        self._state = self.output.state()
+        choice = self._choice or choice_of(self._state)
+        if self._format is None or self._format_name != choice.name:
+            context = TableFormatContext(output=self.output, options=ApplyOptions(), identity=str)
+            self._format, self._format_name = choice.factory(context), choice.name
+        return self
+
+    def at(self, moment: "LogPosition | int | str | dt.datetime") -> "LiveTables":
+        """Return all tables at a moment in the past.
+
+        The moment is a position of the source (an LSN as a number or as text like 1A/2B3C, or a
+        mark as `waltap spark status` shows it), or a time of its commits. Formats in place read
+        as far back as they keep versions, Parquet the last few commits. Raises: MomentUnread,
+        VersionGone, TableUnknown before the first commit.
+        """
+        if self._state is None:
+            raise TableUnknown(
+                f"nothing was applied to {self.output.location} yet", known="none yet"
+            )
+        then = LiveTables(self.spark, self.output, self._choice)
+        then._state = state_at(self.output, self._state, _moment(moment))
+        return then
+
+    @property
+    def state(self) -> OutputState | None:
+        """Return the commit's content, None before the first commit."""
+        return self._state
+
+    @property
+    def names(self) -> list[str]:
+        """Return the tables (``schema.table``) that have or had rows."""
+        tables = self._state.tables if self._state is not None else {}
+        return sorted(name for name, table in tables.items() if table.columns)
+
+    @property
+    def shared(self) -> list[str]:
+        """Return the targets (``schema.table``) that several tables share."""
+        return list(self._sharers())
+
+    def _sharers(self) -> dict[str, list[TableState]]:
+        return {} if self._state is None else sharers(self._state.tables.values())
+
+    def current(self, name: str) -> "DataFrame":
+        """Return a table's rows as its mode keeps them.
+
+        In ``append`` mode this is the history. Columns that the server computes are left out,
+        unless the server sends them with every change. A target of several tables has the rows
+        of all, with their source. Raises: TableUnknown.
+        """
+        several = self._sharers().get(name)
+        if several is not None:
+            return self._together(several, "current")
+        table = self._table(name)
+        frame = self._read(table, "current")
+        return frame.drop(*table.hidden) if table.hidden else frame
+
+    def standing(self, name: str) -> "DataFrame":
+        """Return the rows of `current` that exist in the source.
+
+        These are the open versions, without deleted rows. Raises: TableUnknown.
+        """
+        several = self._sharers().get(name)
+        table = self._table(name) if several is None else several[0]
+        return standing(table, self.current(name))
+
+    def changes(self, name: str) -> "DataFrame":
+        """Return the table's whole history, one row per change.
+
+        Raises: TableUnknown, HistoryNotKept.
+        """
+        several = self._sharers().get(name)
+        tables = [self._table(name)] if several is None else several
+        if not all(table.mode.history for table in tables):
+            raise HistoryNotKept(f"{name} was made without a history", table=name)
+        if several is not None:
+            return self._together(several, "changes")
+        return self._read(tables[0], "changes")
+
+    def register(self) -> list[str]:
+        """Make temporary views of all tables and histories.
+
+        A history is the view ``NAME_changes``. Tables of one target share the target's view.
+        `view_names` gives the names; SQL must quote an unusual name in back-ticks. Returns the
+        names of the tables' views.
+        """
+        tables = dict.fromkeys(self._table(name).target for name in self.names)
+        views = view_names(list(tables))
+        for target, view in zip(tables, views, strict=True):
+            name = ".".join(target)
+            self.current(name).createOrReplaceTempView(quoted(view))
+            with contextlib.suppress(HistoryNotKept):
+                self.changes(name).createOrReplaceTempView(quoted(f"{view}_changes"))
+        return views
+
+    def _read(self, table: TableState, what: What) -> "DataFrame":
+        assert self._format is not None
+        return self._format.read(self.spark, table, what)
+
+    def _together(self, tables: list[TableState], what: What) -> "DataFrame":
+        assert self._format is not None
+        return self._format.read_together(self.spark, tables, what)
+
+    def _table(self, name: str) -> TableState:
+        table = self.output.table(name, self._state)
+        if not table.columns:
+            raise TableUnknown(f"no row of {name} was seen yet", known=", ".join(self.names))
+        return table
+
+
+def _moment(moment: "LogPosition | int | str | dt.datetime") -> "LogPosition | int | dt.datetime":
+    if not isinstance(moment, str):
+        return moment
+    try:
+        return parse_position(moment)
+    except ValueError as cause:
+        raise MomentUnread(f"{moment!r} is neither an LSN nor a mark") from cause
+
+
+def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the names of the tables' views.
+
+    A view has its table's name; ``schema_table`` when another table or history has that name;
+    ``schema.table`` when that is taken, too.
+    """
+    taken = [name for _, table in tables for name in (table, f"{table}_changes")]
+    found = [table if taken.count(table) == 1 else f"{schema}_{table}" for schema, table in tables]
+    taken = [name for view in found for name in (view, f"{view}_changes")]
+    return [
+        view if taken.count(view) == 1 else f"{schema}.{table}"
+        for view, (schema, table) in zip(found, tables, strict=True)
+    ]
+
+
+def open_tables(spark: "SparkSession", location: "FileStore | str") -> LiveTables:
+    """Open the tables below ``location`` in ``spark``.
+
+    The session's settings are completed by the required ones.
+    """
+    from waltap_spark.session.session import REQUIRED
+
+    for key, value in REQUIRED.items():
+        spark.conf.set(key, value)
+    return LiveTables(spark, SparkOutput(location))

@@ -1,0 +1,252 @@
+"""Spark's tables for a comparison with the source: `waltap_sinks.comparison` compares, Spark sums up.
+
+Of versions the open ones are compared, and no rows that were deleted and stay
+(`waltap_spark.state.modes`).
+
+See `waltap_spark.read.canonical` for the text of a value that both sides make.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from waltap.base.files.store import FileStore
+from waltap.ports.sink.verification import KeptTable, Row, Rows, TableReader, by_key
+from waltap_sinks.comparison.compare import compare as compared
+from waltap_sinks.comparison.differences import TableDifferences
+from waltap_sinks.comparison.sides import row_text
+from waltap_sinks.comparison.source import CaptureScope, ComparisonSource
+from waltap_sinks.comparison.source import lacking as lacked
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.errors import TableUnknown
+from waltap_spark.planning.column_identity import PER_INCARNATION
+from waltap_spark.read.canonical import expressions, spark_row_hash
+from waltap_spark.read.live import LiveTables
+from waltap_spark.session.failures import NOT_KEPT, told
+from waltap_spark.state.output import TableState
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from pyspark.sql import DataFrame
+
+__all__ = ["SparkTables", "compare", "lacking", "open_readable"]
+
+
+def compare(
+    connection: "Connection[Any]",
+    tables: LiveTables,
+    names: Sequence[str] | None = None,
+    *,
+    without: Sequence[str] = (),
+    patience_s: float = 0.0,
+    captured: CaptureScope | None = None,
+    publications: Sequence[str] = (),
+) -> list[TableDifferences]:
+    """Compare ``names`` (default: all tables that Spark has, and those that are ``captured``) in the
+    source with Spark's.
+
+    ``connection`` is in autocommit. Of the source counts what ``publications`` publish. What differs is
+    read again for ``patience_s``.
+    """
+    return compared(
+        connection,
+        SparkTables(tables, names or ()),
+        tables=names or (),
+        without=without,
+        patience_s=patience_s,
+        captured=captured,
+        publications=publications,
+    )
+
+
+def lacking(
+    connection: "Connection[Any]", tables: LiveTables, without: Sequence[str] = ()
+) -> list[str]:
+    """Return the tables of the source that have rows and that Spark has not, whether or not they are to be
+    there: that is for a profile to say."""
+    anything = CaptureScope(captures=lambda _schema, _table: True, unsure="no profile tells")
+    found = lacked(ComparisonSource(connection), SparkTables(tables).tables(), anything)
+    return [each.table for each in found if each.table not in without]
+
+
+def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":
+    """Start Spark over the tables of a pipeline."""
+    from waltap_spark.formats.choice import FormatChoice
+    from waltap_spark.read.live import open_tables
+    from waltap_spark.session.java import require_pyspark
+    from waltap_spark.session.session import quiet, start_session
+
+    require_pyspark()
+    memory = properties.settings.get("spark.driver.memory", "1g")
+    with quiet() as notes, told(memory, NOT_KEPT):
+        spark = start_session(
+            f"waltap verify {pipeline}",
+            master=properties.master,
+            settings=properties.settings,
+            notes=notes,
+            choice=FormatChoice(properties.format, properties.format_properties),
+            storage=properties,
+        )
+    tables = open_tables(spark, FileStore(properties.tables, properties))
+    return SparkTables(tables, owns_session=True, memory=memory)
+
+
+class SparkTables:
+    """What Spark holds at its newest commit. ``wanted``: names that are told of, be they there or not."""
+
+    def __init__(
+        self,
+        tables: LiveTables,
+        wanted: Sequence[str] = (),
+        *,
+        owns_session: bool = False,
+        memory: str | None = None,
+    ) -> None:
+        self._tables, self._wanted, self._owns_session = tables, wanted, owns_session
+        self._memory = memory
+
+    def told(self) -> contextlib.AbstractContextManager[None]:
+        """Let what Spark does not do within the block be told of as an error with a code."""
+        return told(self._memory, NOT_KEPT)
+
+    def close(self) -> None:
+        """Stop the session, unless it is the caller's."""
+        if self._owns_session:
+            with self.told():
+                self._tables.spark.stop()
+
+    def position(self) -> int | None:
+        """Return up to where every table that does not stand still has applied the change log."""
+        state = self._tables.refresh().state
+        return None if state is None else state.mark.end_lsn
+
+    def tables(self) -> list[KeptTable]:
+        """Return the tables of the newest commit, those too of which no row could be kept."""
+        state = self._tables.refresh().state
+        standing = [] if state is None else [n for n, each in state.tables.items() if each.failed]
+        names = dict.fromkeys((*self._wanted, *self._tables.names, *standing))
+        return [self._kept(name, self._state(name)) for name in names]
+
+    @staticmethod
+    def _kept(name: str, state: TableState | None) -> KeptTable:
+        if state is None:
+            return KeptTable(name=name)
+        # those of tables that had the name before are of none of its columns now
+        now = {name: divmod(number, PER_INCARNATION) for name, number in state.ids.items()}
+        numbers = {n: name for name, (which, n) in now.items() if which == state.incarnation}
+        apart = ""
+        if state.mode.name == "append":
+            apart = "it has its history alone (mode append)"
+        elif state.mode.deletes == "kept":
+            apart = "rows that are deleted are kept"
+        late = ""
+        if state.failed:
+            why = f" for {state.failed.split()[0]}" if state.failed.startswith("WT-") else ""
+            at = f" at {state.mark}" if state.mark else ""
+            late = f"it stands still{why}{at}; waltap spark status tells more"
+        return KeptTable(
+            name=name, oid=state.oid, key=state.key, columns=numbers, apart=apart, late=late
+        )
+
+    def _state(self, name: str) -> TableState | None:
+        state = self._tables.state
+        return None if state is None else state.tables.get(name)
+
+    def _frame(self, name: str) -> "DataFrame | None":
+        try:
+            return self._tables.refresh().standing(name)
+        except TableUnknown:
+            return None
+
+    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+        """Return the source's side of `canonical`'s expressions; of hidden columns nothing."""
+        state = self._state(table.name)
+        if state is not None and called in state.hidden:
+            return None
+        kind = None if state is None else state.columns.get(called)
+        if kind is None:  # Spark has not seen a row with it: all of its values are null
+            return f"{column}::text"
+        found = expressions(_unquoted(column), type_, kind)
+        return None if found is None else found[0]
+
+    def side(
+        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    ) -> TableReader:
+        """Return texts of the columns, as Spark makes them."""
+        state = self._state(table.name)
+        kinds = {} if state is None else state.columns
+        texts = {}
+        for called, type_ in columns:
+            found = expressions(called, type_, kinds[called]) if called in kinds else None
+            texts[called] = "cast(null as string)" if found is None else found[1]
+        return _SparkTable(self, table.name, texts, key)
+
+
+class _SparkTable:
+    """One table; each call reads what was committed by then."""
+
+    def __init__(
+        self, tables: SparkTables, name: str, texts: dict[str, str], key: Sequence[str]
+    ) -> None:
+        self._tables, self._name, self._texts = tables, name, texts
+        self._key = [list(texts).index(name) for name in key]
+
+    def _frame(self) -> "DataFrame | None":
+        """Return columns t0, t1, … of texts, and ``bucket``."""
+        frame = self._tables._frame(self._name)  # noqa: SLF001 - of this module
+        if frame is None:
+            return None
+        # texts first: Spark wants no non-deterministic method, as it calls Java's, in a sum
+        texts = frame.selectExpr(
+            *(f"{text} AS t{n}" for n, text in enumerate(self._texts.values()))
+        )
+        key = row_text([f"t{n}" for n in self._key])
+        return texts.selectExpr("*", f"substr(md5(encode({key}, 'UTF-8')), 1, 3) AS bucket")
+
+    @property
+    def _hash(self) -> str:
+        return spark_row_hash([f"t{n}" for n in range(len(self._texts))])
+
+    def whole(self) -> tuple[int, int]:
+        """Return count and sum of all rows."""
+        with self._tables.told():
+            frame = self._frame()
+            if frame is None:
+                return 0, 0
+            row = frame.selectExpr("count(1)", self._hash).first()
+        assert row is not None
+        return int(row[0]), int(row[1])
+
+    def sums(self) -> dict[str, tuple[int, int]]:
+        """Return count and sum of each bucket."""
+        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+        with self._tables.told():
+            frame = self._frame()
+            if frame is None:
+                return {}
+            grouped = frame.groupBy("bucket").agg(F.count(F.lit(1)), F.expr(self._hash))
+            return {row[0]: (int(row[1]), int(row[2])) for row in grouped.collect()}
+
+    def rows(self, buckets: Sequence[str]) -> Rows:
+        """Return the rows of ``buckets``."""
+        with self._tables.told():
+            frame = self._frame()
+            if frame is None:
+                return {}
+            return self._by_key(frame.where(frame["bucket"].isin(list(buckets))))
+
+    def of_keys(self, keys: set[Row]) -> Rows:
+        """Return the rows of ``keys``."""
+        from waltap_sinks.comparison.sides import bucket_of
+
+        found = self.rows(sorted({bucket_of(key) for key in keys}))
+        return {key: row for key, row in found.items() if key in keys}
+
+    def _by_key(self, frame: "DataFrame") -> Rows:
+        rows = frame.drop("bucket").collect()
+        return by_key((tuple(row[n] for n in self._key), tuple(row)) for row in rows)
+
+
+def _unquoted(column: str) -> str:
+    return column[1:-1].replace('""', '"')

@@ -1,0 +1,1 @@
+"""Spark's types of columns, and SQL expressions."""

@@ -1,0 +1,321 @@
+"""Spark sessions with the settings that waltap's tables need."""
+
+import atexit
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from waltap.base.files.durable_file import private, private_folder
+from waltap.base.files.properties import StorageProperties
+from waltap_spark.errors import SparkRefused
+from waltap_spark.session.java import require_java, require_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "REQUIRED",
+    "SizedSession",
+    "each_in_one",
+    "hadoop_settings",
+    "make_active",
+    "prepare",
+    "quiet",
+    "reach",
+    "start_session",
+]
+
+
+# The profile's object stores, as Hadoop's filesystems in a Spark session reach them.
+#
+# A session's settings are arguments of its JVM, which every user of the machine can read. So
+# these are set in the running JVM, where tasks get them from.
+
+ANONYMOUS: Final = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+ASSUMED: Final = "org.apache.hadoop.fs.s3a.auth.AssumedRoleCredentialProvider"
+
+
+def hadoop_settings(storage: StorageProperties) -> dict[str, str]:
+    """Return the settings of Hadoop's S3 for ``storage``.
+
+    Other stores have settings by account, which the profile gives as Spark settings
+    (``spark.hadoop.…``).
+    """
+    provider = ANONYMOUS if storage.storage_anonymous else ASSUMED if storage.storage_role else None
+    found = {
+        "endpoint": storage.storage_endpoint,
+        "path.style.access": "true" if storage.storage_endpoint else None,
+        "endpoint.region": storage.storage_region,
+        "access.key": storage.storage_access_key,
+        "secret.key": storage.storage_secret_key,
+        "session.token": storage.storage_session_token,
+        "assumed.role.arn": storage.storage_role,
+        "aws.credentials.provider": provider,
+    }
+    return {f"fs.s3a.{name}": value for name, value in found.items() if value is not None}
+
+
+def reach(spark: "SparkSession", storage: StorageProperties, chosen: Mapping[str, str]) -> None:
+    """Give ``spark`` access to the object store of ``storage``.
+
+    Settings in ``chosen`` take precedence.
+    """
+    context = cast(Any, spark.sparkContext)
+    hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001 - Python has no word for it
+    for name, value in hadoop_settings(storage).items():
+        if f"spark.hadoop.{name}" not in chosen:
+            hadoop.set(name, value)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from waltap.base.files import StorageProperties
+    from waltap_spark.formats.choice import FormatChoice
+
+    Action = Callable[[SparkSession], None]
+
+
+ROW_GROUP_BYTES: Final = str(32 << 20)
+"""Bytes of a row group.
+
+Rows may be megabytes long, and a Spark task reads up to 4096 rows of a row group at once.
+"""
+
+ROWS_UNSEEN: Final = "8"
+"""Rows before the writer checks the size of a page or row group; the default is 100."""
+
+REQUIRED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.timeType.enabled": "true",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "parquet.block.size": ROW_GROUP_BYTES,
+    "parquet.page.size.row.check.min": ROWS_UNSEEN,
+    "parquet.block.size.row.check.min": ROWS_UNSEEN,
+}
+"""Session settings that the tables' types and names rely on.
+
+PostgreSQL distinguishes ``a`` from ``A``, has ``time``, dates of any year, and timestamps of
+microseconds with and without zone. A missing or damaged file is an error, whatever the session
+says: a reader that skips it loses rows.
+"""
+
+DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.scheduler.mode": "FAIR",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+}
+"""Defaults of waltap's own session with a local master; a profile may override them."""
+
+
+QUICK: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Settings for plans over few rows.
+
+Compiling or replanning such a plan takes longer than running it.
+"""
+
+FEW_ROWS: Final = 100_000
+
+
+def start_session(
+    name: str,
+    *,
+    master: str = "local[*]",
+    settings: Mapping[str, str] | None = None,
+    notes: Path | None = None,
+    choice: "FormatChoice | None" = None,
+    storage: "StorageProperties | None" = None,
+) -> "SparkSession":
+    """Start a Spark session, or join the process's session.
+
+    ``choice`` adds a table format's settings, ``storage`` the access to an object store.
+    ``notes`` receives the JVM's standard error, which is long and seldom useful. Raises:
+    JavaMissing, SparkRefused, and the format's errors for missing parts.
+    """
+    require_java()
+    if choice is not None:
+        settings = choice.settings(require_pyspark(), settings or {})
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    local = master.startswith("local")
+    if local:  # the JVM looks up the machine's own name, which may not resolve
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault(
+            "PYSPARK_PYTHON", sys.executable
+        )  # its workers need this interpreter's packages
+    chosen = {**(DEFAULTS if local else {}), **(settings or {})}
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in {**chosen, **REQUIRED}.items():
+        builder = builder.config(key, value)
+    with _standard_error_to(notes):
+        try:
+            session = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if error.getCondition() != "JAVA_GATEWAY_EXITED":
+                raise
+            text = f"Spark's JVM did not start{_last_words(notes)}"
+            raise SparkRefused(text) from None
+    if storage is not None:
+        reach(session, storage, chosen)
+    session.sparkContext.setLogLevel(chosen.get("spark.log.level", "ERROR"))
+    return session
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[Path]:
+    """Yield a file for a JVM's output, read when the JVM does not start."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "jvm.log"
+
+
+def _last_words(notes: Path | None) -> str:
+    """Return a JVM's last words about an error, from ``notes``."""
+    if notes is None:
+        return ""
+    with contextlib.suppress(OSError):
+        lines = notes.read_text(errors="replace").splitlines()
+        told = [line for line in lines if re.match(r"\S.*(Exception|Error)|Invalid", line)]
+        return f": {' '.join(told[-3:])}" if told else ""
+    return ""
+
+
+@contextlib.contextmanager
+def _standard_error_to(path: Path | None) -> Iterator[None]:
+    """Redirect the standard error of started processes to ``path``."""
+    if path is None:
+        yield
+        return
+    sys.stderr.flush()
+    before = os.dup(2)
+    private_folder(path.parent)
+    with open(path, "ab", opener=private) as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def prepare(spark: "SparkSession") -> "SparkSession":
+    """Return another session of ``spark`` with `REQUIRED` settings.
+
+    A session of Spark Connect is cloned: Connect has no other way.
+    """
+    if _is_remote(spark):
+        session: Any = cast(Any, spark).cloneSession()
+        # an open channel would block the interpreter's exit forever
+        atexit.register(session.client.close)
+    else:
+        session = spark.newSession()
+        _take_settings(session, spark)
+    for key, value in REQUIRED.items():
+        session.conf.set(key, value)
+    return cast("SparkSession", session)
+
+
+def _take_settings(session: "SparkSession", spark: "SparkSession") -> None:
+    """Copy settings that ``spark`` got after its start.
+
+    A new session has only the settings of the first session's start.
+    """
+    from pyspark.errors import PySparkException
+
+    for key, value in spark.conf.getAll.items():
+        if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
+            with contextlib.suppress(
+                PySparkException
+            ):  # a setting of all sessions cannot be set in one
+                session.conf.set(key, value)
+
+
+def make_active(spark: "SparkSession") -> None:
+    """Make ``spark`` the thread's active session.
+
+    Spark checks some plans (groupBy, for one) by the settings of the thread's active session. A
+    thread without one has Spark's defaults: no ``time``, and names that differ only by case are
+    equal.
+    """
+    jvm = None if _is_remote(spark) else spark._jvm  # noqa: SLF001 - Python has no word for it
+    if jvm is not None:
+        sessions = jvm.org.apache.spark.sql.classic.SparkSession
+        sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+
+
+class SizedSession:
+    """A session that plans for the number of rows. Single-threaded."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self.session = spark
+        self._many = {name: spark.conf.get(name) for name in QUICK}
+        self._quick = False
+
+    def suit(self, rows: int | None) -> "SparkSession":
+        """Return the session, set for plans over about ``rows`` rows.
+
+        None means an unknown number.
+        """
+        quick = rows is not None and rows <= FEW_ROWS
+        if quick != self._quick:
+            self._quick = quick
+            for name, value in (QUICK if quick else self._many).items():
+                self.session.conf.set(name, value or "")
+        return self.session
+
+
+def each_in_one(
+    sessions: "SimpleQueue[SizedSession]", actions: "Sequence[Action]", most: int
+) -> None:
+    """Run ``actions``, at most ``most`` at a time.
+
+    Each action has one of ``sessions`` alone.
+    """
+
+    def run(action: "Action") -> None:
+        suited = sessions.get()
+        try:
+            make_active(suited.session)
+            action(suited.session)
+        finally:
+            sessions.put(suited)
+
+    if actions:
+        with ThreadPoolExecutor(most) as pool:
+            list(pool.map(run, actions))
+
+
+def _is_remote(spark: object) -> bool:
+    """Return whether ``spark`` is a session of Spark Connect.
+
+    The name is compared, since the package of Connect may not be installed.
+    """
+    return type(spark).__module__.startswith("pyspark.sql.connect.")

@@ -1,0 +1,86 @@
+"""Report how far Spark has applied the change log."""
+
+import threading
+import time
+
+from waltap.base.files import FileStore, StorageProperties
+from waltap.errors import SinkError
+from waltap.ports.sink.downstream import DownstreamProgress, OnwardTable
+from waltap_sinks.changelog.manifest import NOTHING, LogPosition
+from waltap_spark.sink.output_monitor import OutputMonitor, TableLag
+from waltap_spark.state.output import OutputState, SparkOutput, applied_by_all
+
+__all__ = ["AppliedSoFar"]
+
+LOOK_S = 2.0
+"""Minimum seconds between two reads of the newest commit."""
+
+
+class AppliedSoFar:
+    """Reads the commits of an output at ``location``; safe for threads."""
+
+    def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
+        self._location, self._storage = location, storage
+        self._output: SparkOutput | None = None
+        self._watch: OutputMonitor | None = None
+        self._state: OutputState | None = None
+        self._progress: dict[str, TableLag] = {}
+        self._rows: dict[str, int] = {}
+        self._problem = ""
+        self._looked: float | None = None
+        self._lock = threading.Lock()
+
+    def onward(self, log: LogPosition) -> DownstreamProgress:
+        """Return Spark's progress; ``log`` is the change log's end."""
+        with self._lock:
+            now = time.monotonic()
+            if self._looked is None or now - self._looked >= LOOK_S:
+                self._look()
+                self._looked = now
+            state, problem = self._state, self._problem
+        mark = NOTHING if state is None else applied_by_all(state)
+        same = mark.epoch == log.epoch  # LSNs of two source histories are not comparable
+        return DownstreamProgress(
+            stage="spark",
+            lsn=mark.end_lsn,
+            lag_bytes=max(0, log.end_lsn - mark.end_lsn) if same else None,
+            current=mark >= log,
+            committed_ms=None if state is None else _ms(state.last_commit_ts),
+            applied_ms=None if state is None else round(state.committed_at * 1000),
+            tables=() if state is None else self._tables(state),
+            problem=problem,
+        )
+
+    def _tables(self, state: OutputState) -> tuple[OnwardTable, ...]:
+        progress = self._progress
+        return tuple(
+            OnwardTable(
+                table=name,
+                lsn=(table.mark or state.mark).end_lsn,
+                failed=table.failed,
+                batch_rows=self._rows.get(name, 0),
+                waiting_rows=progress[name].waiting_rows if name in progress else None,
+                lag_ms=progress[name].lag_ms if name in progress else None,
+            )
+            for name, table in state.tables.items()
+        )
+
+    def _look(self) -> None:
+        try:
+            if self._output is None:
+                self._output = SparkOutput(FileStore(self._location, self._storage))
+                self._watch = OutputMonitor(self._output)
+            # an output whose first commit is still to come has no state; keep the last one seen
+            self._state = self._output.state() or self._state
+            assert self._watch is not None
+            progress = self._watch.look(time.time_ns() // 1_000_000)
+            self._progress = {each.table: each for each in progress.tables}
+            self._rows = (progress.batches[-1].rows or {}) if progress.batches else {}
+        except SinkError as error:
+            self._problem = error.problem
+        else:
+            self._problem = ""
+
+
+def _ms(us: int | None) -> int | None:
+    return None if us is None else us // 1000

@@ -1,0 +1,190 @@
+"""Rows of each commit and waiting rows, table by table.
+
+A view draws them again and again. A commit says which mark it reached; manifests of the change
+log say how many rows of each table are between two marks. So the applier writes nothing for
+this view, the view is the same for all formats, and it needs no Spark.
+"""
+
+import datetime as dt
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
+from waltap_spark.state.output import OutputState, SparkOutput, TableState
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["AppliedCommit", "OutputMonitor", "OutputProgress", "TableLag", "drawn"]
+
+SHOWN = 5
+
+
+class AppliedCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """One commit of the output."""
+
+    number: int
+    # Milliseconds since 1970 UTC.
+    committed_ms: int
+    # How long after its last transaction's commit in the source.
+    late_ms: int | None
+    # Rows of each table, None when the change log no longer has the manifests.
+    rows: dict[str, int] | None
+
+
+class TableLag(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one table that are not applied yet."""
+
+    table: str
+    # Rows in the change log.
+    waiting_rows: int
+    # Age of the first waiting row's commit, 0 without any.
+    lag_ms: int
+    # Why the table is suspended.
+    failed: str = ""
+
+
+class OutputProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest commits, oldest first, and every table."""
+
+    batches: tuple[AppliedCommit, ...]
+    tables: tuple[TableLag, ...]
+
+
+class OutputMonitor:
+    """Reads an output's commits and its change log. Single-threaded."""
+
+    def __init__(self, output: SparkOutput) -> None:
+        self._output = output
+        self._batches: dict[int, AppliedCommit] = {}
+        self._standing: dict[str, _WaitingRows] = {}
+
+    def look(self, now_ms: int) -> OutputProgress:
+        """Return the newest commits and every table's lag.
+
+        Raises: OutputDamaged, FilesUnavailable.
+        """
+        states = self._output.kept_states()[-SHOWN - 1 :]
+        if not states:
+            return OutputProgress(batches=(), tables=())
+        log = ChangeLog(self._output.store.reached_alike(states[-1].changelog))
+        known, self._batches = self._batches, {}
+        for before, after in zip([None, *states[:-1]], states, strict=True):
+            if before is None and after.number > 1:
+                continue  # the commit before it was removed, so its first change is unknown
+            found = known.get(after.number)
+            self._batches[after.number] = found or _batch(log, before, after)
+        return OutputProgress(
+            batches=tuple(self._batches.values())[-SHOWN:],
+            tables=self._tables(log, states[-1], now_ms),
+        )
+
+    def _tables(self, log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableLag, ...]:
+        """Count the rows that wait for each table.
+
+        A suspended table may have the log of days before it, so its count continues from the
+        last look. The rows of other tables are counted again.
+        """
+        known, self._standing = self._standing, {}
+        for name, table in state.tables.items():
+            if _still(table) and table.mark is not None:
+                had = known.get(name)
+                fits = had is not None and had.since == table.mark
+                self._standing[name] = had if fits and had is not None else _WaitingRows(table.mark)
+        others: dict[str, _WaitingRows] = {}
+        begin = min([state.mark, *(each.until for each in self._standing.values())])
+        try:
+            for step in log.manifests(begin):
+                for entry in step.tables:
+                    waits = self._standing.get(entry.name)
+                    if waits is None:
+                        waits = others.setdefault(entry.name, _WaitingRows(state.mark))
+                    waits.take(step, entry.rows)
+                for each in self._standing.values():
+                    each.until = max(each.until, step.mark)
+        except (ChangeLogRetired, ChangeLogDamaged):
+            pass  # the applier reports the error
+        waiting = others | self._standing
+        nothing = _WaitingRows(state.mark)
+        return tuple(
+            TableLag(
+                table=name,
+                waiting_rows=waiting.get(name, nothing).rows,
+                lag_ms=waiting.get(name, nothing).lag_ms(now_ms),
+                failed=state.tables[name].failed if name in state.tables else "",
+            )
+            for name in sorted(
+                state.tables.keys() | {n for n, each in waiting.items() if each.rows}
+            )
+        )
+
+
+class _WaitingRows:
+    """Rows of one table between the marks ``since`` and ``until``."""
+
+    def __init__(self, since: LogPosition) -> None:
+        self.since = self.until = since
+        self.rows = 0
+        self._first_us: int | None = None
+
+    def take(self, step: Manifest, rows: int) -> None:
+        """Count ``rows`` of ``step`` once."""
+        if rows and step.mark > self.until:
+            self.rows += rows
+            if self._first_us is None:
+                self._first_us = step.first_commit_ts
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Return the age of the first waiting row's commit."""
+        return 0 if self._first_us is None else max(0, now_ms - self._first_us // 1000)
+
+
+def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> AppliedCommit:
+    counted: Counter[str] = Counter()
+    rows: dict[str, int] | None = counted
+    try:
+        for step in log.manifests(None if before is None else before.mark, after.mark):
+            for entry in step.tables:
+                table = after.tables.get(entry.name)
+                if table is not None and not _still(table):
+                    counted[entry.name] += entry.rows
+    except (ChangeLogRetired, ChangeLogDamaged):
+        rows = None
+    committed_ms = round(after.committed_at * 1000)
+    last = after.last_commit_ts
+    moved = before is None or last != before.last_commit_ts
+    return AppliedCommit(
+        number=after.number,
+        committed_ms=committed_ms,
+        late_ms=max(0, committed_ms - last // 1000) if last is not None and moved else None,
+        rows=rows,
+    )
+
+
+def _still(table: TableState) -> bool:
+    return bool(table.failed) and table.mark is not None
+
+
+def drawn(progress: OutputProgress, title: str) -> "Table":
+    """Return a terminal table: a line per table, a column per commit."""
+    from rich.table import Table
+
+    shown = Table(title=title)
+    shown.add_column("table")
+    shown.add_column("waiting rows", justify="right")
+    shown.add_column("lag", justify="right")
+    for each in progress.batches:
+        at = dt.datetime.fromtimestamp(each.committed_ms / 1000, dt.UTC)
+        late = "" if each.late_ms is None else f"\n{each.late_ms / 1000:.1f} s late"
+        shown.add_column(f"#{each.number} {at:%H:%M:%S}{late}", justify="right")
+    for table in progress.tables:
+        cells = [
+            "?" if each.rows is None else f"{each.rows.get(table.table, 0):,}"
+            for each in progress.batches
+        ]
+        lag = "stands still" if table.failed else f"{table.lag_ms / 1000:.1f} s"
+        shown.add_row(table.table, f"{table.waiting_rows:,}", lag, *cells)
+    return shown

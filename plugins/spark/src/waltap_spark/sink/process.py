@@ -1,0 +1,259 @@
+"""Run the Spark process of an engine.
+
+The engine starts the process, restarts it after a death, and waits for it at the end.
+"""
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Final
+
+from waltap.base.files.durable_file import private, private_folder
+from waltap.base.files.store import FileStore
+from waltap.errors import SinkError
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.driver.settings import GIVEN, packed_pairs
+from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
+from waltap_spark.session.exit_codes import REFUSED, STANDING, UNREAD
+from waltap_spark.session.failures import NO_MEMORY
+from waltap_spark.state.output import SparkOutput
+
+__all__ = ["DriverProcess"]
+
+log = logging.getLogger(__name__)
+
+RESTARTS: Final = 5
+"""Deaths in a row that are answered by a restart."""
+
+CALM_S: Final = 300.0
+"""A process that lived so many seconds, or made a commit, resets the count of deaths."""
+
+LOOK_S: Final = 10.0
+"""Seconds between two looks at the tables' last commit."""
+
+TELL_S: Final = 5.0
+LOOKED_AT: Final = 1 << 20
+"""Bytes at the end of the child's log that are searched for a reason."""
+
+
+class DriverProcess:
+    """A child that runs `waltap_spark.driver.driver`. Single-threaded."""
+
+    def __init__(
+        self, properties: SparkProperties, changelog: str, output: str, log_file: Path
+    ) -> None:
+        self._properties, self._changelog, self._output = properties, changelog, output
+        self._log_file = log_file
+        self._child: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._log_began = 0
+        self._deaths = 0
+        self._reached = 0
+        self._started = 0.0
+        self._next_look = 0.0
+        self._told: set[str] = set()
+        self._given = b""
+
+    @property
+    def pid(self) -> int | None:
+        """Return the child's process id, None without a child."""
+        return None if self._child is None else self._child.pid
+
+    def start(self) -> None:
+        """Start the child, unless it already runs."""
+        if self._child is not None:
+            return
+        command = [sys.executable, "-m", "waltap_spark.driver.driver", "--with-parent"]
+        command += ["--changelog", self._changelog, "--output", self._output]
+        if self._log is None:
+            private_folder(self._log_file.parent)
+            self._log = open(self._log_file, "ab", opener=private)  # noqa: SIM115 - `close` does it
+        self._log_began = self._log_file.stat().st_size
+        self._started = time.monotonic()
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, GIVEN: packed_pairs(self._properties)},
+            start_new_session=True,
+        )
+        log.info("spark is starting, that takes some seconds; its log is %s", self._log_file)
+        self._give()
+
+    def give(self, data: bytes) -> None:
+        """Send ``data`` to the child, and to each child after it.
+
+        The data (`waltap_spark.apply.snapshot_splits.packed`) goes to the child's standard input.
+        """
+        self._given = data
+        self._give()
+
+    def _give(self) -> None:
+        if self._given and self._child is not None and self._child.stdin is not None:
+            with contextlib.suppress(OSError):  # the child died; `look_after` restarts it
+                self._child.stdin.write(self._given)
+                self._child.stdin.flush()
+
+    def look_after(self) -> None:
+        """Restart the child after it died.
+
+        Raises: ApplierFailed, JvmEnded, ChunksUnread when a restart would not help.
+        """
+        child = self._child
+        if child is None:
+            return
+        now = time.monotonic()
+        if child.poll() is None:
+            if now >= self._next_look:
+                self._next_look = now + LOOK_S
+                self._tell()
+            return
+        self._forget(child)
+        reached = self._commit()
+        if reached > self._reached or now - self._started >= CALM_S:
+            self._reached, self._deaths = (
+                reached,
+                0,
+            )  # it made progress, so the next child will, too
+        self._deaths += 1
+        if child.returncode == UNREAD:
+            said = self._last_words(f"{ChunksUnread.code} ").partition(f"{ChunksUnread.code} ")[2]
+            said = said.removesuffix(f". {ChunksUnread.remedy}")
+            raise ChunksUnread(said or f"tasks could not read the snapshot; see {self._log_file}")
+        if child.returncode == REFUSED or self._deaths > RESTARTS:
+            raise self._failure(child.returncode)
+        why = "ran out of memory" if self._lacked_memory() else "died"
+        log.warning("the spark process %s (status %s); starting it again", why, child.returncode)
+        self.start()
+
+    def _commit(self) -> int:
+        """Return the number of the last commit, 0 when unreadable."""
+        try:
+            state = SparkOutput(FileStore(self._output, self._properties)).state()
+        except SinkError:
+            return 0
+        return 0 if state is None else state.number
+
+    def _tell(self) -> None:
+        """Log new reports of the last commit once each.
+
+        It reports suspended tables, tables that need a snapshot, and values that became null.
+        """
+        try:
+            state = SparkOutput(FileStore(self._output, self._properties)).state()
+        except SinkError:
+            return  # the writer reports the error
+        for name, each in state.tables.items() if state is not None else ():
+            texts = [f"{name} needs a new snapshot: {doubt}" for doubt in each.stale]
+            texts.extend(each.handed_nulls)
+            if each.failed:
+                texts.append(f"{name} stands still, other tables go on: {each.failed}")
+            for text in texts:
+                if text not in self._told:
+                    self._told.add(text)
+                    log.warning("%s", text)
+
+    def finish(self) -> None:
+        """Let the child apply the rest of the change log, and wait for its end.
+
+        It may be called twice. A child that needs longer than ``drain.timeout.ms`` continues
+        alone and ends by itself. Raises: ApplierFailed or JvmEnded, unless the run already ends
+        with another error. Suspended tables are no error of the run, which reports them all the
+        time.
+        """
+        child = self._child
+        try:
+            if child is not None:
+                self._forget(child)
+                self._wait(child)
+                self._tell()
+        finally:
+            if self._log is not None:
+                self._log.close()
+                self._log = None
+
+    def leave(self) -> None:
+        """Let the child finish without waiting for it.
+
+        The child applies the rest of the change log, and ends by itself.
+        """
+        if self._child is not None:
+            log.info("spark applies what the change log holds, and ends by itself")
+            self._forget(self._child)
+        self.finish()
+
+    def abandon(self) -> None:
+        """Terminate a child that has no work."""
+        child = self._child
+        if child is not None:
+            self._forget(child)
+            child.terminate()
+            child.wait()
+        self.finish()
+
+    def _forget(self, child: "subprocess.Popen[bytes]") -> None:
+        """Close the child's standard input, which makes it end."""
+        self._child = None
+        if child.stdin is not None:
+            with contextlib.suppress(OSError):
+                child.stdin.close()
+
+    def _wait(self, child: "subprocess.Popen[bytes]") -> None:
+        limit = time.monotonic() + self._properties.drain_ms / 1000
+        while True:
+            left = limit - time.monotonic()
+            try:
+                code = child.wait(timeout=max(0.0, min(TELL_S, left)))
+            except subprocess.TimeoutExpired:
+                if left <= 0:
+                    log.warning("spark is still applying and goes on alone; see %s", self._log_file)
+                    return
+                log.info("waiting until spark has applied everything")
+            else:
+                break
+        if code != 0:
+            failure = self._failure(code)
+            if sys.exc_info()[0] is None and code != STANDING:
+                raise failure
+            log.error("%s", failure)
+
+    def _failure(self, code: int) -> ApplierFailed | JvmEnded:
+        if self._lacked_memory():
+            memory = self._properties.settings.get("spark.driver.memory", "1g")
+            text = "the Spark process ran out of memory"
+            return JvmEnded(text, log=self._log_file, memory=memory)
+        said = self._last_words()
+        return ApplierFailed(
+            f"the Spark process ended with status {code}: {said}",
+            log=self._log_file,
+            changelog=self._changelog,
+            output=self._output,
+        )
+
+    def _lacked_memory(self) -> bool:
+        return NO_MEMORY.encode() in self._end_of_log(LOOKED_AT)
+
+    def _end_of_log(self, size: int) -> bytes:
+        """Return at most ``size`` bytes of the last child's log."""
+        try:
+            with self._log_file.open("rb") as file:
+                end = file.seek(0, 2)
+                file.seek(max(self._log_began, end - size))
+                return file.read()
+        except OSError:
+            return b""
+
+    def _last_words(self, about: str = "") -> str:
+        """Return the last error line of the child's log.
+
+        Lines with ``about`` are preferred.
+        """
+        lines = self._end_of_log(8192).decode("utf-8", "replace").splitlines()
+        telling = [line for line in lines if " ERROR " in line or "Error" in line]
+        fitting = [line for line in telling if about in line]
+        return (fitting or telling or lines or ["no word"])[-1].strip()

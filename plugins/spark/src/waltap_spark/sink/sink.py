@@ -1,0 +1,235 @@
+"""The Spark sink: the change log, and a Spark process beside the engine that applies it.
+
+The engine's process never imports pyspark. The Spark process is a child: when the engine ends, however
+that happens, it applies what the change log holds, and ends too. When it dies itself, it is started
+again; the tables go on from their last commit.
+"""
+
+import logging
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from waltap.base.files.store import FileStore
+from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch
+from waltap.errors import SinkError
+from waltap.ports.sink.downstream import DownstreamProgress
+from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.sink import Sink, SinkContext
+from waltap.ports.snapshot.chunk_source import SnapshotChunk
+from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness
+from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_spark.apply.snapshot_splits import NO_MORE, AssignedSplits, packed
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.errors import TablesStandStill
+from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.session.java import require_java, require_pyspark
+from waltap_spark.sink.applied import AppliedSoFar
+from waltap_spark.sink.process import DriverProcess
+from waltap_spark.state.output import SparkOutput, applied_by_all
+
+__all__ = ["SparkSink", "changelog_of", "tables_of"]
+
+log = logging.getLogger(__name__)
+
+
+def changelog_of(path: str) -> str:
+    """Return where the change log of an output lies."""
+    return f"{path.rstrip('/')}/changelog"
+
+
+def tables_of(path: str) -> str:
+    """Return where the tables of an output lie."""
+    return f"{path.rstrip('/')}/tables"
+
+
+class SparkSink(Sink):
+    """A change log with an applier. Exactly once, as the change log is; single-threaded."""
+
+    capabilities = ChangeLogSink.capabilities
+
+    _awaited: "tuple[str, ...] | None" = None
+    """Tables whose rows tasks read at the moment."""
+
+    _streams = False
+
+    def __init__(self, properties: SparkProperties, context: SinkContext) -> None:
+        path = properties.path
+        if "://" not in path:
+            path = str(Path(path).absolute())
+        changelog = changelog_of(path)
+        self._storage, self._changelog = properties, changelog
+        self._log = ChangeLogSink(
+            ChangeLogProperties(path=changelog, compression=properties.compression),
+            context,
+            store=FileStore(changelog, properties),
+        )
+        self._fail_stop = FailStop(path)
+        self._tables = tables_of(path)
+        self._applied = AppliedSoFar(self._tables, properties)
+        self._driver: DriverProcess | None = None
+        self._went = False
+        """Whether the run got beyond its start: what was given came here."""
+        self._context = context
+        self._by_executors = properties.snapshot_readers == "executors"
+        if self._by_executors:  # one that broke off is nobody's to go on with
+            self.capabilities = replace(
+                self.capabilities, resumes_snapshots=False, restarts_tables=False
+            )
+        self._choice = FormatChoice(properties.format, properties.format_properties)
+        self._settings = properties.settings
+        if properties.applier == "embedded":
+            log_file = context.state_dir / "spark.log"
+            self._driver = DriverProcess(properties, changelog, self._tables, log_file)
+
+    def check(self) -> list[PreflightCheck]:
+        """Look for Java and pyspark, and whether the change log can be written.
+
+        Raises: JavaMissing, PysparkUnfit, and what a change log raises.
+        """
+        checks = self._log.check()
+        if self._driver is not None:
+            java, spark = require_java(), require_pyspark()
+            self._choice.settings(spark, self._settings)
+            checks.append(PreflightCheck.ok("sink spark", f"{java}, pyspark {spark}"))
+        return checks
+
+    def open(self) -> Position | None:
+        """Open the change log and start Spark. Raises: JavaMissing, and what a change log raises."""
+        if self._driver is not None:
+            require_java()
+            self._choice.settings(require_pyspark(), self._settings)
+        self._fail_stop.reset()
+        held = self._log.open()
+        if self._driver is not None:
+            self._driver.start()
+        return held
+
+    def begins(self, coverage: PublicationCompleteness) -> None:
+        """As the change log. Raises: FilesUnavailable."""
+        self._log.begins(coverage)
+
+    def write(self, batch: Batch) -> None:
+        """Take the changes of ``batch``. Raises: as the change log."""
+        self._fail_stop.check()
+        self._went = True
+        self._log.write(batch)
+
+    def held(self) -> Position | None:
+        """Return that of the change log."""
+        return self._log.held()
+
+    def identity(self) -> str:
+        """Return that of the change log."""
+        return self._log.identity()
+
+    def forget(self, oid: int) -> None:
+        self._log.forget(oid)
+
+    def missed(self, table: str) -> None:
+        """Have the change log say so, and so the tables."""
+        self._log.missed(table)
+
+    def flush(self) -> Position | None:
+        """Publish; then see whether Spark is alive. Raises: ApplierFailed, JvmEnded,
+        FilesUnavailable."""
+        self._went = True
+        with self._fail_stop:
+            position = self._log.flush()
+            if self._driver is not None:
+                self._driver.look_after()
+        return position
+
+    def tend(self) -> None:
+        """See whether Spark is alive, also while nothing comes. Raises: ApplierFailed, JvmEnded."""
+        self._went = True
+        with self._fail_stop:
+            if self._driver is not None:
+                self._driver.look_after()
+                if not self._streams:
+                    self._streams = True
+                    self._driver.give(NO_MORE)  # who waits for chunks of old is to say so
+
+    def wants_chunks(self) -> bool:
+        """Tell whether tasks are to read the snapshot: the first, into tables that hold nothing else."""
+        if not self._by_executors:
+            return False
+        last = self._written().last()
+        first = last is None or (
+            last.snapshot is not None and not last.snapshot.complete and bool(last.elsewhere)
+        )
+        if not first:
+            log.info(
+                "the engine reads the snapshot: executors read the first one of an output alone"
+            )
+        return first
+
+    def hand_over(self, chunks: Sequence[SnapshotChunk]) -> str:
+        """Let the Spark process have the chunks. Raises: what the type mapping raises."""
+        assert self._driver is not None
+        name = str(uuid.uuid4())
+        tables: dict[str, list[SnapshotChunk]] = {}
+        for chunk in chunks:
+            tables.setdefault(chunk.relation.name, []).append(chunk)
+        of = {table: AssignedSplits.of(some, self._context) for table, some in tables.items()}
+        self._driver.give(packed(name, of))
+        self._awaited = tuple(tables)
+        return name
+
+    def handed_over(self) -> Mapping[str, int] | None:
+        """Tell whether the tables have been committed. Raises: ChunksUnread, ApplierFailed."""
+        assert self._driver is not None
+        assert self._awaited is not None
+        with self._fail_stop:
+            self._driver.look_after()
+            state = self._kept().state() if self._awaited else None
+            if self._awaited and (state is None or state.mark < self._log.mark):
+                return None
+            tables = {} if state is None else state.tables
+            for name in self._awaited:
+                if name in tables and tables[name].failed:
+                    problem = f"the snapshot of {name} cannot be kept: {tables[name].failed}"
+                    raise TablesStandStill(problem, output=self._tables)
+        awaited, self._awaited = self._awaited, None
+        self._driver.give(NO_MORE)  # it has what connects to the source
+        return {name: tables[name].handed_rows for name in awaited if name in tables}
+
+    def onward(self) -> Sequence[DownstreamProgress]:
+        """Tell how far Spark has come."""
+        return [self._applied.onward(self._log.mark)]
+
+    def close(self) -> None:
+        """Wait until Spark has applied everything, then let go; may be called twice.
+
+        A start that was refused waits for nothing.
+        """
+        self._log.close()
+        if self._driver is None:
+            return
+        if self._awaited is not None:
+            # the snapshot ends with the engine: what is left of it comes to nothing
+            self._driver.abandon()
+        elif self._went:
+            self._driver.finish()
+        elif self._all_applied():
+            self._driver.abandon()
+        elif sys.exc_info()[0] is not None:  # the engine ends by an error, before anything came
+            self._driver.leave()
+        else:
+            self._driver.finish()
+
+    def _written(self) -> ChangeLog:
+        return ChangeLog(FileStore(self._changelog, self._storage))
+
+    def _kept(self) -> SparkOutput:
+        return SparkOutput(FileStore(self._tables, self._storage))
+
+    def _all_applied(self) -> bool:
+        try:
+            last, state = self._written().last(), self._kept().state()
+        except SinkError:
+            return False
+        return last is None or (state is not None and applied_by_all(state) == last.mark)

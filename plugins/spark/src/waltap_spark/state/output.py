@@ -1,0 +1,717 @@
+"""The output: commits, and the state of its tables.
+
+One commit covers all tables: it names, for the mark of the change log that was applied, the
+folders of every table. A commit appears completely or not at all, so a Spark driver may die at
+any moment: folders that no commit names are ignored, and the next start removes them.
+
+::
+
+    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT/   Rows of the change log, in sets.
+    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT.parquet   A small set.
+    tables/SCHEMA/TABLE/current/COMMIT-ATTEMPT/   Rows of the table at some commit.
+    _waltap/commits/COMMIT.json                   `OutputState`, see `waltap_spark.state.commit_files`.
+    _waltap/checkpoint/                           Spark's own.
+    _waltap/handed/SNAPSHOT/tables/SCHEMA/TABLE/  see `waltap_spark.apply.external_snapshots`
+
+This module does not import Spark.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.errors import FilesInUse, FilesUnavailable
+from waltap.base.files.store import FileStore, safe_name
+from waltap_sinks.changelog.continuity import same_place
+from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, LogPosition
+from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
+from waltap_spark.session.addresses import address
+from waltap_spark.state.commit_files import CommitFiles
+from waltap_spark.state.modes import PLAIN, TableMode
+from waltap_spark.state.target_mapping import TargetMapping
+
+__all__ = [
+    "FILE",
+    "BasePart",
+    "ChangeSet",
+    "CommitIntent",
+    "LogFacts",
+    "OrphanFiles",
+    "OutputState",
+    "SparkOutput",
+    "StagedSegment",
+    "StoredTable",
+    "TableState",
+    "TargetTable",
+    "VersionMap",
+    "Versions",
+    "applied_by_all",
+    "unpacked_in_all",
+]
+
+log = logging.getLogger(__name__)
+
+
+# Sets that commits no longer name stay for a while, for readers of an earlier commit.
+#
+# Each commit's dropped sets are written to a file of their own before the commit: so later
+# commits do not repeat them, and readers do not read them.
+
+FOLDER: Final = "_waltap/garbage"
+
+
+class _DroppedPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """Sets that one commit dropped."""
+
+    # Seconds since 1970.
+    since: float
+    paths: tuple[str, ...]
+
+
+class OrphanFiles:
+    """Sets that the output's commits dropped, with their times."""
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+
+    def note(self, number: int, paths: Iterable[str]) -> None:
+        """Write down the sets that commit ``number`` drops.
+
+        This happens before the commit appears, and replaces the file of an attempt that failed.
+        """
+        dropped = _DroppedPaths(since=time.time(), paths=tuple(sorted(paths)))
+        path = f"{FOLDER}/{_name(number)}"
+        if dropped.paths:
+            self._store.put(path, msgspec.json.encode(dropped) + b"\n")
+        else:
+            self._store.delete(path)
+
+    def forget_after(self, number: int) -> None:
+        """Forget the drops of commits after ``number``, which never appeared."""
+        for name in self._store.names(FOLDER):
+            if name > _name(number):
+                self._store.delete(f"{FOLDER}/{name}")
+
+    def paths(self) -> set[str]:
+        """Return all dropped sets that still exist.
+
+        Raises: OutputDamaged.
+        """
+        found: set[str] = set()
+        for name in self._store.names(FOLDER):
+            try:
+                found.update(self._read(name).paths)
+            except (
+                FilesUnavailable
+            ) as error:  # another driver has removed the sets since the listing
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+        return found
+
+    def due(self, grace_s: float, number: int) -> Iterable[tuple[str, tuple[str, ...]]]:
+        """Yield (file, paths) that were dropped ``grace_s`` ago, oldest first.
+
+        Only commits up to ``number`` count: while a commit has not appeared, the one before it
+        still names the sets that it drops. Raises: OutputDamaged.
+        """
+        limit = time.time() - grace_s
+        for name in self._store.names(FOLDER):
+            if name > _name(number):
+                return
+            dropped = self._read(name)
+            if dropped.since > limit:
+                return
+            yield f"{FOLDER}/{name}", dropped.paths
+
+    def _read(self, name: str) -> _DroppedPaths:
+        path = f"{FOLDER}/{name}"
+        try:
+            return msgspec.json.decode(self._store.read(path), type=_DroppedPaths)
+        except UNREADABLE as cause:
+            text = f"{path} does not say what was dropped: {cause}"
+            raise OutputDamaged(text, path=self._store.uri(path)) from cause
+
+
+def _name(number: int) -> str:
+    return f"{number:012d}.json"
+
+
+VERSION: Final = 2
+INTENT: Final = "_waltap/intent.json"
+FILE: Final = ".parquet"
+"""The suffix of a set that is one file; other sets are folders that Spark wrote."""
+
+
+class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Rows of the change log that one commit added to one table, in one schema."""
+
+    path: str
+    # Names the schema in `TableState.versions`.
+    fingerprint: str
+    rows: int
+    operations: dict[str, int] = {}
+    # Columns for which a row says that its value is the earlier one.
+    unchanged: tuple[str, ...] = ()
+    # Rows that got a new key.
+    moved: int = 0
+    # Whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
+    crossed: bool = False
+    # How often the set was merged with others.
+    level: int = 0
+    # The change log's epoch, 0 in sets of an earlier version.
+    epoch: int = 0
+    # Whether the set is a whole snapshot.
+    replaces: bool = False
+    # Size of a set that is one file, 0 for a folder of Spark's.
+    bytes: int = 0
+    # Bytes of the values (`Segment.unpacked`).
+    unpacked: int = 0
+    # The gap-free run of the rows, as in `TableEntry.stretch`.
+    stretch: str = ""
+
+
+class LogFacts(Protocol):
+    """Facts about rows of the change log before they are read; see `ChangeSet`."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def operations(self) -> Mapping[str, int]: ...
+    @property
+    def unchanged(self) -> Iterable[str]: ...
+    @property
+    def moved(self) -> int: ...
+    @property
+    def crossed(self) -> bool: ...
+    @property
+    def replaces(self) -> bool: ...
+    @property
+    def unpacked(self) -> int: ...
+
+
+class SizedRows(Protocol):
+    """Rows with the bytes of their values, 0 when unknown."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def unpacked(self) -> int: ...
+
+
+def unpacked_in_all(parts: Iterable[SizedRows]) -> int:
+    """Return the bytes of all values, 0 when some are unknown."""
+    each = [part.unpacked for part in parts if part.rows]
+    return sum(each) if all(each) else 0
+
+
+class OfStretch(Protocol):
+    """Rows of one gap-free run of the change log (`TableEntry.stretch`)."""
+
+    @property
+    def stretch(self) -> str: ...
+
+
+def shared_stretch(parts: Iterable[OfStretch]) -> str:
+    """Return the one stretch of all ``parts``, otherwise ""."""
+    found = {part.stretch for part in parts}
+    return found.pop() if len(found) == 1 else ""
+
+
+class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment of an incomplete snapshot.
+
+    The segment stays in the change log until its snapshot is complete.
+    """
+
+    generation: int
+    path: str
+    fingerprint: str
+    rows: int
+    key: tuple[str, ...]
+    columns: tuple[ColumnEntry, ...] = ()
+    oid: int = 0
+    bytes: int = 0
+    unpacked: int = 0
+    stretch: str = ""
+
+
+class BasePart(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of a table at some commit.
+
+    The rows are a folder of their own, or a change set that holds only rows of the table.
+    """
+
+    path: str
+    rows: int
+    # The columns of the files that belong to the table.
+    columns: dict[str, str]
+    # The change log's epoch in which the rows were last true.
+    epoch: int
+    # As in `TableState.version_ids`.
+    ids: dict[str, int] = {}
+    # Whether the mode's columns are made from the log's columns.
+    logged: bool = False
+    # Whether the rows are ended versions, which no change touches.
+    closed: bool = False
+    # The stretch in which all of the rows came, "" where a change may be missing among them.
+    stretch: str = ""
+
+
+class TargetTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of a format that is written in place."""
+
+    # The table's name or path in SQL.
+    at: str
+    # The version that the commit names, and the step that made it
+    # (`waltap_spark.formats.merging`).
+    version: int = -1
+    step: int = 0
+    # The version that restored the table after another writer's commit. Earlier steps may have
+    # the numbers of later steps.
+    since: int | None = None
+
+
+class StoredTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Storage of one table in a format that is written in place."""
+
+    targets: dict[str, TargetTable] = {}
+    # The columns that the targets have, in Spark's types.
+    columns: dict[str, str] = {}
+    # The epoch of all rows, 0 while there are none, and their stretch as in `BasePart`.
+    epoch: int = 0
+    stretch: str = ""
+    # Steps at the last compaction.
+    compacted: int = 0
+    # Time of the last removal of old files.
+    vacuumed: float = 0.0
+    # Columns that partitioned the files when the targets were made, by their present names.
+    divided: tuple[str, ...] = ()
+
+
+class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of one table. Types are Spark's JSON.
+
+    Columns are known by the source's numbers: a renamed column stays the same column, and
+    another column of the same name is a different one (`waltap_spark.planning.column_identity`).
+    """
+
+    schema: str
+    table: str
+    key: tuple[str, ...] = ()
+    # Name → type of all columns the table ever had, in order of appearance.
+    columns: dict[str, str] = {}
+    # Fingerprint → columns of a change set's files.
+    versions: dict[str, dict[str, str]] = {}
+    # Parquet only: rows that the pending changes, in order, are not applied to yet.
+    base: tuple[BasePart, ...] = ()
+    pending: tuple[ChangeSet, ...] = ()
+    # All change sets, with the pending ones.
+    changes: tuple[ChangeSet, ...] = ()
+    staged: tuple[StagedSegment, ...] = ()
+    # The columns that the source has now.
+    source_columns: tuple[str, ...] = ()
+    # Name → number of the columns in ``columns``.
+    ids: dict[str, int] = {}
+    # Fingerprint → the same for the names in its files.
+    version_ids: dict[str, dict[str, int]] = {}
+    # Present name → the change log's last entry of the column.
+    source: dict[str, ColumnEntry] = {}
+    # The columns that the server streams, None while only snapshots were seen.
+    streamed: tuple[str, ...] | None = None
+    # The table's number in the source, how often another table took its name, and the numbers of
+    # those tables.
+    oid: int = 0
+    incarnation: int = 0
+    former: tuple[int, ...] = ()
+    # Why rows may differ from the source's until a snapshot replaces them.
+    stale: tuple[str, ...] = ()
+    # Why the table is suspended, and its position then; other tables continue.
+    failed: str = ""
+    mark: LogPosition | None = None
+    # Positions that attempts to apply it have reached since.
+    attempts: tuple[LogPosition, ...] = ()
+    # The storage of formats in place.
+    held: StoredTable | None = None
+    # The table's mode, None for `PLAIN`.
+    kept_as: TableMode | None = None
+    # Its part in a target of several tables.
+    place: TargetMapping | None = None
+    # The operator chose text for columns whose types do not fit (`waltap_spark.apply.resume_requests`).
+    as_text: bool = False
+    # The damaged segment that suspends the table, and the segments that the operator chose to
+    # skip.
+    damaged: str = ""
+    passed: tuple[str, ...] = ()
+    # The epoch of the change log in which a snapshot last replaced the rows.
+    snapshot_epoch: int = 0
+    # Rows that Spark tasks read from the source for the last such snapshot, and their values that
+    # are null here because a column cannot hold them.
+    handed_rows: int = 0
+    handed_nulls: tuple[str, ...] = ()
+
+    @property
+    def mode(self) -> TableMode:
+        """Return the table's mode."""
+        return self.kept_as or PLAIN
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Return schema and name of the table that holds its rows.
+
+        That is the table itself, or the target that it is part of.
+        """
+        place = self.place
+        return (self.schema, self.table) if place is None else (place.schema, place.table)
+
+    @property
+    def target_name(self) -> str:
+        """Return the target's name, which a profile's rules match."""
+        return ".".join(self.target)
+
+    @property
+    def target_folder(self) -> str:
+        """Return the target's folder."""
+        return f"tables/{'/'.join(map(safe_name, self.target))}"
+
+    @property
+    def folder(self) -> str:
+        """Return the table's folder."""
+        return f"tables/{safe_name(self.schema)}/{safe_name(self.table)}"
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return the columns that the server computes and does not stream.
+
+        A snapshot read their values, which the next update outdates. So they are not shown as
+        present values of a row.
+        """
+        sent = self.streamed or ()
+        return tuple(
+            name for name, entry in self.source.items() if entry.generated and name not in sent
+        )
+
+    @property
+    def told(self) -> dict[str, str]:
+        """Return name → type of the columns that changes have now.
+
+        Rows have more: dropped columns, columns that are left out, and the `hidden` ones. Only
+        these columns can identify the row that a change without a key means. All columns, while
+        the source's columns are unknown.
+        """
+        hidden = self.hidden
+        return {
+            name: kind
+            for name, kind in self.columns.items()
+            if name in self.source_columns and name not in hidden
+        } or self.columns
+
+    def paths(self) -> set[str]:
+        """Return every set that the table names."""
+        found = {change.path for change in (*self.changes, *self.pending)}
+        return found | {part.path for part in self.base}
+
+    @property
+    def has_rows(self) -> bool:
+        """Return whether the table may have rows."""
+        return bool(self.base or self.pending or self.held is not None)
+
+    @property
+    def base_rows(self) -> int:
+        """Return the number of rows in the base."""
+        return sum(part.rows for part in self.base)
+
+    @property
+    def stored_rows(self) -> int:
+        """Return the number of rows in the base and the pending changes."""
+        return self.base_rows + sum(change.rows for change in self.pending)
+
+    @property
+    def open_rows(self) -> int:
+        """Return the number of base rows that a change may touch."""
+        return sum(part.rows for part in self.base if not part.closed)
+
+
+Versions = dict[str, dict[str, int]]
+"""Table → kind of target → version."""
+
+
+class VersionMap(msgspec.Struct, frozen=True, kw_only=True):
+    """One earlier commit: its position, and the tables' versions that it changed."""
+
+    number: int
+    mark: LogPosition
+    committed_at: float
+    last_commit_ts: int | None
+    versions: Versions
+
+
+class OutputState(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole content of one commit."""
+
+    version: int
+    number: int
+    mark: LogPosition
+    # The log's location, and the log's id, which is "" in commits of an earlier version.
+    changelog: str
+    committed_at: float
+    tables: dict[str, TableState] = {}
+    # Dropped folders and their times, as earlier versions kept them; now they are files of
+    # `OrphanFiles`.
+    garbage: dict[str, float] = {}
+    rows_applied: int = 0
+    last_commit_ts: int | None = None
+    log_id: str = ""
+    # The output's own id, given once.
+    identity: str = ""
+    # The tables' format and its properties.
+    format: str = "parquet"
+    format_values: dict[str, str] = {}
+    # The newest commits (`waltap_spark.state.version_maps`), and the tables' versions before them.
+    cuts: tuple[VersionMap, ...] = ()
+    cuts_before: Versions = {}
+    # Earlier versions kept only the present epoch's highest LSN of the epochs before.
+    reached: int = 0
+    # For each epoch that some table has still to apply: the highest LSN of the epochs before it
+    # (`waltap_spark.planning.redelivery`).
+    reached_by: tuple[tuple[int, int], ...] = ()
+
+    def dropped(self, tables: Mapping[str, TableState]) -> set[str]:
+        """Return the folders that the next commit no longer names.
+
+        ``tables`` are the next commit's tables.
+        """
+        found = set(self.garbage)
+        for name, table in tables.items():
+            had = self.tables.get(name, table)
+            if had is not table:
+                found |= had.paths() - table.paths()
+        return found
+
+
+class CommitIntent(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that a driver has begun: its number and its end.
+
+    A format that writes in place may have written for it, so the next driver first commits
+    exactly up to this mark.
+    """
+
+    number: int
+    mark: LogPosition
+    identity: str
+
+
+def applied_by_all(state: OutputState) -> LogPosition:
+    """Return the mark up to which every table has applied the log."""
+    return min([state.mark, *(each.mark for each in state.tables.values() if each.mark)])
+
+
+class SparkOutput:
+    """The folders and commits below one location.
+
+    The location is a path, the URI of a filesystem, or its files.
+    """
+
+    def __init__(self, location: "FileStore | str") -> None:
+        self.store = location if isinstance(location, FileStore) else FileStore(location)
+        self.location = self.store.location
+        self.garbage = OrphanFiles(self.store)
+        self._commits = CommitFiles(self.store, OutputState)
+        self._number = 0
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def state(self) -> OutputState | None:
+        """Return the newest commit's state, None before the first.
+
+        Raises: OutputDamaged.
+        """
+        return self._commits.newest()
+
+    def kept_states(self) -> list[OutputState]:
+        """Return the states of the commits that still exist, oldest first.
+
+        Raises: OutputDamaged.
+        """
+        return self._commits.kept()
+
+    def table(self, name: str, state: OutputState | None = None) -> TableState:
+        """Return the table called ``schema.table``, or ``table`` when unique.
+
+        Raises: TableUnknown.
+        """
+        state = state or self.state()
+        tables = state.tables if state is not None else {}
+        if name in tables:
+            return tables[name]
+        found = [table for table in tables.values() if table.table == name]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(sorted(tables)) or "none yet"
+        raise TableUnknown(f"no table {name} in {self.location}", known=known)
+
+    def uri(self, path: str) -> str:
+        """Return the address of ``path`` for Spark."""
+        return address(self.store, path)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def open(self, changelog: str, log_id: str = "") -> OutputState:
+        """Lock the output for writing, and remove a crash's leftovers.
+
+        ``changelog`` is the log's location, ``log_id`` its id. The id identifies the log, since
+        both folders may have been moved; outputs of an earlier version, which knew no id, are
+        compared by location. Raises: OutputInUse, OutputMismatch, OutputDamaged.
+        """
+        try:
+            self.store.lock(".lock")
+        except FilesInUse as cause:
+            holder = cause.problem.rpartition(" ")[2]
+            text = f"{self.location} is being written by process {holder}"
+            raise OutputInUse(text, holder=holder) from cause
+        self._commits.forget()
+        state = self.state()
+        self._number = 0 if state is None else state.number
+        # A first commit that was begun may have written tables under its identity.
+        if state is None:
+            begun = self.intent()
+            return OutputState(
+                version=VERSION,
+                number=0,
+                mark=NOTHING,
+                changelog=changelog,
+                committed_at=0.0,
+                log_id=log_id,
+                identity=begun.identity if begun is not None else _new_identity(),
+            )
+        known = state.log_id and log_id
+        if state.log_id != log_id if known else not same_place(state.changelog, changelog):
+            raise OutputMismatch(
+                f"{self.location} was made from the change log {state.changelog}, not {changelog}",
+                output=self.location,
+                changelog=changelog,
+            )
+        state = msgspec.structs.replace(
+            state, version=VERSION, changelog=changelog, log_id=log_id or state.log_id
+        )
+        self._remove_unnamed(state)
+        return state if state.identity else msgspec.structs.replace(state, identity=_new_identity())
+
+    def close(self) -> None:
+        """Unlock the output for other writers."""
+        self._commits.forget()
+        self.store.unlock()
+
+    def sync(self, path: str, size: int = 0) -> None:
+        """Make Spark's files durable with the next commit.
+
+        ``path`` is a folder, or one file of ``size`` bytes.
+        """
+        if path.endswith(FILE):
+            self.store.sync(path, size)
+            return
+        for name in self.store.names(path):
+            self.store.sync(f"{path}/{name}")
+
+    def remove(self, path: str) -> None:
+        """Remove a set, a file or a folder."""
+        if path.endswith(FILE):
+            self.store.delete(path)
+        else:
+            self.store.delete_folder(path)
+
+    def remove_vain(self, given: Iterable[str], *tables: TableState) -> None:
+        """Remove the sets of ``given`` that no table names.
+
+        A set that cannot be removed is ignored until the next `open` removes it.
+        """
+        named = {path for table in tables for path in table.paths()} if given else set()
+        for path in given:
+            try:
+                if path not in named:
+                    self.remove(path)
+            except FilesUnavailable as error:
+                log.warning("a set that nobody needs stays until the next start: %s", error)
+
+    def intent(self) -> CommitIntent | None:
+        """Return the last commit that was begun, None when none was.
+
+        Raises: OutputDamaged.
+        """
+        if INTENT.rpartition("/")[2] not in self.store.names(INTENT.rpartition("/")[0]):
+            return None
+        try:
+            return msgspec.json.decode(self.store.read(INTENT), type=CommitIntent)
+        except UNREADABLE as cause:
+            text = f"{INTENT} says not which commit was begun: {cause}"
+            raise OutputDamaged(text, path=self.uri(INTENT)) from cause
+
+    def begun(self, state: OutputState) -> CommitIntent | None:
+        """Return a commit after ``state`` that a driver had begun, or None."""
+        intent = self.intent()
+        return None if intent is None or intent.number <= state.number else intent
+
+    def intend(self, intent: CommitIntent) -> None:
+        """Record durably that the commit begins."""
+        self.store.publish(INTENT, msgspec.json.encode(intent) + b"\n")
+
+    def commit(self, state: OutputState) -> None:
+        """Make ``state`` the newest commit, atomically.
+
+        Old commits without readers are removed afterwards.
+        """
+        self._commits.write(state)
+        self._number = state.number
+
+    def collect(self, grace_s: float) -> int:
+        """Remove sets that no commit named for ``grace_s``.
+
+        Return their number. The output must be open.
+        """
+        removed = 0
+        for name, paths in self.garbage.due(grace_s, self._number):
+            for path in paths:
+                self.remove(path)
+            self.store.delete(name)
+            removed += len(paths)
+        return removed
+
+    def _remove_unnamed(self, state: OutputState) -> None:
+        """Remove sets that no commit names.
+
+        In an object store another machine's driver may still write the next commit: its sets
+        stay until a later start.
+        """
+        self.garbage.forget_after(state.number)
+        named = self.garbage.paths() | set(state.garbage)
+        for table in state.tables.values():
+            named |= table.paths()
+        for schema in self.store.folders("tables"):
+            for table_name in self.store.folders(f"tables/{schema}"):
+                for kind in ("changes", "current"):
+                    folder = f"tables/{schema}/{table_name}/{kind}"
+                    for name in [*self.store.folders(folder), *self.store.names(folder)]:
+                        if f"{folder}/{name}" not in named and not self._awaits(name, state.number):
+                            self.remove(f"{folder}/{name}")
+
+    def _awaits(self, name: str, number: int) -> bool:
+        """Return whether another driver may be writing the set.
+
+        Commits after ``number`` may be in progress in an object store, where no lock excludes
+        another machine.
+        """
+        begun = name[:12]
+        return not self.store.local and begun.isdigit() and int(begun) > number
+
+
+def _new_identity() -> str:
+    return uuid.uuid4().hex

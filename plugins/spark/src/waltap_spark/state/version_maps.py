@@ -1,0 +1,204 @@
+"""Which version of every table belongs to which position of the source: tables as they were, together.
+
+A commit of tables that are written in place adds a *cut*: its mark, its time, and the versions of the
+tables that it moved. The newest cuts are in the commit file; older ones go to files of their own, each of
+which begins with the versions of all tables.
+For Parquet, the commits that are still there are the past. This module knows no Spark.
+"""
+
+import datetime as dt
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from waltap.base.decode_errors import UNREADABLE
+from waltap_sinks.changelog.manifest import LogPosition
+from waltap_spark.errors import OutputDamaged, VersionGone
+from waltap_spark.state.output import OutputState, SparkOutput, TableState, VersionMap, Versions
+
+__all__ = ["committed", "noted", "state_at"]
+
+FOLDER: Final = "_waltap/cuts"
+CUTS_MOST: Final = 256
+"""Cuts in a commit file; then they go to a file of their own."""
+
+KEPT_S: Final = 30 * 86_400.0
+"""How long files of cuts stay; the formats keep versions for less, unless told otherwise."""
+
+
+class _CutBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of cuts, oldest first; ``before`` has the versions of all tables before the first."""
+
+    before: Versions
+    cuts: tuple[VersionMap, ...]
+
+
+def noted(output: SparkOutput, state: OutputState, before: OutputState) -> OutputState:
+    """Return ``state`` with the cut that it makes; ``before`` is the commit before it."""
+    had = _versions(before.tables)
+    moved = {
+        name: found for name, found in _versions(state.tables).items() if found != had.get(name)
+    }
+    cut = VersionMap(
+        number=state.number,
+        mark=state.mark,
+        committed_at=state.committed_at,
+        last_commit_ts=state.last_commit_ts,
+        versions=moved,
+    )
+    cuts, first = (*state.cuts, cut), state.cuts_before
+    if len(cuts) > CUTS_MOST:
+        old = cuts[:CUTS_MOST]
+        block = _CutBlock(before=first, cuts=old)
+        output.store.publish(f"{FOLDER}/{old[0].number:012d}.json", msgspec.json.encode(block))
+        for one in old:
+            first = {**first, **one.versions}
+        cuts = cuts[CUTS_MOST:]
+        _forget(output, state.committed_at - KEPT_S)
+    return msgspec.structs.replace(state, cuts=cuts, cuts_before=first)
+
+
+def committed(
+    output: SparkOutput, before: OutputState, tables: Mapping[str, TableState]
+) -> OutputState:
+    """Commit ``tables``, of a format in place, whose rows are those of ``before`` in other files; return
+    the commit."""
+    state = msgspec.structs.replace(
+        before,
+        number=before.number + 1,
+        committed_at=time.time(),
+        tables={**before.tables, **tables},
+    )
+    state = noted(output, state, before)
+    output.commit(state)
+    return state
+
+
+def state_at(
+    output: SparkOutput, state: OutputState, moment: "LogPosition | int | dt.datetime"
+) -> OutputState:
+    """Return the commit that ``moment`` falls into: the last one at or before a mark, an LSN of the
+    source, or a time of its commits. Raises: VersionGone.
+    """
+    if isinstance(moment, int) and moment > state.mark.end_lsn:
+        raise _gone(f"LSN {moment:X} was not applied yet", _oldest(output, state), state.mark)
+    if isinstance(moment, LogPosition) and moment > state.mark:
+        raise _gone(f"{moment} was not applied yet", _oldest(output, state), state.mark)
+    if not state.cuts:
+        return _among_commits(output, state, moment)
+    for block in _blocks(output, state):
+        versions, found = dict(block.before), None
+        passed: Versions = {}
+        for cut in block.cuts:
+            passed |= cut.versions
+            if _reached(cut, moment, state.mark.epoch):
+                versions |= passed
+                passed, found = {}, cut
+            # of a snapshot alone it is known when it was applied: maybe long after the next transaction
+            elif not isinstance(moment, dt.datetime) or cut.last_commit_ts is not None:
+                break
+        if found is not None:
+            return _as_of(state, found, versions)
+    raise _gone(
+        f"there is no commit at or before {_shown(moment)}", _oldest(output, state), state.mark
+    )
+
+
+def _versions(tables: dict[str, TableState]) -> Versions:
+    return {
+        name: {what: target.version for what, target in table.held.targets.items()}
+        for name, table in tables.items()
+        if table.held is not None
+    }
+
+
+def _reached(
+    cut: "VersionMap | OutputState", moment: "LogPosition | int | dt.datetime", epoch: int
+) -> bool:
+    """Tell whether the cut is at or before the moment; an LSN is one of the newest epoch."""
+    if isinstance(moment, LogPosition):
+        return cut.mark <= moment
+    if isinstance(moment, int):
+        return cut.mark <= LogPosition(epoch, moment, 1 << 62)
+    at = cut.committed_at if cut.last_commit_ts is None else cut.last_commit_ts / 1e6
+    return at <= moment.timestamp()
+
+
+def _blocks(output: SparkOutput, state: OutputState) -> Iterator[_CutBlock]:
+    """Return the cuts, newest first."""
+    yield _CutBlock(before=state.cuts_before, cuts=state.cuts)
+    for name in sorted(output.store.names(FOLDER), reverse=True):
+        yield _block(output, name)
+
+
+def _block(output: SparkOutput, name: str) -> _CutBlock:
+    path = f"{FOLDER}/{name}"
+    try:
+        return msgspec.json.decode(output.store.read(path), type=_CutBlock)
+    except UNREADABLE as cause:
+        raise OutputDamaged(f"{path} has no cuts: {cause}", path=output.uri(path)) from cause
+
+
+def _as_of(state: OutputState, cut: VersionMap, versions: Versions) -> OutputState:
+    tables = {}
+    for name, table in state.tables.items():
+        held = table.held
+        if held is not None and name in versions:
+            targets = {
+                what: msgspec.structs.replace(target, version=versions[name][what])
+                for what, target in held.targets.items()
+            }
+            held = msgspec.structs.replace(held, targets=targets)
+            tables[name] = msgspec.structs.replace(table, held=held)
+        else:
+            tables[name] = msgspec.structs.replace(table, held=None)
+    return msgspec.structs.replace(
+        state,
+        number=cut.number,
+        mark=cut.mark,
+        committed_at=cut.committed_at,
+        last_commit_ts=cut.last_commit_ts,
+        tables=tables,
+    )
+
+
+def _among_commits(
+    output: SparkOutput, state: OutputState, moment: "LogPosition | int | dt.datetime"
+) -> OutputState:
+    there = {path for table in state.tables.values() for path in table.paths()}
+    there |= output.garbage.paths() | set(state.garbage)
+    readable = [
+        found
+        for found in output.kept_states()
+        if all(path in there for table in found.tables.values() for path in table.paths())
+    ]
+    for found in sorted(readable, key=lambda each: each.number, reverse=True):
+        if _reached(found, moment, state.mark.epoch):
+            return found
+    oldest = min((found.mark for found in readable), default=state.mark)
+    raise _gone(f"there is no commit at or before {_shown(moment)}", oldest, state.mark)
+
+
+def _oldest(output: SparkOutput, state: OutputState) -> LogPosition:
+    names = output.store.names(FOLDER)
+    cuts: Iterable[VersionMap] = _block(output, min(names)).cuts if names else state.cuts
+    marks = [cut.mark for cut in cuts] or [found.mark for found in output.kept_states()]
+    return min(marks, default=state.mark)
+
+
+def _gone(text: str, oldest: LogPosition, newest: LogPosition) -> VersionGone:
+    return VersionGone(text, oldest=str(oldest), newest=str(newest))
+
+
+def _shown(moment: "LogPosition | int | dt.datetime") -> str:
+    return f"LSN {moment:X}" if isinstance(moment, int) else str(moment)
+
+
+def _forget(output: SparkOutput, limit: float) -> None:
+    names = sorted(output.store.names(FOLDER))
+    for name in names[:-1]:
+        if _block(output, name).cuts[-1].committed_at >= limit:
+            return
+        output.store.delete(f"{FOLDER}/{name}")
