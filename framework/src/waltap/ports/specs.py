@@ -273,10 +273,11 @@ class SinkSpec(Spec):
 class TableFormatSpec(Spec):
     """A format of Spark's tables, for ``format`` of the Spark sink.
 
-    The contract is `waltap_spark.formats.TableFormat`; this module does not depend on Spark.
+    The contract is `TableFormat` in `waltap_spark.formats.table_format`; this module does not depend on
+    Spark.
 
     ``factory`` receives the validated properties (the sink's properties after ``format.``) and a
-    `waltap_spark.formats.FormatContext`. ``session`` receives pyspark's version and the settings of the
+    `TableFormatContext` of that module. ``session`` receives pyspark's version and the settings of the
     planned session, and returns the format's additional settings. It raises an error with a remedy if a
     package is missing. None: any session is suitable.
     """

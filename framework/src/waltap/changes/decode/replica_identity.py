@@ -1,7 +1,7 @@
 """Replica identity: the meaning of an old tuple. Sans-IO.
 
 The identities of PostgreSQL and of other servers differ only in the answers given here. All
-stages ask these classes, through `waltap.changes.events.Identities`; no stage reads the identity's
+stages ask these classes, through `waltap.changes.events.ReplicaIdentities`; no stage reads the identity's
 letter.
 """
 

@@ -1,8 +1,18 @@
 """The contract of a table format: six methods, and what they are given.
 
-The changes that a format gets are net changes: `waltap_spark.compact.compaction` has resolved changed keys,
-values that the server did not send, and truncates. A format stores rows, and writes into `TableState` which
-version of the table has them. The commit file has the `TableState` of every table, so it names one cut.
+The changes that a format gets are net changes: `waltap_spark.compact.compaction` has resolved changed
+keys, values that the server did not send, and truncates. A format stores rows, and writes into
+`TableState` which version of the table has them. The commit file has the `TableState` of every table, so
+it names one cut.
+
+A method's writes count only once that commit file exists. When the driver dies before, or the changes of
+the table cannot be applied, the applier repeats the same steps from the same `TableState`:
+
+- a format that writes new files beside the old ones (Parquet) writes again, and the files of the first try
+  are deleted, since no commit names them;
+- a format that writes in place sets ``writes_in_place``. It gets the same rows in the same order, and has
+  to recognize steps that it already executed, by a transaction id of its own that it stores with the data.
+  `waltap_spark.formats.stepwise` does that for formats whose commits carry notes.
 """
 
 import functools

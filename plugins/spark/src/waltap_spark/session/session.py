@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from waltap.base.files.durable_file import private, private_folder
 from waltap.base.files.properties import StorageProperties
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from waltap.base.files import StorageProperties
-    from waltap_spark.formats.choice import FormatChoice
 
     Action = Callable[[SparkSession], None]
 
@@ -145,13 +144,21 @@ Compiling or replanning such a plan takes longer than running it.
 FEW_ROWS: Final = 100_000
 
 
+class SessionSettings(Protocol):
+    """A table format's part of a session."""
+
+    def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
+        """Add to ``settings`` the jars and extensions that the format needs for a pyspark version."""
+        ...
+
+
 def start_session(
     name: str,
     *,
     master: str = "local[*]",
     settings: Mapping[str, str] | None = None,
     notes: Path | None = None,
-    choice: "FormatChoice | None" = None,
+    choice: SessionSettings | None = None,
     storage: "StorageProperties | None" = None,
 ) -> "SparkSession":
     """Start a Spark session, or join the process's session.
