@@ -1,4 +1,4 @@
-"""Properties: declared once, everything else derives from the declaration.
+"""Declarations of properties, from which everything else derives.
 
 A component declares a `Properties` model; each field is one property with its name (Debezium's
 where the meaning is the same), type, default, check, summary and unit. Parsing, errors, ``--help``,
@@ -36,14 +36,14 @@ Reach = Literal["records", "rows"]
 REACHES: tuple[Reach, ...] = get_args(Reach)
 
 LONGEST_IDENTIFIER = 54
-"""Bytes of an identifier made of a name; servers take 63, and a component may add an ending."""
+"""Bytes of an identifier made of a name: PostgreSQL takes 63, and a component may add a suffix."""
 
 
 def identifier_of(name: str) -> str:
-    """Return ``name`` as an identifier that every server takes: of a-z, 0-9 and _.
+    """Return ``name`` as an identifier of a-z, 0-9 and _.
 
-    A name that is one already stays. Where something had to be replaced or cut, a part of its
-    digest follows: names that differ only there give different identifiers.
+    An identifier stays as it is. If characters were replaced or cut, a part of the name's digest
+    follows, so that names that differ only there have different identifiers.
     """
     plain = re.sub(r"[^a-z0-9_]", "_", name.lower())
     if plain == name and len(plain) <= LONGEST_IDENTIFIER:
@@ -53,7 +53,7 @@ def identifier_of(name: str) -> str:
 
 
 def _split(value: object) -> object:
-    r"""Split a comma list; ``\,`` is a comma inside an entry; blanks around entries go away."""
+    r"""Split a comma list without blanks around entries; ``\,`` is a comma in an entry."""
     if not isinstance(value, str):
         return value
     parts = (part.replace("\0", ",").strip() for part in value.replace("\\,", "\0").split(","))
@@ -62,7 +62,7 @@ def _split(value: object) -> object:
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_split)]
-"""Shares of a whole: a comma list of numbers above 0, at most 1."""
+"""A comma list of shares: numbers above 0, at most 1."""
 
 
 def declare(
@@ -90,28 +90,30 @@ def declare(
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
 
-    ``profile_default`` is the default in a profile of our own, where it differs from the one that
-    a Debezium file has. ``aliases`` are other accepted names; ``deprecated`` maps old names, which may be
-    the property's own, to what to use instead; ``checks`` are pydantic's (``ge``, ``pattern``, …). A
-    property without ``default`` is required. ``path``: a text that names a file or folder, or a URI, or
-    is one of these words; a relative path starts at the folder of its profile, as that of a field of type
-    `Path` does.
-    ``pipeline_name``: the default in a profile of our own is the pipeline's name, as an identifier.
-    ``common``: most profiles set it, so `waltap init` lists it.
-    ``words``: what the entries of a comma list may be; they know no case, as a closed set's values.
-    ``refused``: old names that mean something else now, so that they are refused, with this one named.
-    ``renewed``: where its value came from is kept, to be asked again (`Properties.renewal`).
-    ``reloadable``: a run takes another value while it goes on, when its profile is read again (SIGHUP);
-    only the engine's properties may be, and its parts then read the value where they use it.
-    ``patterns``: what its entries match: ``schemas``, ``tables``, ``columns``, ``types`` (of columns, as
-    schema.table.type), ``cells`` (schema.table:column), ``identities`` (tables, with a value behind a
-    colon), ``keys`` (tables with columns), ``table`` (the whole value is one pattern of tables), ``rules``
-    (PATTERN:VALUE of tables; VALUE alone matches all), ``ruled`` (the same, of what `Properties.called`
-    gives), ``renames`` (PATTERN:NAME of columns), ``topics`` (the whole value is one pattern of topics) or
-    ``unrenamed`` (the same, of topics before ``topic.regex``); see `waltap.config.name_patterns`.
-    ``reach``: what of a consumer's data the property changes, where it is of all: ``records`` (of every
-    format, with their topics), ``rows`` (of the change log and of every sink that takes changes), ``()``:
-    neither. What a sink or a format declares itself reaches that alone.
+    A property without ``default`` is required. ``checks`` are pydantic's (``ge``, ``pattern``, …).
+
+    - ``profile_default``: the default of a waltap profile, if it differs from a Debezium file's.
+    - ``aliases``: other accepted names.
+    - ``deprecated``: old name, which may be the property's own → the advice.
+    - ``refused``: old names with another meaning now; the error names this property.
+    - ``common``: most profiles set it, so `waltap init` lists it.
+    - ``pipeline_name``: a waltap profile's default is the pipeline's name, as an identifier.
+    - ``path``: a text that names a file or folder, a URI, or one of these words. Relative paths start
+      at the profile's folder, as those of a field of type `Path` do.
+    - ``words``: the allowed entries of a comma list. Case is ignored, as for a closed set.
+    - ``renewed``: the origin of the value is kept, to read it again (`Properties.renewal`).
+    - ``reloadable``: a SIGHUP changes the value during a run. Only for properties of the engine, whose
+      parts then read the value where they use it.
+    - ``reach``: the consumer's data that the property changes, if it is a property of all:
+      ``records`` (of every format, with topics), ``rows`` (of every sink that takes changes), ``()``:
+      neither. A property of a sink or format reaches that one only.
+    - ``patterns``: the names that the entries match (`waltap.config.name_patterns`): ``schemas``,
+      ``tables``, ``columns``, ``types`` (of columns, as schema.table.type), ``cells``
+      (schema.table:column), ``identities`` (TABLE:VALUE), ``keys`` (tables with columns), ``table``
+      (the complete value is one pattern), ``rules`` (PATTERN:VALUE of tables; VALUE alone matches all),
+      ``ruled`` (the same, of the names that `Properties.called` returns), ``renames`` (PATTERN:NAME of
+      columns), ``topics`` (the complete value is one pattern), ``unrenamed`` (the same, of topics
+      before ``topic.regex``).
     """
     extra: dict[str, Any] = {
         "refused": refused,
@@ -149,10 +151,10 @@ def declare_family(
     patterns: str | None = None,
     reach: tuple[Reach, ...] = REACHES,
 ) -> Any:
-    """Declare properties whose names follow ``pattern`` (a regular expression, full match).
+    """Declare properties whose names fully match the regular expression ``pattern``.
 
-    The field is a ``dict[str, str]``: full property name → value. ``name`` is how documentation
-    writes the family, e.g. ``column.mask.with.N.chars``. ``patterns``, ``reach``: as for `declare`.
+    The field is a ``dict[str, str]``: full property name → value. ``name`` is the family's name in the
+    documentation, e.g. ``column.mask.with.N.chars``. ``patterns``, ``reach``: as for `declare`.
     """
     re.compile(pattern)
     extra: dict[str, Any] = {
@@ -166,10 +168,10 @@ def declare_family(
 
 
 class Properties(BaseModel):
-    """Base of every component's configuration. Fields are declared with `declare`.
+    """Base of every component's configuration; `declare` makes its fields.
 
     Its ``repr`` shows no secret and its validation errors show no input. Secrets are of the class
-    `Secret`, wherever they are handed on to.
+    `Secret`, also where a component passes them on.
     """
 
     model_config = ConfigDict(
@@ -181,27 +183,29 @@ class Properties(BaseModel):
     )
 
     routes: ClassVar[bool] = False
-    """Whether the transform that has them may give records other topics: what those are is not known."""
+    """Whether the transform may give records other topics, which waltap cannot know."""
 
     _renewals: dict[str, SecretRefresh] = PrivateAttr(default_factory=dict)
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def renewal(self, field: str) -> SecretRefresh | None:
-        """Return where the value of a ``renewed`` field came from, None where no profile gave it."""
+        """Return the origin of a ``renewed`` field's value, None without one in a profile."""
         return self._renewals.get(field)
 
     def keep_renewals(self, renewals: Mapping[str, SecretRefresh]) -> None:
-        """Take over where values came from, by field."""
+        """Keep the origins of values, by field."""
         self._renewals.update(renewals)
 
     def called(self, table: str) -> str:
-        """Return what properties whose ``patterns`` are ``ruled`` know ``table`` (schema.table) as."""
+        """Return the name of ``table`` (schema.table) in ``ruled`` patterns."""
         return table
 
     def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterable[tuple[str, str]]:
-        """Return (property, pattern) of what fits no name there is, of properties whose form no
-        ``patterns`` describes. ``names`` gives the ``tables`` or ``topics`` there are, and asks the source
-        for them: call it where there is something to look up. No topics: they are not known."""
+        """Return (property, pattern) of patterns that match no name.
+
+        It covers properties whose form no ``patterns`` describes. ``names`` queries the source for its
+        ``tables`` or ``topics``: call it only with a pattern at hand. No topics: they are unknown.
+        """
         return ()
 
     def given(self, field: str) -> Any:
@@ -209,13 +213,13 @@ class Properties(BaseModel):
         return self._given.get(field, getattr(self, field))
 
     def keep_given(self, values: Mapping[str, Any]) -> None:
-        """Take over, by field, what the profile had where this has something else."""
+        """Keep values of the profile, by field, that this model has replaced."""
         self._given = {**self._given, **values}
 
     @model_validator(mode="before")
     @classmethod
     def _case_blind(cls, values: Any) -> Any:
-        """Values of closed sets know no case, wherever they come from."""
+        """Ignore the case of values of closed sets."""
         if not isinstance(values, dict):
             return values
         given = dict(values)
@@ -227,7 +231,8 @@ class Properties(BaseModel):
 
     @model_validator(mode="after")
     def _veil(self) -> Self:
-        """Make the secrets among the values, and addresses that hold one, unseen in a ``repr``."""
+        """Hide secrets, and addresses that contain one, in a ``repr``."""
+        # `__dict__`, since a frozen model refuses assignments.
         for declaration in declarations(type(self)):
             name, secret = declaration.field, declaration.secret
             value = self.__dict__.get(name)
@@ -245,13 +250,13 @@ class Properties(BaseModel):
 
 
 def _veiled(name: str, value: Any) -> Any:
-    """Return a value of a family or list, unseen in a ``repr`` where its name or its form says so."""
+    """Return a value of a family or list, hidden in a ``repr`` if it looks secret."""
     if isinstance(value, str) and (looks_secret(name) or masked(value) != value):
         return Secret(value)
     return value
 
 
-# Values of `declare`'s keywords that a declaration does not give.
+# Defaults of `declare`'s keywords, also for fields that another library declared.
 DEFAULTS: Mapping[str, Any] = {
     "refused": (), "reloadable": False, "unit": None, "secret": False, "aliases": (),
     "deprecated": {}, "advanced": False, "common": False, "profile_default": None,
@@ -313,9 +318,9 @@ class PropertyDeclaration:
         return words or ("a path" if self.path else "")
 
     def chosen(self, value: object) -> object:
-        """Return ``value`` as its closed set, or that of its entries, writes it; it knows no case.
+        """Return ``value`` as its closed set spells it, without regard to case.
 
-        What is no member, and any value of an open set, stays as it is.
+        Other values, and values of an open set, stay as they are.
         """
         known = self.words or self.choices
         if not known:
@@ -328,7 +333,7 @@ class PropertyDeclaration:
 
 
 def _literals(annotation: Any) -> Iterator[str]:
-    """Return the members of a ``Literal``, also of one that is optional."""
+    """Return the members of a ``Literal``, also of an optional one."""
     for argument in get_args(annotation):
         if isinstance(argument, str):
             yield argument
@@ -338,7 +343,7 @@ def _literals(annotation: Any) -> Iterator[str]:
 
 def _member(value: object, known: tuple[str, ...]) -> object:
     if isinstance(value, int) and str(value) in known:
-        return str(value)  # TOML tells 1 from "1"
+        return str(value)  # TOML distinguishes 1 from "1"
     if not isinstance(value, str):
         return value
     word = value.strip()
@@ -382,5 +387,5 @@ def declarations(model: type[Properties]) -> list[PropertyDeclaration]:
 
 @cache
 def _declarations(model: type[Properties]) -> list[PropertyDeclaration]:
-    # A start asks a hundred times for the same forty models.
+    # A start requests the same forty models a hundred times.
     return [PropertyDeclaration(name, info) for name, info in model.model_fields.items()]

@@ -1,7 +1,7 @@
-"""What a Connect worker is told about Kafka, as settings of the sink that writes there.
+"""A Connect worker's Kafka settings, as settings of the Kafka sink.
 
-A file of Kafka Connect may hold what its worker is told too. The worker delivers to the brokers of
-``bootstrap.servers``; so does a profile that names them and no sink.
+A connector's file may contain its worker's settings too. A worker delivers to the brokers of
+``bootstrap.servers``; so does a profile that names brokers and no sink.
 """
 
 import re
@@ -22,17 +22,17 @@ SECURITY = re.compile(r"security\.protocol|sasl\..+|ssl\..+")
 OF_LISTENERS = re.compile(
     r"ssl\.(client\.auth|protocol|enabled\.protocols|provider|(key|trust)manager\.algorithm|secure\.random.*)"
 )
-"""Settings of the worker's own listener, and of Java's TLS: no client here has them."""
+"""Settings of the worker's own listener and of Java's TLS, which librdkafka does not have."""
 ASKING = {"exactly.once.support": {"required"}, "exactly.once.source.support": {"enabled"}}
 """Property of a connector or a worker → values that ask for exactly once."""
 SANITIZE = "custom.sanitize.pattern"
 
 
 def take_worker_settings(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
-    """Move what concerns Kafka from a connector's settings, ``flat``, to those of the sink, ``own``.
+    """Move Kafka settings from the connector's, ``flat``, to the sink's, ``own``.
 
-    What the sink was told by its own names wins, then ``producer.override.*`` over ``producer.*``, then
-    what a worker says of security for all its clients.
+    The sink's own names win, then ``producer.override.*``, then ``producer.*``, then the worker's
+    security settings for all its clients.
     """
     if KAFKA not in {sink.name, *sink.aliases}:
         return
@@ -51,8 +51,10 @@ def take_worker_settings(sink: "SinkSpec", flat: "Namespace", own: "Namespace") 
 
 
 def exactly_once(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
-    """Have the sink keep the promise that a connector or worker is asked for; a sink that cannot keep it
-    leaves the property in ``flat``, where it is refused."""
+    """Set the sink to exactly once if the connector or worker requires it.
+
+    If the sink cannot, the property stays in ``flat``, where it is refused.
+    """
     for name, values in ASKING.items():
         setting = flat.settings.get(name)
         if setting is None or str(setting.value).strip().casefold() not in values:
@@ -70,10 +72,10 @@ def exactly_once(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
 
 
 def header_format(raw: "RawProfile", sink: "SinkSpec | None") -> str:
-    """Return the format of header values where a profile names none.
+    """Return the default format of header values.
 
-    A worker of Kafka Connect writes them by its SimpleHeaderConverter. Debezium Server, and its engine in
-    another program (whose files have ``offset.storage``), write JSON, and so does waltap by itself.
+    A worker of Kafka Connect uses its SimpleHeaderConverter. Debezium Server, Debezium's engine in another
+    program (its files have ``offset.storage``) and waltap write JSON.
     """
     of_worker = raw.debezium and not raw.written and "offset.storage" not in raw.settings
     to_kafka = sink is not None and KAFKA in {sink.name, *sink.aliases}
@@ -81,7 +83,7 @@ def header_format(raw: "RawProfile", sink: "SinkSpec | None") -> str:
 
 
 def sanitizing(flat: "Namespace") -> re.Pattern[str] | None:
-    """Return the pattern of ``custom.sanitize.pattern``, None where there is none."""
+    """Return the pattern of ``custom.sanitize.pattern``, None without one."""
     setting = flat.settings.get(SANITIZE)
     if setting is None or not str(setting.value).strip():
         return None

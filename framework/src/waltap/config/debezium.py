@@ -1,4 +1,4 @@
-"""Debezium Server's ``application.properties``, said in the names that a connector's file has. Sans-IO.
+"""Debezium Server's ``application.properties`` under a connector's names. Sans-IO.
 
 | Debezium Server | here |
 |---|---|
@@ -219,7 +219,7 @@ RENAMED = {"kafka": {"producer.bootstrap.servers": "bootstrap.servers"}}
 
 @dataclass(slots=True, kw_only=True)
 class ServerFile:
-    """What such a file says: settings by their names here, each as (name in the file, value).
+    """The settings of such a file by waltap's names, each as (name in the file, value).
 
     ``sink_type`` is None where the file names none. ``ignored``: name in the file → why it has no
     effect. ``unknown``: name in the file → the name that was meant, None where none is near.
@@ -233,14 +233,14 @@ class ServerFile:
 
 
 def is_server_file(values: Mapping[str, object]) -> bool:
-    """Tell whether these are properties of Debezium Server and not of a connector."""
+    """Return whether these are properties of Debezium Server, not of a connector."""
     return any(name.removeprefix(PRODUCTION).startswith((SOURCE, SINK, FORMAT)) for name in values)
 
 
 def server_file(
     given: Mapping[str, str], variable: Callable[[str], str | None] = lambda _name: None
 ) -> ServerFile:
-    """Return what Debezium Server's properties mean here; ``variable`` gives those of the environment."""
+    """Translate Debezium Server's properties; ``variable`` reads the environment."""
     made = ServerFile()
     values = _of_production(given, made)
     for name, text in values.items():
@@ -263,7 +263,7 @@ def server_file(
 
 
 def _meant(name: str) -> str:
-    """Return what a name that Debezium Server does not have was probably to be."""
+    """Return the name that was probably meant by an unknown one."""
     if not name.startswith(ROOT):
         return f"{SOURCE}{name}"
     part, _, rest = name.removeprefix(ROOT).partition(".")
@@ -272,7 +272,7 @@ def _meant(name: str) -> str:
 
 
 def _of_production(given: Mapping[str, str], made: ServerFile) -> dict[str, str]:
-    """Return what holds in production, whose own settings win."""
+    """Return the settings of the production profile, whose own ones win."""
     values = {name: value for name, value in given.items() if not name.startswith("%")}
     for name, value in given.items():
         if name.startswith(PRODUCTION):
@@ -285,7 +285,7 @@ def _of_production(given: Mapping[str, str], made: ServerFile) -> dict[str, str]
 def _take_formats(
     values: Mapping[str, str], made: ServerFile, variable: Callable[[str], str | None]
 ) -> None:
-    """Take ``debezium.format.*``: what is said of one side wins over what is said of all."""
+    """Read ``debezium.format.*``; settings of one side win over common ones."""
     own: dict[str, tuple[str, str]] = {}
     for name, text in values.items():
         if not name.startswith(FORMAT):
@@ -333,7 +333,7 @@ def _expanded(
 ) -> str:
     """Fill in Quarkus's expressions: another property, an environment variable, else the default.
 
-    A variable becomes ``${env:NAME}``, so that nobody shows its value.
+    A variable becomes ``${env:NAME}``, so that no output shows its value.
     """
 
     def replaced(match: re.Match[str]) -> str:

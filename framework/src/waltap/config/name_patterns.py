@@ -1,4 +1,4 @@
-"""Patterns of tables and columns in properties: the forms they may have, and which match nothing.
+"""Patterns of tables and columns in properties: their forms, and unmatched ones.
 
 Debezium's older documentation names columns ``database.table.column`` and
 ``database.schema.table.column``, and tables ``database.schema.table``. A pattern that begins with the
@@ -21,16 +21,16 @@ C = TypeVar("C", bound=Component[Any])
 _SEPARATOR = r"(?:\\\.|\[\.\]|\.(?![*+?{]))"
 _PARTS = re.compile(rf"{_SEPARATOR}|:")
 _AT_LEAST = {"tables": 1, "identities": 1, "columns": 1, "types": 1, "cells": 1, "keys": 1}
-"""Separators behind the database's name: with fewer, its name is taken for that of a schema."""
+"""Fewest separators after the database's name; with fewer it is a schema's name."""
 
 _AS_WRITTEN = frozenset({"table", "rules", "ruled", "renames", "topics", "unrenamed"})
-"""Patterns whose groups are named elsewhere, and those of topics: they have one form, without the
-database's name."""
+"""Patterns with one form, without the database's name: other settings use their groups, or they match
+topics."""
 
 _CASE_COUNTS = frozenset({"rules", "renames", "topics", "unrenamed"})
 
 _WHOLE = frozenset({"table", "topics", "unrenamed"})
-"""Patterns that are a whole value, whatever it has in it."""
+"""Patterns that are the complete value, commas included."""
 
 _SERIAL = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
 _SALT = re.compile(r"(?<=\.with\.salt\.).+")
@@ -39,7 +39,7 @@ MASKS = "column.mask."
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedPattern:
-    """A pattern of ``name`` that matches nothing there is. ``masks``: it was to hide values."""
+    """A pattern of the property ``name`` that matches nothing."""
 
     name: str
     pattern: str
@@ -50,14 +50,14 @@ class UnmatchedPattern:
 
     @property
     def masks(self) -> bool:
-        """Tell whether values would be delivered that the property is to hide."""
+        """Return whether values would be delivered that the property should hide."""
         return self.name.startswith(MASKS)
 
 
 class CatalogNames:
-    """The names that patterns can match, of (schema, table, column, type) of every column there is.
+    """The names that patterns can match, from every column's (schema, table, column, type).
 
-    ``topics`` are those of records; ``unrenamed`` what a naming strategy's own patterns are matched with.
+    ``topics`` are the records' topics, ``unrenamed`` the topics before a naming strategy renames them.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class CatalogNames:
         self._of |= {"topics": list(topics), "unrenamed": list(unrenamed)}
 
     def of(self, kind: str) -> list[str]:
-        """Return the names of that kind, none where they are not known."""
+        """Return the names of a kind, none if they are unknown."""
         return self._of[kind]
 
     def match(
@@ -91,14 +91,16 @@ class CatalogNames:
         *,
         exact: bool = False,
     ) -> bool:
-        """Tell whether ``pattern`` matches any name of that kind, or what that is ``called``; ``exact``:
-        case counts."""
+        """Return whether ``pattern`` matches a name of a kind, as ``called`` renames it.
+
+        ``exact``: case counts.
+        """
         compiled = java_pattern(pattern, ignore_case=not exact)
         return any(compiled.fullmatch(called(name)) for name in self._of[kind])
 
 
 def spoken(pattern: str, database: str, kind: str) -> tuple[str, ...]:
-    """Return the patterns that ``pattern`` stands for in ``database``: itself first."""
+    """Return the forms of ``pattern`` in ``database``, itself first."""
     least = _AT_LEAST.get(kind)
     if least is None or not database:
         return (pattern,)
@@ -115,7 +117,7 @@ def spoken(pattern: str, database: str, kind: str) -> tuple[str, ...]:
 
 
 def in_database(profile: Profile) -> Profile:
-    """Return ``profile`` with every pattern that begins with its database's name in other forms."""
+    """Return ``profile`` with all forms of patterns that begin with the database's name."""
     database = getattr(profile.connector.properties, "dbname", "")
     if not database:
         return profile
@@ -175,8 +177,10 @@ def _rewritten(value: object, forms: Callable[[str], tuple[str, ...]]) -> object
 
 
 def unmatched(profile: Profile, names: Callable[[], CatalogNames]) -> Iterator[UnmatchedPattern]:
-    """Yield the patterns of a profile's properties that match nothing. ``names`` is asked where there are
-    patterns at all."""
+    """Yield the patterns of a profile that match nothing.
+
+    ``names`` queries the catalogue, and only if the profile has patterns.
+    """
     database = getattr(profile.connector.properties, "dbname", "")
     known: CatalogNames | None = None
     for properties, routed in _parts(profile):
@@ -202,8 +206,10 @@ def unmatched(profile: Profile, names: Callable[[], CatalogNames]) -> Iterator[U
 
 
 def _parts(profile: Profile) -> Iterator[tuple[Properties, bool]]:
-    """Yield the properties of what a profile is made of, in the order that changes pass them; and whether
-    records may have other topics by then than their tables have."""
+    """Yield a profile's components in the order that changes pass them.
+
+    The second value: whether records may have other topics there than their tables have.
+    """
     for alone in (profile.capture, profile.connector.properties):
         if alone is not None:
             yield alone, False
@@ -247,7 +253,7 @@ def _patterns(properties: Properties) -> Iterator[tuple[str, str, str]]:
 
 
 def _subjects(kind: str, entry: str) -> Iterator[tuple[str, str]]:
-    """Yield what has to match for an entry to mean something: (kind of name, pattern)."""
+    """Yield the (kind of name, pattern) of an entry that must match."""
     if kind in ("identities", "rules", "ruled", "renames"):
         pattern, colon, _value = entry.rpartition(":")
         if colon:

@@ -1,8 +1,8 @@
-"""Settings that models claim, and what is found on the way: problems, warnings, explanations.
+"""Sets of settings from which models are filled, with problems, warnings and explanations.
 
-A `Namespace` is one set of settings: the pipeline's, the sink's, a transform's. Each model gets
-what it declares from it, and what nobody claimed is left over. Nothing raises before the end:
-`ValidationResult` collects. Secrets are filled in here, and hidden in whatever is shown.
+A `Namespace` is one set: the pipeline's, the sink's, a transform's. Each model gets the properties
+that it declares; unclaimed settings are reported. Nothing raises before the end, so that one start
+reports all mistakes: `ValidationResult` collects. Secrets are filled in here, and hidden in all output.
 """
 
 import re
@@ -26,10 +26,10 @@ __all__ = ["ExplainedProperty", "Namespace", "ValidationResult", "as_text"]
 P = TypeVar("P", bound=Properties)
 
 SHOWN_MAX = 1000
-"""Characters of a value that are shown."""
+"""Shown characters of a value: a pasted certificate would hide the rest of an error."""
 
 ARGUMENTS = frozenset({"--set", "--sink"})
-"""Origins of settings that stand in no file."""
+"""Origins of settings that are in no file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,35 +45,36 @@ class ExplainedProperty:
 
 @dataclass(slots=True, kw_only=True)
 class ValidationResult:
-    """What one resolution found.
+    """Findings of one resolution."""
 
-    ``debezium``: Debezium's defaults hold; ``folder``: where relative paths start; ``pipeline``: its
-    name, as soon as it is known; ``ignored``: names that have no effect, each with the reason;
-    ``sanitize``: names whose values are secrets, beside those that look so (`custom.sanitize.pattern`);
-    ``secrets``: values that placeholders gave, hidden in messages here; ``kept``: values of
-    properties that are secrets, hidden in every later text (`hide`).
-    """
-
+    # Whether Debezium's defaults apply.
     debezium: bool
+    # Relative paths start here.
     folder: Path
+    # Its name, as soon as it is known.
     pipeline: str = ""
     problems: list[PropertyProblem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     explained: list[ExplainedProperty] = field(default_factory=list)
+    # Name without effect → the reason.
     ignored: dict[str, str] = field(default_factory=dict)
+    # Further names of secrets (`custom.sanitize.pattern`).
     sanitize: re.Pattern[str] | None = None
+    # Values of placeholders, hidden in messages of this resolution.
     secrets: set[str] = field(default_factory=set)
+    # Values of secret properties, hidden in every later text (`hide`).
     kept: set[str] = field(default_factory=set)
 
     def default(self, declaration: PropertyDeclaration) -> object:
-        """Return the default that holds for this kind of file."""
+        """Return the default for this kind of file."""
         ours = None if self.debezium else declaration.profile_default_of(self.pipeline)
         return declaration.default if ours is None else ours
 
     def filled(self, setting: GivenProperty, *, secret: bool = False) -> object:
-        """Return a setting's value with its secrets filled in; ``secret``: it is one itself.
+        """Return a setting's value with its placeholders filled in.
 
-        Raises: SecretMissing, also for what no component can take.
+        ``secret``: the property is one. Raises: SecretMissing, also for values with NUL or half
+        characters, which no component can take.
         """
         value = setting.value
         if isinstance(value, str) and holds_placeholder(value):
@@ -87,18 +88,18 @@ class ValidationResult:
         return value
 
     def renewal(self, setting: GivenProperty) -> SecretRefresh:
-        """Return where a setting's value came from. What stands there as it is, is not kept again."""
+        """Return the origin of a setting's value; a literal value is not kept again."""
         value = setting.value
         template = value if isinstance(value, str) and holds_placeholder(value) else None
         return SecretRefresh(template, self._start(setting.origin))
 
     def is_secret(self, setting: GivenProperty) -> bool:
-        """Tell whether a setting is a secret by its name."""
+        """Return whether a setting is a secret by its name."""
         named = self.sanitize is not None and self.sanitize.fullmatch(setting.name)
         return bool(named) or looks_secret(setting.name)
 
     def shown(self, setting: GivenProperty, declaration: PropertyDeclaration | None) -> str:
-        """Return the value as given, with its placeholders, or what stands for a secret."""
+        """Return the value as written, with placeholders, or a mask for a secret."""
         if holds_placeholder(setting.value):
             return _shortened(str(setting.value))
         secret = declaration is not None and declaration.secret
@@ -107,7 +108,7 @@ class ValidationResult:
         return _shortened(redacted(as_text(setting.value)))
 
     def located(self, value: object, declaration: PropertyDeclaration, origin: str) -> object:
-        """Return a path as an absolute one; URIs, and words that are no path, stay as they are."""
+        """Return a path as an absolute one; URIs and ``path_words`` stay unchanged."""
         text = str(value) if isinstance(value, str | Path) else ""
         if not text or "://" in text or text in declaration.path_words:
             return value
@@ -115,22 +116,27 @@ class ValidationResult:
         return found if isinstance(value, Path) else str(found)
 
     def _start(self, origin: str) -> Path:
-        """Return where relative paths start: an argument's where it is typed."""
+        """Return the start of relative paths: an argument's is the current folder."""
         return Path.cwd() if origin in ARGUMENTS else self.folder
 
     def masked(self, text: str) -> str:
-        """Return ``text`` without any secret that was filled in."""
+        """Return ``text`` without filled-in secrets."""
         return redacted(without(text, self.secrets))
 
     def hide(self) -> None:
-        """Hide what is secret in every later text, but for words that are told elsewhere, too: a
-        password that is also the role's name would make messages unreadable, and nobody wiser."""
+        """Hide secrets in every later text, except values that are also shown elsewhere.
+
+        A password that equals the role's name would make messages unreadable without hiding anything.
+        """
         hide(self.kept - {explained.value for explained in self.explained})
 
 
 class Namespace:
-    """Settings by name. ``prefix`` stands before each name in messages; ``native`` stands there in a
-    profile of waltap's, where this is none: ``[sink] ``."""
+    """Settings by name.
+
+    ``prefix`` precedes each name in messages, ``native`` the name in a waltap profile, if this file is
+    another kind: ``[sink] ``.
+    """
 
     def __init__(
         self,
@@ -147,9 +153,9 @@ class Namespace:
     def model(
         self, component: str, model: type[P], forced: Mapping[str, object] | None = None
     ) -> P | None:
-        """Return ``model`` filled from these settings, None when that fails (with problems).
+        """Return ``model`` filled from these settings, None with problems.
 
-        ``forced`` values, by property name, win over what is set.
+        ``forced`` values, by property name, win over settings.
         """
         values: dict[str, object] = {}
         origins: dict[str, GivenProperty] = {}
@@ -219,8 +225,11 @@ class Namespace:
     def _across(
         self, component: str, model: type[P], values: Mapping[str, object], wrong: Collection[str]
     ) -> Iterator[PropertyProblem]:
-        """Yield what is wrong between properties beside those that are ``wrong``, which keep pydantic
-        from looking. It looks with their defaults, or an example; what names one of them is no finding."""
+        """Yield contradictions between properties, except those that are ``wrong`` themselves.
+
+        Pydantic does not compare properties while one is wrong. So it checks again with defaults or
+        examples instead of wrong values; findings that name a wrong property are left out.
+        """
         if not any(wrong):
             return
         by_name = {declaration.name: declaration for declaration in declarations(model)}
@@ -245,8 +254,10 @@ class Namespace:
         values: dict[str, object],
         unreadable: set[str],
     ) -> None:
-        """An empty path would be the current folder. A Debezium file may leave one empty that is not
-        needed: it counts as not given."""
+        """Refuse an empty path, which would be the current folder.
+
+        In a Debezium file an empty optional path counts as not given.
+        """
         del values[declaration.name]
         if self._findings.debezium and not declaration.required and declaration.default is None:
             return
@@ -254,7 +265,7 @@ class Namespace:
         self.complain(setting, "is empty", declaration, allowed=declaration.allowed)
 
     def tolerate(self, models: "Iterable[type[Properties]]") -> None:
-        """Count as declared what these models declare: one of them was meant, but is not there."""
+        """Treat properties of ``models`` as declared: the profile means a missing one of them."""
         for model in models:
             for declaration in declarations(model):
                 self._declared.setdefault(declaration.name, declaration)
@@ -263,11 +274,11 @@ class Namespace:
                     self._claimed.update(filter(declaration.family.fullmatch, self.settings))
 
     def claim(self, name: str) -> None:
-        """Count ``name`` as declared: what it says is taken under other names."""
+        """Treat ``name`` as declared: its value is used under other names."""
         self._claimed.add(name)
 
     def written(self, name: str) -> str | None:
-        """Return how a property of this namespace is written, None where none has that name."""
+        """Return the written form of a property's name, None for an unknown one."""
         return f"{self._prefix}{name}" if name in self._declared else None
 
     def leftovers(
@@ -278,12 +289,12 @@ class Namespace:
         beside: "Namespace | None" = None,
         tolerant: bool = False,
     ) -> None:
-        """Report what no model declared, but for properties that would change nothing here.
+        """Report undeclared settings, except Debezium's without effect here.
 
-        ``likely``: a component is not there that may know more; only what looks like another name
-        is a mistake then. ``elsewhere`` tells what a component declares that the profile does not choose.
-        ``beside``: another namespace, whose names need a prefix. ``tolerant``: what is not known is a
-        warning, as Kafka Connect gives every transform what it does not know, too.
+        - ``likely``: a missing component may know more, so only misspelt names are problems.
+        - ``elsewhere``: finds a property of components that the profile does not choose.
+        - ``beside``: another namespace, whose names need a prefix.
+        - ``tolerant``: unknown names are warnings, since Kafka Connect accepts them in transforms.
         """
         for name, setting in self.settings.items():
             if name in self._claimed:
@@ -328,7 +339,7 @@ class Namespace:
         allowed: str | None = None,
         guess: str | None = None,
     ) -> None:
-        """Record a problem with a setting; its value is shown unless it is, or looks, secret."""
+        """Record a problem with a setting; secret values are hidden."""
         problem = PropertyProblem(
             self._own_name(setting),
             self._findings.masked(what),
@@ -340,7 +351,7 @@ class Namespace:
         self._findings.problems.append(problem)
 
     def _complain_of(self, problem: PropertyProblem) -> None:
-        """Record what a component finds wrong with a setting, by the name that its user wrote."""
+        """Record a component's problem with a setting under its written name."""
         setting = self.settings.get(problem.property)
         if setting is not None:
             self.complain(setting, problem.what, allowed=problem.allowed)
@@ -348,7 +359,7 @@ class Namespace:
             self._findings.problems.append(problem)
 
     def _as_written(self, name: str, like: GivenProperty) -> str:
-        """Return ``name`` with what its user writes before names that are ``like`` it."""
+        """Return ``name`` with the prefix that the user wrote before ``like``."""
         key = self._key(like)
         if like.whole and like.name.endswith(key):
             return f"{like.name.removesuffix(key)}{name}"
@@ -358,21 +369,21 @@ class Namespace:
         return next((key for key, each in self.settings.items() if each is setting), setting.name)
 
     def _own_name(self, setting: GivenProperty) -> str:
-        """Return the name of a setting as its user wrote it, with what stands before it."""
+        """Return the name of a setting as its user wrote it, with its prefix."""
         whole = setting.whole or setting.name.startswith((self._prefix or "\0", SINK_PREFIX))
         return setting.name if whole else f"{self._prefix}{setting.name}"
 
     def _native_name(
         self, setting: GivenProperty, declaration: PropertyDeclaration | None
     ) -> str | None:
-        """Return the name of a setting in a profile of waltap's, None where it is the same."""
+        """Return the name of a setting in a waltap profile, None if it is the same."""
         key = self._key(setting)
         name = declaration.name if declaration is not None and key in declaration.names else key
         native = f"{self._native or self._prefix}{name}"
         return None if native == self._own_name(setting) else native
 
     def _given(self, declaration: PropertyDeclaration) -> GivenProperty | None:
-        """Return the setting of a property, under whichever of its names it was given."""
+        """Return the setting of a property under any of its names."""
         given = [name for name in declaration.names if name in self.settings]
         found = [self.settings[name] for name in given]
         for name in given:
@@ -408,7 +419,7 @@ class Namespace:
         origins: Mapping[str, GivenProperty],
         component: str,
     ) -> Iterator[tuple[str, PropertyProblem]]:
-        """Say what pydantic found in the words of a profile: (declared name, problem)."""
+        """Yield pydantic's findings in a profile's words: (declared name, problem)."""
         for error in cause.errors(include_url=False, include_context=False, include_input=False):
             name = str(error["loc"][0]) if error["loc"] else ""
             declaration = by_name.get(name)
@@ -475,13 +486,13 @@ class Namespace:
 
 
 def _shortened(text: str) -> str:
-    """Return a value so that every terminal and file can hold it: 5,000 characters help nobody."""
+    """Return a value in a printable form of bounded length."""
     text = printable(text)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}… ({len(text):,} characters)"
 
 
 def _unfit(value: object) -> str | None:
-    """Return why no component can take ``value``, None when it can."""
+    """Return why no component can take ``value``, None if one can."""
     if isinstance(value, list | tuple):
         return next((why for why in map(_unfit, value) if why is not None), None)
     if not isinstance(value, str):
@@ -494,7 +505,7 @@ def _unfit(value: object) -> str | None:
 
 
 def _fitting(value: object, declaration: PropertyDeclaration) -> object:
-    """Return ``value`` in the form the declared type takes: TOML may say 5432 where a text is wanted."""
+    """Return ``value`` in the declared type's form: TOML may have 5432 for a text."""
     if declaration.choices or declaration.words:
         return declaration.chosen(value)
     annotation: Any = declaration.info.annotation

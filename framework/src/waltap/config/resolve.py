@@ -1,8 +1,8 @@
-"""From what a profile says to what each component gets; every mistake is found in one go.
+"""Resolve a profile to components with their properties, and find all mistakes in one pass.
 
 The components are chosen first (connector, decoder, snapshot mode, format, naming, offset store,
-sink, transforms), then each model gets the settings it declares, and only those. What nobody
-declares is a mistake, unless it is a property of Debezium's that would change nothing here.
+sink, transforms), then each model gets the settings that it declares. An undeclared setting is a
+mistake, unless it is a property of Debezium's without effect here.
 """
 
 import hashlib
@@ -72,15 +72,16 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 
-# Snapshot modes of plugins that answer in the place of the one that a profile chooses.
+# Snapshot modes of plugins that override parts of the chosen mode.
 
 
 def deputies(
     choice: SelectionProperties, flat: Namespace, findings: ValidationResult, modes: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
-    """Return who answers for SELECTs (``snapshot.query.mode``) and locks (``snapshot.locking.mode``): by
-    the field of `Profile`, the name of a mode and the property that gives it. ``modes`` are those there
-    are."""
+    """Return overrides of SELECTs (``snapshot.query.mode``) and locks (``snapshot.locking.mode``).
+
+    Field of `Profile` → the name of a mode, and the property that gives it. ``modes`` are all names.
+    """
     found = {}
     for part, place, name in (
         ("snapshot_query", "snapshot.query.mode", choice.snapshot_query_mode_custom_name),
@@ -106,7 +107,7 @@ NATIVE = {
     "value.converter": "[format] type",
     f"{SINK_PREFIX}type": "[sink] type",
 }
-"""Places of a Debezium file → the same in a profile of waltap's."""
+"""Property of a Debezium file → its place in a waltap profile."""
 
 SHARING: tuple[type[Spec], ...] = (
     ConnectorSpec, DecoderSpec, SnapshotterSpec, TopicNamingSpec, FormatSpec, OffsetStoreSpec,
@@ -123,25 +124,22 @@ OF_RUNS: Mapping[type[Spec], str | None] = {
     SignalChannelSpec: None,
     NotificationChannelSpec: None,
 }
-"""Kinds that a pipeline at rest does without → what stands in for one whose plugin is gone."""
+"""Kinds that only a run needs → the substitute for a missing plugin's, so that `waltap status` works."""
 
 SOURCE_CHANNEL, SINK_CHANNEL = "source", "sink"
 OWN_CHANNELS = {(SignalChannelSpec, SOURCE_CHANNEL), (NotificationChannelSpec, SINK_CHANNEL)}
-"""Channels that the engine keeps by itself: both are in the stream of changes."""
+"""Channels of the engine itself: both are in the stream of changes."""
 JAVA_CHANNELS = {"jmx", "in-process"}
-"""Channels of the Java process that Debezium runs in: nothing comes by them here, nobody listens."""
+"""Channels within Debezium's Java process: here they are accepted and have no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedProfile:
-    """A profile, how each of its properties came about, and what its owner should know.
-
-    ``ignored``: properties that were accepted and change nothing; ``reasons``: why. ``warnings``:
-    sentences.
-    """
+    """A profile with the origin of each property, and warnings for its user."""
 
     profile: Profile
     explained: tuple[ExplainedProperty, ...]
+    # Accepted properties without effect; ``reasons`` has the reason of each.
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -157,11 +155,11 @@ def resolve(
 ) -> Profile:
     """Return the profile that ``raw`` describes; warnings are logged.
 
-    ``sink`` is ``NAME`` or ``NAME:VALUE`` and takes the place of the profile's sink; ``overrides``
-    are further properties (``sink.NAME`` for the sink's). ``at_rest`` is for who looks at a pipeline and
-    does not run it: transforms are left out, and what only a run needs (`OF_RUNS`) may be missing.
-    Raises: ConfigurationError with every problem there is; PluginError when two plugins claim something
-    the profile needs.
+    ``sink`` is ``NAME`` or ``NAME:VALUE`` and replaces the profile's sink; ``overrides`` are further
+    properties (``sink.NAME`` for the sink's). ``at_rest`` is for commands that run nothing: transforms
+    are left out, and components that only a run needs (`OF_RUNS`) may be missing.
+    Raises: ConfigurationError with every problem; PluginError if two plugins claim a name that the
+    profile needs.
     """
     resolution = _ProfileResolver(raw, host, sink, overrides or {}, at_rest=at_rest).resolution()
     for warning in resolution.warnings:
@@ -171,13 +169,11 @@ def resolve(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileValidation:
-    """What was found of a profile that may be faulty: what resolved, and every problem.
-
-    ``chosen``: kind of component → its name, ? for one that is not there.
-    """
+    """A profile that may be faulty: its resolved properties, and every problem."""
 
     origin: str
     name: str
+    # Kind of component → its name, ? for a missing one.
     chosen: Mapping[str, str]
     explained: tuple[ExplainedProperty, ...]
     ignored: tuple[str, ...] = ()
@@ -197,7 +193,7 @@ def survey(
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> ProfileValidation:
-    """Return what a profile says and what is wrong with it, for those who want to see both."""
+    """Return a profile's properties and problems."""
     return _ProfileResolver(raw, host, sink, overrides or {}).survey()[0]
 
 
@@ -208,7 +204,7 @@ def examine(
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> ResolvedProfile:
-    """Return the profile and how it came about. Raises: as `resolve`."""
+    """Return the profile with the origins of its properties. Raises: as `resolve`."""
     return _ProfileResolver(raw, host, sink, overrides or {}).resolution()
 
 
@@ -253,7 +249,7 @@ class _ProfileResolver:
         self._findings.sanitize = sanitizing(self._flat)
 
     def resolution(self) -> ResolvedProfile:
-        """Return what became of the profile. Raises: ConfigurationError."""
+        """Return the resolved profile. Raises: ConfigurationError."""
         survey, profile = self.survey()
         if profile is None:
             raise survey.error()
@@ -266,10 +262,10 @@ class _ProfileResolver:
         )
 
     def survey(self) -> tuple[ProfileValidation, Profile | None]:
-        """Return what was found, and the profile where nothing is wrong with it."""
+        """Return the findings, and the profile if it has no problem."""
         flat, findings = self._flat, self._findings
         chosen = flat.model("pipeline", SelectionProperties)
-        # A wrong choice is a problem already; go on with what there is, to find the others too.
+        # A wrong choice is recorded already; continue with defaults to find the other problems too.
         choice = chosen or SelectionProperties()
         connector = self._connector(choice)
         decoder = self._find(
@@ -366,13 +362,13 @@ class _ProfileResolver:
         return self._find(SnapshotterSpec, mode, "snapshot.mode")
 
     def _deputies(self, choice: SelectionProperties) -> dict[str, object]:
-        """Return the modes that answer in the place of the snapshot mode."""
+        """Return the modes that override parts of the snapshot mode."""
         named = deputies(choice, self._flat, self._findings, self._names(SnapshotterSpec))
         found = {part: self._find(SnapshotterSpec, *name) for part, name in named.items()}
         return {p: self._component("snapshot mode", s, self._flat) for p, s in found.items()}
 
     def _leftovers(self, sink: bool) -> None:
-        """Report unknown names, also while a component is not there: one of its kind was meant."""
+        """Report unknown names; names of a missing component's kind count as known."""
         if self._done_without:
             return
         missing = [(kind, meant) for kind, meant in self._missing if kind not in SEPARATE]
@@ -385,7 +381,7 @@ class _ProfileResolver:
             self._sink.leftovers(likely=not sink)
 
     def _declared_elsewhere(self, name: str) -> KnownProperty | None:
-        """Return what a component that the profile does not choose declares as ``name``."""
+        """Return a property of a component that the profile does not choose, by its name."""
         for kind in SHARING:
             for spec in self._host.specs(kind):
                 if spec.properties is None:
@@ -400,7 +396,7 @@ class _ProfileResolver:
     def _models(self, kind: type[Spec]) -> list[type[Properties]]:
         return [s.properties for s in self._host.specs(kind) if s.properties is not None]
 
-    # --- what was given ------------------------------------------------------------------------
+    # --- settings ------------------------------------------------------------------------------
 
     def _override(self, name: str, value: str) -> None:
         setting = GivenProperty(name, value, "--set")
@@ -414,10 +410,7 @@ class _ProfileResolver:
             self._flat.settings[name] = setting
 
     def _renamed(self, given: Mapping[str, GivenProperty]) -> dict[str, GivenProperty]:
-        """Give old names and values of Debezium's their present form.
-
-        Old names that a component declares as its own are left to it.
-        """
+        """Replace old names and values of Debezium by the present ones."""
         renamed: dict[str, GivenProperty] = {}
         for name, setting in given.items():
             new = OLD_NAMES.get(name, name)
@@ -466,7 +459,7 @@ class _ProfileResolver:
         return found
 
     def _written(self, place: str) -> str:
-        """Return a place by the name that its user wrote, where the file has names of its own."""
+        """Return a place under the name that the user wrote in the file."""
         section = place.removesuffix(".type").removeprefix("waltap.")
         setting = self._flat.settings.get(place) or self._types.get(section)
         return setting.name if setting is not None and setting.whole else place
@@ -511,14 +504,14 @@ class _ProfileResolver:
         return self._find(ConnectorSpec, name, place)
 
     def _choice(self, connector: ConnectorSpec | None, name: str, otherwise: str) -> str:
-        """Return what the profile says of ``name``, else the connector's default, else ours."""
+        """Return the profile's value of ``name``, else the connector's default, else ours."""
         if connector is None or connector.properties is None or name in self._flat.settings:
             return otherwise
         own = {d.name: d for d in declarations(connector.properties)}.get(name)
         return otherwise if own is None else str(self._findings.default(own))
 
     def _defaults_of(self, connector: ConnectorSpec | None) -> None:
-        """Let the defaults of a connector hold for what it declares of the pipeline's properties."""
+        """Apply a connector's own defaults of the pipeline's properties."""
         if connector is None or connector.properties is None:
             return
         own = {d.name: d for d in declarations(connector.properties)}
@@ -564,7 +557,7 @@ class _ProfileResolver:
         return spec
 
     def _outlets(self) -> list[OutletProfile | None]:
-        """Return the sinks of a profile that has several; none where one is given by argument."""
+        """Return the sinks of a profile with several; none if an argument names one."""
         if self._sink_argument is not None or self._at_rest:
             return []
         raw = replace(self._raw, settings=self._flat.settings, types=self._types)
@@ -584,7 +577,7 @@ class _ProfileResolver:
     def _channels(
         self, kind: type[S], names: tuple[str, ...], place: str
     ) -> tuple[Component[S], ...]:
-        """Return the channels that a comma list names, but for those that waltap asks otherwise or not."""
+        """Return the channels of a comma list, except the engine's own and Java's."""
         found: dict[str, Component[S] | None] = {}
         for name in names:
             if (kind, name.casefold()) in OWN_CHANNELS:
@@ -631,7 +624,7 @@ class _ProfileResolver:
     def _naming(
         self, spec: TopicNamingSpec | None, capture: CaptureProperties | None
     ) -> Component[TopicNamingSpec] | None:
-        """Strategies that declare nothing of their own get the capture properties."""
+        """Return the topic naming; one without properties gets the capture properties."""
         component = self._component("topic naming", spec, self._flat)
         if spec is None or component is None or capture is None:
             return component
@@ -646,7 +639,7 @@ class _ProfileResolver:
         return component
 
     def _name(self, choice: SelectionProperties) -> str:
-        """Return the pipeline's name; that of a Debezium file must differ where its slot does."""
+        """Return the pipeline's name, which differs for Debezium files with other slots."""
         name = choice.name or self._raw.stem
         if self._raw.debezium and not choice.name:
             given = (self._flat.settings.get(key) for key in ("topic.prefix", "slot.name"))
@@ -655,7 +648,7 @@ class _ProfileResolver:
 
 
 def pipeline_name(name: str) -> str:
-    """Return ``name`` as a pipeline has it: one that a folder can have, still unlike others."""
+    """Return ``name`` as a folder's name; a digest keeps replaced names apart."""
     folder = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:80] or "pipeline"
     if folder == name:
         return name

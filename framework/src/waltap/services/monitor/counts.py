@@ -1,4 +1,4 @@
-"""What a run counts, over its reconnects. Written by the engine's thread, read by any."""
+"""Counters of a run, over its reconnects. The engine's thread writes, any thread reads."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -37,11 +37,12 @@ __all__ = [
 ]
 
 
-# What has come of each table in this run: events by operation, and the last place. Counted per
-# batch.
+# Events of each table in this run by operation, and the last position, counted per batch.
 
+# Each ALTER TABLE makes a new relation version. Above this number the versions are summed up by
+# name, so that a run of months does not grow with the schema changes.
 KEPT: Final = 4096
-"""Relations that are counted by themselves: tables, and versions of them."""
+"""Relation versions that are counted by themselves."""
 
 _ROWS: Final = frozenset({Insert, Update, Delete})
 _CREATES, _UPDATES, _DELETES, _TRUNCATES, _READS, _LSN, _COMMITTED, _WIDTH = range(8)
@@ -63,8 +64,7 @@ _relation_of = attrgetter("relation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """One table: events that the sink took in this run, by operation; ``commit_lsn`` and ``committed_ms``,
-    since 1970 UTC, are of the last transaction that changed it, 0 where none did."""
+    """One table: its events that the sink took in this run, by operation."""
 
     table: str
     creates: int
@@ -72,29 +72,32 @@ class TableStatus:
     deletes: int
     truncates: int
     reads: int
+    # Of the last transaction that changed the table, 0 before any; ms since 1970 UTC.
     commit_lsn: int
     committed_ms: int
 
     @property
     def events(self) -> int:
-        """Return how many events there were of all kinds."""
+        """Return the number of events of all kinds."""
         return self.creates + self.updates + self.deletes + self.truncates + self.reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastEvent:
-    """The last event that the sink took; ``at_ms``: when, since 1970 UTC. A message has no table, a row
-    of a snapshot (``op`` r) no transaction."""
+    """The last event that the sink took."""
 
     op: str
+    # "" for a logical message.
     table: str
+    # None for a row of a snapshot (``op`` r).
     xid: int | None
     commit_lsn: int
+    # The time when the sink took it, ms since 1970 UTC.
     at_ms: int
 
 
 class _RelationCounts:
-    """Counts by relation, and ``named``: those of relations that were let go, by name."""
+    """Counts by relation version, and sums of forgotten versions by name."""
 
     __slots__ = ("events", "named", "placed", "reads")
 
@@ -118,8 +121,10 @@ class _RelationCounts:
 
 
 class TableCounts:
-    """Written by the engine's thread, read by any. What is per change is in loops of C; names are made
-    when somebody asks."""
+    """Counts events by table. The engine's thread writes, any thread reads.
+
+    Loops over changes run in C (`Counter.update`); names are made when a status is requested.
+    """
 
     __slots__ = ("_kept", "_last", "_messages")
 
@@ -131,7 +136,7 @@ class TableCounts:
     def count(
         self, parts: Iterable[TransactionPart | SnapshotRows | Heartbeat], now_ms: int
     ) -> None:
-        """Take note of what a batch held."""
+        """Count the events of a batch."""
         kept = self._kept
         last: TransactionPart | SnapshotRows | None = None
         for part in parts:
@@ -148,7 +153,7 @@ class TableCounts:
             self._kept = _RelationCounts(kept.sums())
 
     def forget(self, oids: Collection[int]) -> None:
-        """Let go of relations that are gone; their counts stay, by name."""
+        """Forget dropped relations; their counts stay, by name."""
         kept, gone = self._kept, set(oids)
         if any(relation.oid in gone for relation in kept.placed.keys() | kept.reads.keys()):
             self._kept = _RelationCounts(kept.sums())
@@ -157,6 +162,7 @@ class TableCounts:
         self, kept: _RelationCounts, part: TransactionPart, changes: Sequence[Change]
     ) -> None:
         place = part.commit_lsn, part.commit_ts
+        # Most transactions of an application change one row: skip the loops for them.
         if len(changes) == 1 and type(changes[0]) in _ROWS:
             change = changes[0]
             kept.events[type(change), change.relation] += 1  # type: ignore[union-attr]
@@ -175,7 +181,7 @@ class TableCounts:
 
     @property
     def messages(self) -> int:
-        """Return how many logical messages came."""
+        """Return the number of logical messages."""
         return self._messages
 
     @property
@@ -184,7 +190,7 @@ class TableCounts:
         return self._last
 
     def status(self) -> tuple[TableStatus, ...]:
-        """Return the tables of which something came."""
+        """Return the tables that had events."""
         return tuple(
             TableStatus(
                 table=name,
@@ -212,11 +218,11 @@ def _event(part: TransactionPart | SnapshotRows, now_ms: int) -> LastEvent:
     return LastEvent(op=op, table=table, xid=part.xid, commit_lsn=part.commit_lsn, at_ms=now_ms)
 
 
-# The call that the sink is at, and what it has not acknowledged, for any thread that looks on.
+# The sink's present call and unacknowledged batches, for other threads.
 
 
 class SinkHeld(SinkError):
-    """The sink did not return from a call within `waltap.stop.timeout.ms` of a stop; the process ends."""
+    """The sink did not return within `waltap.stop.timeout.ms` of a stop; the process ends."""
 
     code = "WT-5004"
     remedy = (
@@ -227,28 +233,31 @@ class SinkHeld(SinkError):
 
 
 class SinkCalls:
-    """Since when the sink is at a call, or owes the acknowledgement of a batch; when the oldest change
-    committed that is not durable; and when, last, all that the server had sent was (``current_ms``). The
-    engine's thread writes, any reads."""
+    """Times of the sink's present call. The engine's thread writes, any thread reads.
+
+    ``owed_since``: since when an acknowledgement is missing (monotonic seconds).
+    ``oldest_commit_ms``: commit time of the oldest change that is not durable.
+    ``current_ms``: the last time when everything that the server had sent was durable.
+    """
 
     __slots__ = ("_clock", "_now", "awaited", "current_ms", "oldest_commit_ms", "owed_since")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._now: tuple[str, float] | None = None
-        # Another server than the sink's that the call at hand waits for.
+        # Another server than the sink's for which the present call waits, such as a schema registry.
         self.awaited: str | None = None
         self.owed_since: float | None = None
         self.oldest_commit_ms: int | None = None
         self.current_ms: int | None = None
 
     def caught_up(self, now_ms: int) -> None:
-        """Note that everything the server had sent is durable."""
+        """Record that everything the server had sent is durable."""
         self.current_ms = now_ms
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
-        """Be at a call of the sink while the block lasts; ``what`` names it for people."""
+        """Record a call of the sink while the block lasts; ``what`` names it for people."""
         before, self._now = self._now, (what, self._clock.monotonic())
         try:
             yield
@@ -257,7 +266,7 @@ class SinkCalls:
 
     @contextmanager
     def wait_for(self, name: str) -> Iterator[None]:
-        """Wait for the server ``name`` while the block lasts."""
+        """Record that the sink waits for the server ``name`` while the block lasts."""
         self.awaited = name
         try:
             yield
@@ -265,8 +274,10 @@ class SinkCalls:
             self.awaited = None
 
     def at_hand(self, since: float | None = None) -> tuple[str, float] | None:
-        """Return the call at hand, and for how many seconds it lasts, counted from ``since`` at the
-        earliest; None where there is none."""
+        """Return the present call and its seconds, None without one.
+
+        The seconds count from ``since`` at the earliest.
+        """
         found = self._now
         if found is None:
             return None
@@ -274,8 +285,10 @@ class SinkCalls:
         return found[0], max(0.0, self._clock.monotonic() - began)
 
     def in_flight(self) -> tuple[str, float] | None:
-        """Return what the sink has not come to an end with, and for how many seconds: the call at hand, or
-        batches that it took and has not acknowledged."""
+        """Return the longest unfinished work of the sink and its seconds.
+
+        It is the present call, or batches that the sink has not acknowledged.
+        """
         call, owed = self.at_hand(), self.owed_since
         if owed is None:
             return call
@@ -283,11 +296,11 @@ class SinkCalls:
         return call if call is not None and call[1] >= age else ("an acknowledgement", age)
 
 
-# What of an initial snapshot is at the destination, as the offset keeps it.
+# The progress of an initial snapshot at the destination, as the offset stores it.
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 ChunkEnd = tuple[str, int, bool]
-"""A table's identifier, a chunk of it that has ended, and whether the table has."""
+"""A table's identifier, its completed chunk, and whether the table is complete."""
 
 
 def chunk_ends(parts: Iterable[Part]) -> tuple[ChunkEnd, ...]:
@@ -300,14 +313,14 @@ def chunk_ends(parts: Iterable[Part]) -> tuple[ChunkEnd, ...]:
 
 
 class TablesRead:
-    """Keeps which tables have begun, and which of their chunks are durable.
+    """Records begun tables and their durable chunks.
 
-    A table counts as begun before the first of its rows is delivered: of what does not count as begun
-    nothing is at the destination, whatever happens. A chunk counts as done after the flush behind its end.
+    A table counts as begun before its first row is delivered, so the destination has no row of other
+    tables, whatever fails. A chunk counts as done after the flush that follows its last row.
     """
 
     def __init__(self, offset: Offset) -> None:
-        """``offset``: the stored one, of a snapshot that goes on too."""
+        """Start from the stored ``offset``, whose snapshot may be incomplete."""
         self._goes_on = offset.snapshot is not None
         self._tables = {} if offset.snapshot is None else dict(offset.snapshot.tables)
         first = next(iter(offset.partitions.values()))
@@ -315,23 +328,24 @@ class TablesRead:
         self._written: list[ChunkEnd] = []
 
     def begin(self, parts: Iterable[Part]) -> bool:
-        """Take note of the tables that begin with ``parts``; True when that is to be stored first."""
+        """Record tables that begin with ``parts``; True if the offset must be stored first."""
         begins: dict[str, TableChunks] = {}
         for part in parts:
             if isinstance(part, SnapshotRows):
                 begins |= part.begins
                 if part.visible:
+                    # wal2json and decoderbufs name tables in the stream, pgoutput sends OIDs.
                     for name in (str(part.relation.oid), part.relation.name):
                         self._visible_in[name] = part.visible
         self._tables |= begins
         return bool(begins) and self._goes_on
 
     def took(self, ends: Iterable[ChunkEnd]) -> None:
-        """Take note of chunks that the sink has taken to their end."""
+        """Record chunks whose last row the sink has taken."""
         self._written += ends
 
     def flushed(self) -> bool:
-        """What was taken is durable; True when there is something to store."""
+        """Mark taken chunks as durable; True if the offset must be stored."""
         written, self._written = self._written, []
         for table, chunk, complete in written:
             if (known := self._tables.get(table)) is not None:
@@ -339,13 +353,13 @@ class TablesRead:
         return bool(written) and self._goes_on
 
     def stored(self, offset: Offset, partition: str) -> Offset:
-        """Return ``offset`` with the snapshot as far as it is durable."""
+        """Return ``offset`` with the durable part of the snapshot."""
         assert offset.snapshot is not None
         snapshot = msgspec.structs.replace(offset.snapshot, tables=dict(self._tables))
         return msgspec.structs.replace(self._with_visible(offset, partition), snapshot=snapshot)
 
     def ended(self, offset: Offset, partition: str) -> Offset:
-        """Return ``offset`` behind the end of the snapshot."""
+        """Return ``offset`` after the end of the snapshot."""
         self._goes_on, self._tables, self._written = False, {}, []
         return msgspec.structs.replace(self._with_visible(offset, partition), snapshot=None)
 
@@ -357,35 +371,39 @@ class TablesRead:
         return msgspec.structs.replace(offset, partitions=partitions)
 
 
+# 3 s shows a stop immediately, 60 s is steady enough to compare runs.
 RATE_WINDOWS_S = (3, 10, 60)
-"""Rates are told over so many seconds."""
+"""Windows of reported rates, in seconds."""
+# The longest window and the second that is being counted, rounded up to a power of two.
 RING = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTableProgress:
-    """One table of a snapshot: rows that the sink took, the estimate of all (None: unknown)."""
+    """One table of a snapshot: rows that the sink took, and an estimate of all."""
 
     table: str
     rows: int
+    # None: unknown.
     estimate: int | None
     complete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotStatus:
-    """The snapshot that runs, or the last one of this run. ``kind``: initial, blocking or incremental;
-    ``state``: running, paused, completed or aborted; ``seconds`` it took so far, ``paused_seconds`` of
-    them it stood still."""
+    """The present snapshot, or the last one of this run."""
 
+    # initial, blocking or incremental
     kind: str
+    # running, paused, completed or aborted
     state: str
+    # Duration so far, pauses included.
     seconds: float
     paused_seconds: float
 
 
 class SnapshotTimes:
-    """When snapshots began and ended; ``now`` is a clock that never goes back, in seconds."""
+    """Times of snapshots; ``now`` is a monotonic clock in seconds."""
 
     __slots__ = ("_began", "_ended", "_kind", "_now", "_paused", "_paused_at", "_state")
 
@@ -396,8 +414,9 @@ class SnapshotTimes:
         self._paused_at: float | None = None
 
     def told(self, kind: str, event: str) -> None:
-        """Take note of ``event``: started, paused, resumed, completed or aborted."""
+        """Record ``event``: started, in_progress, paused, resumed, completed or aborted."""
         now = self._now()
+        # A resumed snapshot reports no start in this run: its first progress counts as one.
         goes_on = event == "in_progress" and self._state not in {"running", "paused"}
         if event == "started" or goes_on:
             self._kind, self._state, self._began = kind, "running", now
@@ -411,7 +430,7 @@ class SnapshotTimes:
             self._ended = now
 
     def status(self) -> SnapshotStatus | None:
-        """Return it as it is now; None where none was begun."""
+        """Return the present snapshot, None before any."""
         if not self._state:
             return None
         now, paused_at = self._now(), self._paused_at
@@ -425,27 +444,27 @@ class SnapshotTimes:
 
 
 class StreamGauges(Protocol):
-    """What a stream has in hand now; any thread may ask."""
+    """Sizes of a stream's buffers; any thread may read them."""
 
     @property
     def queued_events(self) -> int:
-        """Return how many changes are gathered and not written."""
+        """Return the number of changes that wait for a batch."""
 
     @property
     def open_transactions(self) -> int:
-        """Return how many transactions have begun and not ended."""
+        """Return the number of open transactions."""
 
     @property
     def held_bytes(self) -> int:
-        """Return the size of what is kept of them."""
+        """Return the bytes of their buffered changes."""
 
     @property
     def spilled_bytes(self) -> int:
-        """Return how much of that is in files."""
+        """Return the part of these bytes that is in files."""
 
 
 class EventRate:
-    """How many events came in each of the last seconds."""
+    """Counts events in each of the last seconds."""
 
     __slots__ = ("_began", "_seconds")
 
@@ -454,7 +473,7 @@ class EventRate:
         self._seconds: list[tuple[int, int]] = [(-1, 0)] * RING
 
     def add(self, now: float, events: int) -> None:
-        """Take note of ``events`` at ``now``, seconds of a clock that never goes back."""
+        """Count ``events`` at ``now``, seconds of a monotonic clock."""
         if self._began is None:
             self._began = now
         second = int(now)
@@ -462,11 +481,13 @@ class EventRate:
         self._seconds[second % RING] = (second, so_far + events if known == second else events)
 
     def per_second(self, now: float, window_s: int) -> float:
-        """Return the events a second of the last ``window_s`` whole seconds, at most a minute; of fewer
-        where it has not run so long."""
+        """Return the events per second of the last ``window_s`` whole seconds.
+
+        At most a minute, and fewer seconds in a younger run.
+        """
         if self._began is None:
             return 0.0
-        end = int(now)
+        end = int(now)  # without the present second, which is incomplete
         first = max(end - window_s, int(self._began))
         events = sum(events for second, events in list(self._seconds) if first <= second < end)
         return events / (end - first) if end > first else 0.0
@@ -474,9 +495,7 @@ class EventRate:
 
 @dataclass(slots=True)
 class RunCounters:
-    """Totals of one run. ``filtered`` has a number for each transform of changes, ``tables`` the snapshot
-    by name. ``by_table`` is there where somebody wants to know it (`Engine.watch`). ``numbers`` gives
-    each batch its own. ``calls`` has what the sink is at."""
+    """Totals of one run."""
 
     events: int = 0
     records: int = 0
@@ -491,11 +510,15 @@ class RunCounters:
     lag_least_ms: int | None = None
     lag_most_ms: int | None = None
     last_xid: int | None = None
+    # Events left out by each transform of changes.
     filtered: list[int] = field(default_factory=list)
+    # The snapshot's tables by name.
     tables: dict[str, SnapshotTableProgress] = field(default_factory=dict)
     meter: EventRate = field(default_factory=EventRate)
     snapshot: SnapshotTimes = field(default_factory=lambda: SnapshotTimes(lambda: 0.0))
+    # None unless an observer asked (`Engine.watch`), since it costs 0.1 to 0.4 µs per change.
     by_table: TableCounts | None = None
+    # Numbers of batches, by which they are acknowledged.
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     calls: SinkCalls = field(default_factory=lambda: SinkCalls(SystemClock()))
 
@@ -504,7 +527,7 @@ class RunCounters:
         self.by_table = self.by_table or TableCounts()
 
     def lag(self, lag_ms: int) -> None:
-        """The last change of a batch was so old when the sink took it."""
+        """Record the age of a batch's last change when the sink took it."""
         self.lag_ms = lag_ms
         self.lag_least_ms = lag_ms if self.lag_least_ms is None else min(self.lag_least_ms, lag_ms)
         self.lag_most_ms = lag_ms if self.lag_most_ms is None else max(self.lag_most_ms, lag_ms)

@@ -1,8 +1,8 @@
-"""The status of a running pipeline: a snapshot that does not change, for any thread that asks.
+"""The status of a running pipeline: an immutable object for any thread.
 
 The engine's thread counts per batch, per pull and per period, never per row, into plain fields.
-`Run.status` reads them, in an order in which what is confirmed was stored, what is stored was written,
-and what was written was received. Nothing is locked, and nothing is computed until somebody asks.
+`Run.status` reads confirmed, durable, written and received positions in this order, so that none is
+ahead of the next. Nothing is locked, and nothing is computed before a status is requested.
 """
 
 from collections.abc import Mapping
@@ -37,19 +37,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentFailure:
-    """Something that went wrong; ``at_ms`` since 1970 UTC, ``retried``: the run went on. ``times``: how
-    often in a row, ``remedy``: what to do."""
+    """A failure of the run."""
 
+    # ms since 1970 UTC
     at_ms: int
     code: str
     problem: str
+    # Whether the run continued.
     retried: bool
     remedy: str = ""
+    # Repetitions in a row.
     times: int = 1
 
     @classmethod
     def of(cls, error: BaseException, at_ms: int, *, retried: bool) -> "RecentFailure":
-        """Return what is told of an error."""
+        """Return the failure that reports ``error``."""
         if isinstance(error, WaltapError):
             return cls(
                 at_ms=at_ms,
@@ -64,18 +66,19 @@ class RecentFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """A table changed its shape, or joined; ``what``, in words."""
+    """A table that changed its columns, or joined."""
 
     at_ms: int
     table: str
+    # The change, in words.
     what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalProgress:
-    """The incremental snapshot that is under way: the table that is read, and how many wait behind it.
-    Keys of rows are no part of a status."""
+    """The present incremental snapshot. A status contains no keys of rows."""
 
+    # The table that is read, and the number of tables that wait.
     table: str
     queued: int
     paused: bool
@@ -83,100 +86,103 @@ class IncrementalProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """How far one partition of the source has come; the name of an only one is empty.
+    """Positions of one partition of the source."""
 
-    ``received_lsn``: of the last transaction of which something has arrived. ``written``: taken
-    by the sink; ``durable``: flushed and stored; ``confirmed_lsn``: told to the server in this run, 0 for
-    nothing. ``committed_ms``: when the last transaction committed that was written, since 1970 UTC.
-    ``server_lsn`` and ``lag_bytes``, the WAL that is not confirmed, are those of the last look,
-    None before it. ``lag_ms`` is how old the last change was when the sink took it, None before any; while
-    the sink does not come to an end with it, how old the oldest is that is not durable.
-    """
-
+    # "" for the only one.
     name: str
+    # Of the last transaction of which a part has arrived.
     received_lsn: int
+    # Taken by the sink.
     written: Position
+    # Flushed and stored.
     durable: Position
+    # Confirmed to the server in this run, 0 before any.
     confirmed_lsn: int
+    # The server's position and the unconfirmed WAL at the last query, None before it.
     server_lsn: int | None
     lag_bytes: int | None
+    # Age of the last change when the sink took it, None before any. While the sink hangs, the age of
+    # the oldest change that is not durable, so that the lag of a hanging sink grows.
     lag_ms: int | None
+    # Commit time of the last written transaction, ms since 1970 UTC.
     committed_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
-    """What a pipeline does and has done in this run. Times are ms since 1970 UTC.
-
-    ``state`` as `on_state` names it, since ``state_since_ms``. ``events`` are changes and snapshot rows
-    that the sink took, ``snapshot_rows`` the latter; ``transactions`` ended in what it took. ``records``
-    are what a format made, ``filtered`` the events that transforms of changes left out, by name.
-    ``events_per_second``: over the last so many seconds, the one at hand left out. ``queued_events`` wait
-    for ``waltap.linger.ms``;
-    ``unflushed_ms``: how long the oldest batch has waited for its flush, None when nothing does;
-    ``write_ms``: how long the sink has been at a call, or has owed an acknowledgement, None where it does
-    neither; ``stalled``: longer than ``waltap.sink.stall.ms``.
-    ``open_transactions`` have begun and not ended; ``held_bytes`` of transactions are kept,
-    ``spilled_bytes`` of those in files. ``snapshot`` has the tables of the initial snapshot of this run,
-    as far as it has come. ``left_out`` are events that could not be delivered, ``dead_letters`` those of
-    them that are kept as such, both of this run. ``reconnects`` and ``batch_retries`` count tries,
-    ``notifications_lost`` those that a channel did not take. ``slot`` is the slot as of the last look,
-    None before it. ``open_gaps`` counts gap certificates that are open. ``failures`` and
-    ``schema_changes`` are the newest, the last one first. ``onward``: how far those have come who read
-    on from the sink. ``snapshot_run`` is the snapshot that runs or the last one, None where none was
-    begun. ``tables`` and ``last_event`` are there where somebody watches (`Engine.watch`).
-    ``lag_least_ms`` and ``lag_most_ms`` are of this run. ``queue_events`` and ``spill_memory_bytes`` are
-    what ``queued_events`` and ``held_bytes`` in memory are bounded by. ``metric_tables``: how many tables
-    have metrics of their own.
-    """
+    """The state of a pipeline and the totals of this run. Times are ms since 1970 UTC."""
 
     pipeline: str
     at_ms: int
     started_ms: int
+    # As `on_state` names it.
     state: str
     state_since_ms: int
     partitions: tuple[PartitionStatus, ...] = ()
+    # Changes and snapshot rows that the sink took.
     events: int = 0
+    # Records that a format made of them.
     records: int = 0
     snapshot_rows: int = 0
+    # Transactions that ended in these events.
     transactions: int = 0
     batches: int = 0
+    # Name of a transform of changes, and the number of events that it left out.
     filtered: tuple[tuple[str, int], ...] = ()
+    # Seconds of the window, and its rate; the present second is left out.
     events_per_second: tuple[tuple[int, float], ...] = ()
+    # Events that wait for ``waltap.linger.ms``.
     queued_events: int = 0
+    # Age of the oldest batch that waits for its flush, None without one.
     unflushed_ms: int | None = None
+    # Duration of the sink's present call or missing acknowledgement, None without one.
     write_ms: int | None = None
+    # Whether ``write_ms`` is above ``waltap.sink.stall.ms``.
     stalled: bool = False
     open_transactions: int = 0
+    # Buffered bytes of transactions, and the part of them in files.
     held_bytes: int = 0
     spilled_bytes: int = 0
     captured_tables: tuple[str, ...] = ()
+    # Tables of this run's initial snapshot with their progress.
     snapshot: tuple[SnapshotTableProgress, ...] = ()
+    # Attempts.
     reconnects: int = 0
     batch_retries: int = 0
+    # Events of this run that could not be delivered, and the dead letters among them.
     left_out: int = 0
     dead_letters: int = 0
+    # Notifications that a channel did not take.
     notifications_lost: int = 0
     last_failure: RecentFailure | None = None
+    # At the last query, None before it.
     slot: SlotHealth | None = None
+    # Gap certificates that are open.
     open_gaps: int = 0
+    # The newest ones, the last one first.
     failures: tuple[RecentFailure, ...] = ()
     schema_changes: tuple[SchemaChange, ...] = ()
+    # Progress of stages after the sink, such as Spark.
     onward: tuple[DownstreamProgress, ...] = ()
+    # The present snapshot or the last one, None before any.
     snapshot_run: SnapshotStatus | None = None
     incremental: IncrementalProgress | None = None
+    # These two are empty unless an observer asked (`Engine.watch`).
     tables: tuple[TableStatus, ...] = ()
     last_event: LastEvent | None = None
     last_transaction: int | None = None
+    # The least and the largest lag of this run.
     lag_least_ms: int | None = None
     lag_most_ms: int | None = None
+    # Limits of ``queued_events``, and of ``held_bytes`` in memory.
     queue_events: int = 0
     spill_memory_bytes: int = 0
+    # The number of tables with metrics of their own.
     metric_tables: int = 100
 
     @property
     def changes(self) -> int:
-        """Return how many events came of the stream."""
+        """Return the number of events from the stream."""
         return self.events - self.snapshot_rows
 
 

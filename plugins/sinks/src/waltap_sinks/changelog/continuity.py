@@ -115,6 +115,7 @@ class TableContinuity:
             noted = msgspec.json.decode(self._store.read(FILE), type=_StoredContinuities)
             self._known, self._others = dict(noted.tables), noted.others
         except UNREADABLE:
+            # The ids are an optimisation: without them Spark merges by key, and new ones begin.
             self._unsaved = True
         if not goes_on:
             self.end()

@@ -131,6 +131,7 @@ class PublishedNote:
 
     def write(self, mark: LogPosition) -> None:
         """Store the position; errors are ignored, since it serves a check only."""
+        # A rename, so that a kill leaves the old position or the new one, never half of it.
         draft = self._path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
             private_folder(self._path.parent)

@@ -101,6 +101,7 @@ class LogReaders:
         found = self.get(name)
         if found is None:
             raise self._unknown(name)
+        # A reader that starts from an older checkpoint must not claim segments that are removed.
         mark = max(mark, found.mark)
         return self._write(msgspec.structs.replace(found, mark=mark, seen=time.time()))
 
@@ -240,6 +241,7 @@ class ChangeLog:
         for epoch, bucket in self._buckets(newest_first=True):
             marks = self._marks(epoch, bucket)
             found[:0] = [item for item in marks if item[0] > after]
+            # Older folders have older manifests only, so listings do not grow with the log.
             if marks and marks[0][0] <= after:
                 break
         return found
@@ -482,6 +484,7 @@ class ChangeLog:
                 for path in paths
                 if path not in named and not path.rpartition("/")[2].startswith(begun)
             ]
+            # One request for a folder, where object stores would take one for each file.
             if len(orphans) == len(paths):
                 self.store.delete_folder(f"{SEGMENTS}/{bucket}")
             else:

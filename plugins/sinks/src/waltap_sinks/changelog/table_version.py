@@ -117,7 +117,7 @@ class TableVersion:
         self._warn = warn
         self._kept, self._masks = kept, plan.masks(whole=frozenset(plan.identifying))
         self._project = _projection(plan, kept, self._masks)
-        spare_pandas()
+        spare_pandas()  # pyarrow would import pandas in the middle of the first batch, 1 s
         self.codec: RelationCodec = RelationCodec(self.relation, context.types)
         columns = self.codec.schema.names
         for name in columns:
@@ -178,6 +178,7 @@ class TableVersion:
         return text
 
     def _fingerprint(self) -> str:
+        # Without defaults of old rows, which change no row of a segment.
         columns = [msgspec.structs.replace(column, missing=None) for column in self.columns]
         content = msgspec.json.encode([self.relation.oid, self.key, columns])
         return hashlib.blake2b(content, digest_size=8).hexdigest()
@@ -199,6 +200,7 @@ class TableVersion:
         The result is false if `renewed` was called in ``batch``: all its values are older than that
         answer.
         """
+        # One catalogue query per batch: a value that is older than its type would ask for ever.
         return self._asked != batch and any(
             _outgrows(mapping, row[index])
             for change in changes
@@ -230,6 +232,7 @@ class TableVersion:
         multiset. A delete that identifies no row is left out.
         """
         found = runs(changes)
+        # Loads are inserts only: one list comprehension instead of three appends per row.
         if len(found) == 1 and found[0][0] is INSERTS:
             rows = LogRows([change.new for change in changes], "c")  # type: ignore[union-attr]
         else:
@@ -248,6 +251,8 @@ class TableVersion:
         if key_of is None:
             return False
         transaction = -1
+        # Rows may exchange keys within such a transaction. Spark then takes values from the state
+        # before it, which costs more, so the entry names these tables only.
         put: set[Any] = set()
         for row, operation, lsn in zip(rows.tuples, rows.operations, commit_lsn, strict=True):
             if operation == "c":
@@ -301,6 +306,7 @@ class TableVersion:
                 source += range(index, index + len(run))
             index += len(run)
         rows.updates = "u" in operations or rows.moved > 0
+        # Most runs have one row per change; `source` and `subs` are stored for the others only.
         if source != list(range(index)):
             rows.source = source
             rows.subs = [0, *(int(now == last) for last, now in pairwise(source))][: len(source)]
@@ -322,6 +328,7 @@ class TableVersion:
         keyed = self._keyed
         for place, change in enumerate(run, index):
             before, new, old = self._plan.update(change)  # type: ignore[arg-type]
+            # A table with FULL identity has the complete old row, better than its key alone.
             gone = before if not keyed or (old is not None and before is not None) else old
             operation = "u" if old is None or not keyed else "c"
             if gone is not None:
@@ -348,6 +355,7 @@ class TableVersion:
         counts: dict[str, int] = {}
         for (column, reason), count in found.items():
             counts[column] = counts.get(column, 0) + count
+            # Two keys that are both null are one key for readers.
             key = "; rows that differ there alone become one" if column in self.key else ""
             self._warn(
                 f"column {column} of {self.relation.name}: {reason}; null is written for such "

@@ -25,10 +25,12 @@ def source_text(column: str, type_: str) -> str:
     """
     if type_ in INTEGERS or type_ in {"bool", "time", "text", "varchar"}:
         return f"{column}::text"
+    # Bits, since each database prints floats with other digits.
     if type_ == "float8":
         return f"encode(float8send({column}), 'hex')"
     if type_ == "float4":
         return f"encode(float4send({column}), 'hex')"
+    # Targets may store another scale than the source: 1.50 and 1.5 are equal.
     if type_ == "numeric":
         return f"trim_scale({column})::text"
     if type_ == "date":
@@ -95,7 +97,7 @@ def _decimal(value: Any) -> str:
     text = f"{number:f}"
     if "." in text:
         text = text.rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
+    return "0" if text == "-0" else text  # PostgreSQL's numeric has no negative zero
 
 
 def _date(value: Any) -> str:
@@ -111,7 +113,7 @@ def _moment(value: Any) -> str:
         except ValueError:
             return str(value)
     if value.tzinfo is not None:
-        value = value.astimezone(dt.UTC).replace(tzinfo=None)
+        value = value.astimezone(dt.UTC).replace(tzinfo=None)  # as `AT TIME ZONE 'UTC'` gives it
     text: str = value.isoformat(" ", "microseconds")
     return text
 

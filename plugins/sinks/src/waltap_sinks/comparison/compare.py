@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-# Between two reads of the source.
+# Between two reads of the source. Short, since a row may pass through states within milliseconds
+# and only a state that was read counts as one that the source had.
 PAUSE_S: Final = 0.005
 
 # Between two rounds if the destination has no position.
 ROUND_S: Final = 0.2
 
-# From this number of keys on the source is read once in a round.
+# From this number of keys on the source is read once in a round: reading them all every 5 ms would
+# be a load on the source.
 MANY: Final = 1_000
 
 
@@ -66,6 +68,8 @@ def compare(
         if kept.apart:
             return _apart(table.name, kept.apart)
         pair = _pair(source, target, kept, table, without)
+        # A table that is known to be late (suspended in Spark) would use up the patience for
+        # nothing.
         patience = 0.0 if kept.late else patience_s
         result = _compared(source, target, pair, patience)
         late = "" if result.equal else kept.late or _late_by_now(target, kept.name)
@@ -80,6 +84,7 @@ def compare(
         every = lacking(source, kept, captured, tables)
         return [each for each in every if each.table not in without]
 
+    # Tables may appear at the target while the others are compared.
     missing, now = _missing(source, target, look, patience_s)
     before = {(kept.name, kept.oid) for kept in had}
     came = [kept for kept in now if (kept.name, kept.oid) not in before]
@@ -203,6 +208,7 @@ def _compared(
         behind = not arrived
         open_keys = {key for key in open_keys if there.get(key) not in states[key]}
     if not open_keys:
+        # All rows agreed at one position, so the checksums of the first read no longer count.
         total = _total(sums)
         return _comparison(pair, total, total)
     return _told(pair, replace(found, behind=behind), open_keys, here, there)
@@ -255,6 +261,7 @@ def _whole(
     """Compare a table without a key until it is equal or patience ends."""
     position, deadline = source.position() if patience_s > 0 else None, None
     while True:
+        # The position before the rows: they are at least as new as it says.
         now = target.position()
         there, here = pair.theirs.whole(), pair.ours.whole()
         if deadline is None:

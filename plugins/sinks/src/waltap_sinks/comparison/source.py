@@ -77,7 +77,8 @@ class SourceTable:
     """Describe a table for a comparison."""
 
     name: str
-    # The text behind FROM. Rows of child tables are events of the children, and unpublished rows are none.
+    # The text behind FROM. Rows of child tables are events of the children, and unpublished rows
+    # are none.
     place: str
     columns: tuple[SourceColumn, ...]
 
@@ -126,6 +127,7 @@ class ComparisonSource:
         narrowing = self._published.get((schema, name), EVERYTHING)
         columns = (SourceColumn(*r) for r in self._connection.execute(COLUMNS, [oid]).fetchall())
         shown = tuple(column for column in columns if column.name not in narrowing.hidden)
+        # Children by inheritance are tables with events of their own; partitions are not.
         place = written if partitioned else f"ONLY {written}"
         if narrowing.rows:
             place = f"(SELECT * FROM {place}{narrowing.where()}) AS published"

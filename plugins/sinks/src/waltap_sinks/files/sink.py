@@ -262,6 +262,7 @@ class FilesSink(Sink):
             begun = msgspec.json.decode(self._store.read(BEGUN), type=PendingCommit)
         except UNREADABLE:
             return  # it is written atomically, so another program wrote it
+        # The note is older than the commit: its files are committed.
         if last is not None and begun.number <= last.number:
             return
         for path in begun.paths:
@@ -295,6 +296,7 @@ class FilesSink(Sink):
             self._in_snapshot = batch.snapshot and bool(batch.parts)
             if self._since is None and self._gathered.bytes:
                 self._since = time.monotonic()
+            # `holds_back` ends at the limit; a transaction that is larger must not fill the memory.
             if self._gathered.bytes >= 2 * self._properties.max_bytes:
                 self._send()
 
@@ -321,6 +323,7 @@ class FilesSink(Sink):
         Raises: FilesUnavailable, FilesGone.
         """
         with self._fail_stop, self._placed():
+            # The end of a snapshot needs a commit even without rows, or it would be read again.
             ended = self._committed_in_snapshot and not self._in_snapshot
             if self._gathered.bytes or self._written or ended:
                 self._send()
@@ -363,6 +366,7 @@ class FilesSink(Sink):
 
         Raises: FilesUnavailable, FilesGone.
         """
+        # A commit on top of a removed one would hide the loss from the next start.
         if self._commits and not self._store.has(f"{COMMITS}/{self._commits[-1]}"):
             names = self._store.names(COMMITS)
             raise self._older(self._last(names), self._number)

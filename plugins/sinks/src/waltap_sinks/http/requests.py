@@ -120,6 +120,7 @@ def _singles(
 
 def _header(header: Header, prefix: str, *, encode: bool) -> tuple[str, str]:
     name, value = header
+    # CloudEvents in binary mode carry the type of the data in this header.
     if name.lower() == "content-type":
         return "Content-Type", _plain(_unquoted(value))
     if name.startswith(CLOUD_EVENTS):
@@ -140,6 +141,7 @@ def _value(value: bytes, *, encode: bool) -> str:
 
 def _plain(text: str) -> str:
     """Return a text for HTTP; only printable ASCII is not percent-encoded."""
+    # "%" too, so that receivers can decode it unambiguously.
     kept = (c if " " <= c <= "~" and c != "%" else _percent(c) for c in text)
     return "".join(kept)
 

@@ -37,7 +37,8 @@ __all__ = [
 ]
 
 
-# A token is renewed so long before its end.
+# A token is renewed so long before its end, so that none ends between the check and the arrival of
+# a request, with clocks that differ a little.
 EARLY_S = 30.0
 
 
@@ -54,6 +55,7 @@ class ClientCredentials:
 
         Raises: HttpLoginRefused, HttpUnavailable.
         """
+        # One thread renews the token for all: servers limit the rate of token requests.
         with self._lock:
             if not self._token or self._token == other_than or time.monotonic() >= self._until:
                 self._ask()
@@ -79,6 +81,8 @@ class ClientCredentials:
             raise HttpLoginRefused(
                 f"no token from {place}: it answers {answer.status}", place=place
             ) from cause
+        # A token that lives shorter than `EARLY_S` is used for a second, not requested for each
+        # record.
         self._until = time.monotonic() + max(1.0, seconds - EARLY_S)
 
 
@@ -128,7 +132,7 @@ class HttpSink(Sink):
         No request is sent, since it might have an effect. A proxy shows nothing before the first
         request. Raises: LibraryMissing.
         """
-        self._new_client().close()
+        self._new_client().close()  # it reads certificates and keys, whose errors belong to the start
         parts = urlsplit(self._properties.url)
         if parts.hostname is None or parts.scheme in getproxies():
             return [PreflightCheck.ok("sink http", self._place)]
@@ -159,6 +163,7 @@ class HttpSink(Sink):
 
         Raises: HttpUnavailable, HttpRefused, HttpLoginRefused, RecordsRefused, StopRequested.
         """
+        # The engine repeats the same object after HttpUnavailable: its accepted requests are gone.
         if self._pending is None or self._pending[0] is not batch:
             shared = lanes(batch.records or (), self._properties.concurrency)
             self._pending = batch, [_HttpShard(self._pack(lane)) for lane in shared]
@@ -211,6 +216,7 @@ class HttpSink(Sink):
             return
         running = [self._threads.submit(self._empty, lane) for lane in waiting]
         failures = [failure for each in running if (failure := each.exception()) is not None]
+        # A refusal needs the operator, so it goes before failures that may pass.
         for failure in failures:
             if not isinstance(failure, HttpUnavailable):
                 raise failure
@@ -227,6 +233,7 @@ class HttpSink(Sink):
                 if not error.of_a_record or not (splits or self._context.tolerant):
                     lane.blamed = None if several else request.held[0]
                     raise
+                # 413 is about the size of the request, so halves may pass even without tolerance.
                 if splits:  # find the refused record
                     middle = len(request.held) // 2
                     halves = request.held[:middle], request.held[middle:]
@@ -247,6 +254,7 @@ class HttpSink(Sink):
         )
         refused = ""
         while True:
+            # A standby may have taken over while this process waited or was paused.
             self._context.may_write()
             try:
                 token = self._credentials.token(other_than=refused) if self._credentials else ""
@@ -313,6 +321,7 @@ class HttpSink(Sink):
             headers=headers,
             auth=None if given.user is None else (given.user, given.password or ""),
             verify=self._trust(),
+            # One connection per lane, and one for a token that a lane requests meanwhile.
             limits=httpx.Limits(max_connections=given.concurrency + 1),
         )
 
@@ -357,6 +366,8 @@ class _HttpShard:
         return self._head
 
     def taken(self) -> None:
+        # Retries of one request keep their id, by which receivers recognise them (Standard
+        # Webhooks).
         self._head = next(self._requests, None)
         self.identifier = f"msg_{uuid4()}"
 

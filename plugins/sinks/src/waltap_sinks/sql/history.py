@@ -186,6 +186,7 @@ class HistoryWriter:
             self._rows.refuse(table, "UPDATE")
 
     def _truncate(self, change: Truncate, cause: VersionCause, number: int) -> None:
+        # One truncate of several tables is an entry in each history.
         for relation in change.relations:
             log = self._log(self._shapes.of(relation))
             if log is not None:
@@ -226,6 +227,7 @@ class HistoryWriter:
         if versions is None:
             return
         table = self._bound(versions)
+        # Versions of an aborted snapshot were inserted, but never opened.
         if self._deferred:
             self._versions.drop_unopened(table)
             self._loading[versions.name] = versions, ts

@@ -36,7 +36,8 @@ class SinkMetadata:
     def __init__(self, target: SqlTarget, table: TargetName, pipeline: str) -> None:
         self._target, self._pipeline, self.generation = target, pipeline, 0
         self._table = table
-        # The position that was committed last. A backup restored under the connection has another one.
+        # The position that was committed last. A backup restored under the connection has another
+        # one.
         self.at: Position | None = None
         self._tables = TargetName(table.schema, f"{table.name}_tables")
         self._letters = TargetName(table.schema, f"{table.name}_letters")
@@ -94,6 +95,7 @@ class SinkMetadata:
         q, table = target.quoted, target.quoted_table(self._table)
         self._make()
         target.begin()
+        # The lock waits for the commit of an instance that was killed or replaced in its middle.
         found = self._select(target.for_update)
         if not found:
             target.run(
@@ -163,6 +165,8 @@ class SinkMetadata:
             f"{q(name)} IS NULL" if value is None else f"{q(name)} = %s"
             for name, value in zip(("end_lsn", "commit_lsn", "change_index"), before, strict=True)
         ]
+        # The old position is tested too: a restored backup has this generation, but another
+        # position.
         count = target.change(
             f"UPDATE {target.quoted_table(self._table)} SET {sets},"
             f" {q('written_at')} = CURRENT_TIMESTAMP"
@@ -255,6 +259,7 @@ class SinkMetadata:
 
     def note(self, oid: int, table: KnownTable) -> None:
         """Store the binding of the relation ``oid`` in the open transaction."""
+        # Each new relation version asks; most change nothing in the target.
         if self.known.get(oid) == table:
             return
         target, q = self._target, self._target.quoted

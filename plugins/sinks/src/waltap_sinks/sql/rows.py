@@ -10,7 +10,7 @@ from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
 __all__ = ["RowWriter", "certainly_ignored"]
 
-# Characters of a key in a message.
+# Characters of a key in a message: keys may be documents, and logs have one line per error.
 LONGEST_KEY: Final = 200
 
 
@@ -141,6 +141,7 @@ class RowWriter:
 
         The transaction will be undone.
         """
+        # Written again in halves: savepoints are not needed, as the caller undoes everything.
         row = _first(rows, lambda some: write(some) >= len(some))
         self._ignored(table, "UPDATE", self._told(table, self._keys(table, [row])[0]))
 

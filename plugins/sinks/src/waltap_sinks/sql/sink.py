@@ -106,7 +106,8 @@ def _refused(
     return RefusedEvent(change=part.changes[at], error=reason)
 
 
-# From this number of changes on a batch is applied while the engine makes the next one.
+# From this number of changes on a batch is applied while the engine makes the next one. Below it
+# the switch of threads costs more than it saves, and errors would be one `write` late for nothing.
 HANDED_OVER = 512
 
 Parts = Sequence[TransactionPart | SnapshotRows]
@@ -180,6 +181,7 @@ class SqlSink(Sink):
             without_frames(error)
             raise self._failure(error) from error
         finally:
+            # `waltap doctor` may run beside the pipeline, so it must keep no lock or transaction.
             self._target.close()
         return [PreflightCheck.ok("sink sql", self._target.url), *of_tables]
 
@@ -196,6 +198,8 @@ class SqlSink(Sink):
                         "snapshot.mode=always` takes a new snapshot, which replaces them",
                     )
                 )
+            # An obstacle that certainly swallows writes fails the check; others may spare all rows,
+            # so they warn.
             certain = certainly_ignored(self._target, table.name)
             if certain is not None:
                 found.append(PreflightCheck.failed(f"target {table.name}", certain))
@@ -237,6 +241,7 @@ class SqlSink(Sink):
 
     def close(self) -> None:
         """Undo uncommitted changes and disconnect. May be called twice."""
+        # The thread uses the connection until it ends; its failure was or will be repeated anyway.
         if self._handed is not None:
             wait([self._handed])
         if self._worker is not None:
@@ -307,6 +312,7 @@ class SqlSink(Sink):
         position = self._stored if self._gap.failed else self._position
         if self._unknown or self._begun or position is None:
             return self._durable  # a commit would overwrite the unknown result of another one
+        # An idle stream flushes every second: without a change that would be a commit each time.
         if position == self._durable and not self._lazy:
             return self._durable
         with self._fail_stop:
@@ -334,6 +340,7 @@ class SqlSink(Sink):
                 taken = self._undelivered(part)
                 if taken is None:
                     continue
+                # A large transaction may end much later or never: commit the ones before it now.
                 if taken.starts and not taken.complete:
                     self._before_large(waiting)
                     waiting = []
@@ -344,6 +351,7 @@ class SqlSink(Sink):
                 self._hand_over(waiting, batch.position)
             elif waiting:
                 self._apply(waiting, batch.position)
+            # A batch without changes for this target only moves the position, at the next flush.
             elif not self._begun and (self._position is None or batch.position > self._position):
                 self._position = batch.position
         elif waiting:
@@ -366,6 +374,7 @@ class SqlSink(Sink):
 
     def _may_hand_over(self) -> bool:
         """Return whether the next `write` may raise the failure of a batch."""
+        # With `errors.tolerance` the engine needs the refused change of exactly this batch.
         return not self._begun and not self._context.tolerant
 
     def _hand_over(self, parts: Parts, position: Position) -> None:
@@ -426,9 +435,11 @@ class SqlSink(Sink):
         Raises: SqlTransactionGap.
         """
         if part.commit_lsn < self._skip_below:
-            return None
+            return None  # it was committed before a crash or reconnect
         if part.starts and self._begun and self._open_commit is not None:
             self._undo()  # its first delivery was aborted
+        # A position with an index is in the middle of a transaction that was too large for one
+        # commit.
         stored = self._stored
         if stored is not None and stored.commit_lsn == part.commit_lsn and stored.index:
             skipped = delivered_changes(part.commit_lsn, part.numbers(), stored)
@@ -448,6 +459,7 @@ class SqlSink(Sink):
     def _take_snapshot(self, batch: Batch) -> None:
         pieces = [part for part in batch.parts if isinstance(part, SnapshotRows)]
         for part in pieces:
+            # A snapshot that opens again replaces an aborted one with all its rows.
             if part.opens:
                 self._undo()
                 self._reset(None)
@@ -467,6 +479,7 @@ class SqlSink(Sink):
         else:
             for part in pieces:
                 self._load(part)
+        # The empty batch after the last table ends the snapshot, and only then is it committed.
         if not batch.parts:
             if self._applier.history is not None:
                 self._applier.history.ends_snapshot()
@@ -519,6 +532,7 @@ class SqlSink(Sink):
         midway = self._begun
         self._begin()
         try:
+            # In a transaction with earlier batches a failure must undo this batch alone.
             if midway:
                 with self._target.attempt():
                     self._fold(parts)
@@ -532,6 +546,8 @@ class SqlSink(Sink):
             ):
                 raise
             log.debug("changes are applied in pieces", exc_info=error)
+            # The target may have a row that is new at the source, so the next batches insert by
+            # upserts.
             self._applier.distrust()
             self._again(midway=midway)
             if self._context.tolerant and self._target.savepoints:

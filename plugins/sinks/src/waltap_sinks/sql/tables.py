@@ -93,7 +93,7 @@ class TargetTables:
 
     def _bind(self, shape: TargetShape) -> BoundTable:
         name, target = shape.name, self._target
-        self._claim(shape)
+        self._claim(shape)  # before any DDL: two sources of one table must not alter it in turn
         evolves = self._properties.evolution == "basic"
         known = self._metadata.known.get(shape.relation.oid)
         if evolves and known is not None:
@@ -108,6 +108,7 @@ class TargetTables:
             raise SqlTableUnfit(
                 f"{name} is no table", statement=f"DROP VIEW {name}, or another name"
             )
+        # A case-insensitive key would merge rows silently, so it fails before the first row.
         self._require_exact(shape, described)
         ignored = certainly_ignored(target, name)
         if ignored is not None:
@@ -152,6 +153,7 @@ class TargetTables:
 
         Raises: SqlTableGone.
         """
+        # A table that others dropped is not created again: it would lack all earlier rows.
         if self._rebuilds or known is None or known.name != shape.name:
             return
         if described is None:
@@ -185,6 +187,7 @@ class TargetTables:
                     f"the target takes columns {one} and {other} of {shape.source} for the same",
                     column="(?-i:" + rf"{shape.source}.{other}".replace(".", r"\.") + ")",
                 )
+        # A table per topic is shared on purpose when a transform routes tables to one topic.
         if "{topic}" in self._properties.table_format:
             return
         there, source = self._sources.setdefault(self._folded(name), (oid, shape.source))
@@ -258,6 +261,7 @@ class TargetTables:
     def _rename_table(self, known: KnownTable, name: TargetName) -> None:
         if known.name == name or known.name.schema != name.schema:
             return
+        # Another source delivers to the old table, so it must keep its name.
         if any(k.name == known.name for k in self._metadata.known.values() if k is not known):
             return
         if self._target.describe(name) is None and self._target.describe(known.name) is not None:
@@ -276,6 +280,7 @@ class TargetTables:
             if existing is None:
                 self._add(shape, column, wanted)
                 done = True
+            # Computed columns of the target keep the type that their owner chose.
             elif existing.written and self._target.widened(existing.type, wanted):
                 self._target.alter_type(shape.name, column.name, wanted)
                 log.info(
@@ -319,6 +324,7 @@ class TargetTables:
             for number, old in known.columns.items()
             if number not in wanted and old in taken and old in columns and old not in kept
         ]
+        # A new column has a dropped one's name: the old values move aside under its number.
         for old in replaced:
             number = next(n for n, name in known.columns.items() if name == old)
             self._rename(shape.name, columns, old, f"{old}_{number}")
@@ -344,6 +350,7 @@ class TargetTables:
     def renewed(self, shape: TargetShape) -> BoundTable:
         """Return the table for ``shape`` before a snapshot replaces its rows."""
         known = self._metadata.known.get(shape.relation.oid)
+        # All rows will be of the snapshot, so doubts about older rows end here.
         if known is not None:
             self._metadata.note(shape.relation.oid, replace(known, types={}, stale=()))
         found = self.of(shape)
@@ -375,6 +382,7 @@ class TargetTables:
         columns = {number: name for number, name in numbers if number is not None}
         types: dict[int, tuple[str, int]] = {}
         stale: tuple[str, ...] = ()
+        # A version in a history keeps the value it had, so a changed type doubts nothing there.
         if not isinstance(shape, HistoryShape):
             types = {
                 column.column.number: (type_name(column.column), column.column.typmod)

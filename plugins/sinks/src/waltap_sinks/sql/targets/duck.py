@@ -81,11 +81,12 @@ class DuckTarget(GenericTarget):
         if place and not Path(place).exists():
             _made(Path(place))
         self._raw = duckdb.connect(place or ":memory:")
-        self.run("SET TimeZone = 'UTC'")
+        self.run("SET TimeZone = 'UTC'")  # casts of instants to text use the session's zone
         self.keep_file(place)
         self._written, self._overwritten = self._mark(), False
 
     def begin(self) -> None:
+        # Another process may copy a file over this one: the commit would go into it unnoticed.
         if self._mark() != self._written:
             self._overwritten = True
         self._raw.begin()
