@@ -148,7 +148,7 @@ class SessionSettings(Protocol):
     """A table format's part of a session."""
 
     def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Add to ``settings`` the jars and extensions that the format needs for a pyspark version."""
+        """Add the jars and extensions that the format needs with this pyspark."""
         ...
 
 
