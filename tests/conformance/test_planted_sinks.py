@@ -475,7 +475,7 @@ class InOneTransaction(Sink):
 
     def write(self, batch):
         self.fail_stop.check()
-        new = batch.snapshot or batch.replays or self.kept is None or batch.position > self.kept
+        new = batch.snapshot or batch.redelivers or self.kept is None or batch.position > self.kept
         rows = [self.row(record) for record in batch.records] if new else []
         if batch.snapshot:
             for part in batch.parts:

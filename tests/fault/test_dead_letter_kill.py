@@ -1,4 +1,4 @@
-"""``kill -9`` while events become dead letters, and while they are replayed: each row ends up once.
+"""``kill -9`` while events become dead letters, and while they are redelivered: each row ends up once.
 
 Two SQL sinks refuse rows of their own. The table has no key, so that a row delivered twice is there twice.
 """
@@ -135,19 +135,21 @@ def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(
         database.execute(f"ALTER TABLE {name}.t DROP CONSTRAINT t_n_check")
     before = trial.delivered()
     trial.kill_after(
-        lambda: trial.delivered() > before, engine, trial.start("dead-letters", "replay", "p.toml")
+        lambda: trial.delivered() > before,
+        engine,
+        trial.start("dead-letters", "redeliver", "p.toml"),
     )
     then = trial.delivered()
-    alone = trial.start("dead-letters", "replay", "p.toml")
+    alone = trial.start("dead-letters", "redeliver", "p.toml")
     trial.kill_after(lambda: trial.delivered() > then, alone)
 
     engine = trial.run()
-    last = trial.start("dead-letters", "replay", "p.toml")
+    last = trial.start("dead-letters", "redeliver", "p.toml")
     said, errors = last.communicate(timeout=120)
     assert last.returncode == 0, (SEED, said, errors)
-    assert [each for each in trial.letters() if each.replayed_ms is None] == [], SEED
+    assert [each for each in trial.letters() if each.redelivered_ms is None] == [], SEED
     database.execute(f"INSERT INTO t VALUES ({ROWS + 1}, 'after')")
-    until(lambda: trial.delivered() >= 2 * (ROWS + 1), "the row behind the replay")
+    until(lambda: trial.delivered() >= 2 * (ROWS + 1), "the row behind the redelivery")
     engine.terminate()
     engine.communicate(timeout=60)
     for name in REFUSED:

@@ -1,4 +1,4 @@
-"""Events that cannot be delivered, through whole pipelines on real servers: kept, looked at, replayed."""
+"""Events that cannot be delivered, through whole pipelines on real servers: kept, looked at, redelivered."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def to_sql(target: Database, tmp_path: Path) -> PipelineRig:
     return to_replica(target, tmp_path, **more)
 
 
-def test_rows_that_a_table_refuses_are_replayed_when_it_takes_them(
+def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
     to_sql: PipelineRig, target: Database
 ) -> None:
     to_sql.settings |= KEEP
@@ -77,20 +77,20 @@ def test_rows_that_a_table_refuses_are_replayed_when_it_takes_them(
     said = " ".join(told.stdout.replace("│", " ").split())
     assert "3 of 3 rows that differ were refused: they are dead letters" in said, told.stdout
 
-    again = dead_letters(to_sql, "replay")
+    again = dead_letters(to_sql, "redeliver")
     assert again.returncode == 1, again.stderr
     assert [each.attempts for each in letters_of(to_sql)] == [2, 2, 2]
 
     target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
     target.execute("ALTER TABLE replica.people ALTER note TYPE text")
     position = to_sql.offset()
-    replayed = dead_letters(to_sql, "replay")
-    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    redelivered = dead_letters(to_sql, "redeliver")
+    assert redelivered.returncode == 0, redelivered.stdout + redelivered.stderr
     rows = target.execute("SELECT * FROM people ORDER BY id")
     assert target.execute("SELECT * FROM replica.people ORDER BY id") == rows
-    assert all(each.replayed_ms for each in letters_of(to_sql))
+    assert all(each.redelivered_ms for each in letters_of(to_sql))
     assert to_sql.offset() == position
-    assert "0 delivered" in dead_letters(to_sql, "replay").stderr
+    assert "0 delivered" in dead_letters(to_sql, "redeliver").stderr
     told = verified(to_sql)
     assert told.returncode == 0, told.stdout
     assert "dead letters" not in told.stdout
@@ -98,7 +98,7 @@ def test_rows_that_a_table_refuses_are_replayed_when_it_takes_them(
     target.execute("INSERT INTO people VALUES (70, 'after', 'n')")
     to_sql.catch_up()
     assert target.execute("SELECT name FROM replica.people WHERE id = 70") == [("after",)]
-    assert "3 dropped" in dead_letters(to_sql, "drop", "--replayed", "--yes").stdout
+    assert "3 dropped" in dead_letters(to_sql, "drop", "--redelivered", "--yes").stdout
     assert letters_of(to_sql) == []
 
 
@@ -125,25 +125,25 @@ def test_rows_of_an_initial_snapshot_are_refused_alone(
     ((count,),) = target.execute("SELECT count(*) FROM replica.people")
     assert count == 990
     target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
-    assert dead_letters(to_sql, "replay").returncode == 0
+    assert dead_letters(to_sql, "redeliver").returncode == 0
     rows = target.execute("SELECT * FROM people ORDER BY id")
     assert target.execute("SELECT * FROM replica.people ORDER BY id") == rows
 
 
-def test_a_replay_ends_no_temporary_slot(to_sql: PipelineRig, target: Database) -> None:
+def test_a_redelivery_ends_no_temporary_slot(to_sql: PipelineRig, target: Database) -> None:
     """A running pipeline would let go of its connection for it, and the slot of all that is to come."""
     to_sql.settings |= KEEP | {"slot.temporary": "true"}
     with to_sql.running() as run:
         target.execute("INSERT INTO people VALUES (2, 'bad', 'n')")
         run.until(lambda: len(letters_of(to_sql)) == 1, "a letter")
-        answer = dead_letters(to_sql, "replay")
+        answer = dead_letters(to_sql, "redeliver")
         assert answer.returncode == 1, answer.stdout + answer.stderr
         assert "temporary slot" in answer.stdout + answer.stderr
         target.execute("INSERT INTO people VALUES (4, 'ok', 'n')")
         run.until(lambda: target.execute("SELECT id FROM replica.people") == [(4,)], "the next row")
 
 
-def test_a_running_pipeline_replays_letters_and_goes_on(
+def test_a_running_pipeline_redelivers_letters_and_goes_on(
     to_sql: PipelineRig, target: Database
 ) -> None:
     to_sql.settings |= KEEP
@@ -152,24 +152,24 @@ def test_a_running_pipeline_replays_letters_and_goes_on(
     target.execute("INSERT INTO people VALUES (2, 'bad', 'n'), (3, 'ok', 'too long')")
     with to_sql.running() as run:
         run.until(lambda: len(letters_of(to_sql)) == 2, "letters")
-        refused = dead_letters(to_sql, "replay")
+        refused = dead_letters(to_sql, "redeliver")
         assert refused.returncode == 1, refused.stdout + refused.stderr
         assert refused.stdout.count("refused: ") == 2
         assert [each.attempts for each in letters_of(to_sql)] == [2, 2]
         target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
         first, second = letters_of(to_sql)
-        answer = dead_letters(to_sql, "replay")
+        answer = dead_letters(to_sql, "redeliver")
         assert answer.returncode == 1, answer.stdout + answer.stderr
         assert f"{first.id}  delivered" in answer.stdout
         assert f"{second.id}  refused: " in answer.stdout
         target.execute("INSERT INTO people VALUES (4, 'ok', 'n')")
         run.until(
             lambda: target.execute("SELECT id FROM replica.people ORDER BY id") == [(2,), (4,)],
-            "the row behind the replay",
+            "the row behind the redelivery",
         )
-        assert "0 delivered, 1 refused" in dead_letters(to_sql, "replay").stderr
+        assert "0 delivered, 1 refused" in dead_letters(to_sql, "redeliver").stderr
     target.execute("ALTER TABLE replica.people ALTER note TYPE text")
-    assert "1 delivered, 0 refused" in dead_letters(to_sql, "replay").stderr
+    assert "1 delivered, 0 refused" in dead_letters(to_sql, "redeliver").stderr
     assert target.execute("SELECT id FROM replica.people ORDER BY id") == [(2,), (3,), (4,)]
 
 
@@ -197,7 +197,7 @@ def test_each_of_several_sinks_has_letters_of_its_own(
     assert target.execute("SELECT id FROM replica.people ORDER BY id") == [(1,), (3,)]
     assert len(lines.read_text().splitlines()) == 3
     target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
-    answer = dead_letters(to_sql, "replay")
+    answer = dead_letters(to_sql, "redeliver")
     assert answer.returncode == 0, answer.stderr
     assert target.execute("SELECT id FROM replica.people ORDER BY id") == [(1,), (2,), (3,)]
     assert len(lines.read_text().splitlines()) == 3
@@ -223,7 +223,7 @@ def test_a_sink_of_its_own_gets_copies(
 # --- a record that is too large for Kafka ----------------------------------------------------------------
 
 
-def test_a_record_too_large_for_kafka_is_replayed_when_it_may_be_larger(
+def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
     database: Database, kafka: Kafka, tmp_path: Path
 ) -> None:
     prefix = kafka.topic_name()
@@ -248,11 +248,11 @@ def test_a_record_too_large_for_kafka_is_replayed_when_it_may_be_larger(
     assert _ids(kafka, topic) == [1, 2, 4, 5]
     (letter,) = letters_of(pipeline)
     assert (letter.code, letter.table, letter.place.index) == ("WT-5405", "public.t", 2)
-    assert dead_letters(pipeline, "replay").returncode == 1
+    assert dead_letters(pipeline, "redeliver").returncode == 1
     _allow(kafka, topic, 200_000)
-    answer = dead_letters(pipeline, "replay")
+    answer = dead_letters(pipeline, "redeliver")
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert dead_letters(pipeline, "replay").returncode == 0
+    assert dead_letters(pipeline, "redeliver").returncode == 0
     assert _ids(kafka, topic) == [1, 2, 4, 5, 3]
     last = read_all(kafka.bootstrap, topic)[-1]
     marks = dict(last.headers() or [])
@@ -303,7 +303,7 @@ def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: Pipeli
     assert letter.record is None
     # with null in its place it can be delivered
     del to_lines.settings["event.converting.failure.handling.mode"]
-    answer = dead_letters(to_lines, "replay")
+    answer = dead_letters(to_lines, "redeliver")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert _written(to_lines) == [1, 3, 2]
 

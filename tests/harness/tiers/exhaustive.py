@@ -19,7 +19,7 @@ __all__ = ["mark_exhaustive"]
 RARE: Final = {
     r"conformance/test_sql_conforms.py::Test(DuckDb|MariaDb)::test_(a_kill|a_snap|a_chunk|what_came|a_new)": "PostgreSQL, SQLite",
     r"conformance/test_streams_conform.py::Test(Kinesis|RedisAtLeastOnce|Nats)::test_a_kill": "Redis, exactly once",
-    r"conformance/test_streams_conform.py::TestKinesis::test_(everything\w+\[larger|a_replayed)": "Redis, NATS",
+    r"conformance/test_streams_conform.py::TestKinesis::test_(everything\w+\[larger|a_redelivered)": "Redis, NATS",
     r"conformance/test_streams_conform.py::TestRedisAtLeastOnce::test_(?!every|a_sink|a_dest|close|after)": "Redis, exactly once",
     r"conformance/test_decoders_conform.py::.*test_(damaged|every_trunc).*\[(yboutput|wal2json_streaming)": "the others",
     r"conformance/test_lakes_conform.py::TestIceberg::test_a_kill_(at|before)": "Delta, a kill inside a write",

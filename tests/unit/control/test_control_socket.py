@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap.pipeline.delivery.redelivery import ReplayDesk
+from waltap.pipeline.delivery.redelivery import RedeliveryQueue
 from waltap.pipeline.engine.engine import ControlServer
 from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.ports.offsets.state_folder import CONTROL, own_files
@@ -42,7 +42,7 @@ class Engine:
 
     def __init__(self, verdict: Callable[[Signal], str | None] = lambda _signal: "") -> None:
         self.verdict, self.given = verdict, list[Signal]()
-        self.replays = ReplayDesk()
+        self.redeliveries = RedeliveryQueue()
 
     def give(self, signal: Signal) -> Future[SignalAnswer]:
         self.given.append(signal)
@@ -53,7 +53,7 @@ class Engine:
         return future
 
     def socket(self, folder: Path, *, longest: int = 10_000) -> ControlSocket:
-        control = ControlServer(self.give, lambda: STATUS, lambda: "made-1", self.replays.put)
+        control = ControlServer(self.give, lambda: STATUS, lambda: "made-1", self.redeliveries.put)
         return ControlSocket(folder / CONTROL, control.answer, longest=longest)
 
 

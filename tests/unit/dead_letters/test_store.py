@@ -79,13 +79,15 @@ def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path: Path) -> N
     assert found == {"1A0-2": 1, "1A0-1": 1, "1A0-3": 1}
 
 
-def test_a_replayed_letter_is_marked(tmp_path: Path) -> None:
+def test_a_redelivered_letter_is_marked(tmp_path: Path) -> None:
     store = LetterStore(tmp_path)
     kept = store.put([letter(1), letter(2)])
     store.mark(kept[:1], 5_000)
-    assert [each.replayed_ms for each in store.letters()] == [5_000, None]
+    assert [each.redelivered_ms for each in store.letters()] == [5_000, None]
+    stored = (tmp_path / "letters.jsonl").read_text()
+    assert '"replayed_ms":5000' in stored, "the spelling on disk"
     store.put([letter(1)])  # refused once more: not delivered any longer
-    assert store.letters()[0].replayed_ms is None
+    assert store.letters()[0].redelivered_ms is None
     assert store.letters()[0].attempts == 2
 
 

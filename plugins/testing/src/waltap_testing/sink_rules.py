@@ -1,4 +1,4 @@
-"""Sink tests: interrupted snapshots, refused records and replayed letters."""
+"""Sink tests: interrupted snapshots, refused records and redelivered letters."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ __all__ = [
     "KINDS_ROW",
     "RefusesSingleRecords",
     "SnapshotsGoOn",
-    "TakesReplays",
+    "TakesRedeliveries",
     "filled",
 ]
 
@@ -282,11 +282,13 @@ LETTER = "16B3-1#1"
 ROW = ("900001", "900001", "a letter")
 
 
-class TakesReplays:
-    """Rules for `Batch.replays`; a base class of the suite."""
+class TakesRedeliveries:
+    """Rules for `Batch.redelivers`; a base class of the suite."""
 
-    def test_a_replayed_letter_is_new_and_known_again(self, rig: SinkRig, tmp_path: Path) -> None:
-        """A replayed letter arrives, although its position was passed."""
+    def test_a_redelivered_letter_is_new_and_known_again(
+        self, rig: SinkRig, tmp_path: Path
+    ) -> None:
+        """A redelivered letter arrives, although its position was passed."""
         sink = rig.build(tmp_path)
         batches = mixed(truncate=False).batches(4, records=sink.capabilities.records)
         promised = deliver(sink, batches, each=True)
@@ -294,21 +296,21 @@ class TakesReplays:
         before = len(rig.read_back())
         again = rig.build(tmp_path, resumes=True)
         held = sole(again.open()) or promised
-        assert LETTER not in again.replayed()
+        assert LETTER not in again.redelivered()
         again.write(_letter(again, held))
         again.flush()
         again.close()
         last = rig.build(tmp_path, resumes=True)
         last.open()
         # A sink that keeps the identifiers of letters names it when it opens again.
-        assert set(last.replayed()) <= {LETTER}
+        assert set(last.redelivered()) <= {LETTER}
         last.close()
         assert len(rig.read_back()) == before + 1, "it is there, once"
 
 
 def _letter(sink: Sink, position: Position) -> Batch:
-    # The position stays: a replay does not move the stream.
-    batch = Batch(parts=[], position=position, events=1, replays=(LETTER,))
+    # The position stays: a redelivery does not move the stream.
+    batch = Batch(parts=[], position=position, events=1, redelivers=(LETTER,))
     if sink.capabilities.records:
         batch.records = [
             Record("server.public.items", b'{"id":"900001"}', b'{"op":"c","serial":"900001"}')

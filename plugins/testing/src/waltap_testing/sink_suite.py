@@ -57,7 +57,7 @@ from waltap_testing.sink_rules import (
     KINDS_ROW,
     RefusesSingleRecords,
     SnapshotsGoOn,
-    TakesReplays,
+    TakesRedeliveries,
     filled,
 )
 from waltap_testing.suite import ConformanceSuite
@@ -114,7 +114,9 @@ class LeaseGone(Exception):
     """The error of `SinkContext.may_write` in the suite."""
 
 
-class SinkSuite(SnapshotsGoOn, RefusesSingleRecords, TakesReplays, NoticesLosses, ConformanceSuite):
+class SinkSuite(
+    SnapshotsGoOn, RefusesSingleRecords, TakesRedeliveries, NoticesLosses, ConformanceSuite
+):
     """Rules for every sink."""
 
     @pytest.fixture

@@ -233,8 +233,8 @@ class Batch(msgspec.Struct, kw_only=True):
     # The batch belongs to an initial snapshot; without parts it ends the snapshot (see
     # `SnapshotRows`).
     snapshot: bool = False
-    # The dead letter that this batch delivers after all, see `Sink.replayed`.
-    replays: tuple[str, ...] = ()
+    # The dead letter that this batch delivers after all, see `Sink.redelivered`.
+    redelivers: tuple[str, ...] = ()
 
 
 def events_in(parts: Iterable[object]) -> int:

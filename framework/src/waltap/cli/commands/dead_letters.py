@@ -37,7 +37,7 @@ dead_letters = typer.Typer(
 
 @dead_letters.command("list")
 def list_letters(file: FileArgument, set_: SetOption = None, as_json: Json = False) -> None:
-    """Print a line for each letter: id, table, operation, code, attempts, whether it was replayed."""
+    """Print a line for each letter: id, table, operation, code, attempts, whether it was redelivered."""
     letters = _store(file, set_).letters()
     if as_json:
         echo(json.dumps([each.told() for each in letters], indent=2))
@@ -46,8 +46,8 @@ def list_letters(file: FileArgument, set_: SetOption = None, as_json: Json = Fal
         echo("there are no dead letters")
     for each in letters:
         state = (
-            f"replayed {_time(each.replayed_ms)}"
-            if each.replayed_ms
+            f"redelivered {_time(each.redelivered_ms)}"
+            if each.redelivered_ms
             else f"tried {each.attempts} times"
         )
         line = f"{each.id}  {each.op or '-'} {each.table or '-'}  {_time(each.last_ms)}  {state}  "
@@ -74,15 +74,17 @@ def show(
 
 
 @dead_letters.command()
-def replay(
+def redeliver(
     file: FileArgument,
     ids: Ids = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Those that were replayed before, too.")
+        bool, typer.Option("--again", help="Also letters that were redelivered before.")
     ] = False,
-    anew: Annotated[
+    re_render: Annotated[
         bool,
-        typer.Option("--anew", help="Use the present transforms and format, not the old record."),
+        typer.Option(
+            "--re-render", help="Use the present transforms and format, not the old record."
+        ),
     ] = False,
     wait: Annotated[
         float,
@@ -97,13 +99,15 @@ def replay(
 ) -> None:
     """Deliver letters to the sinks that refused them, the oldest first. The pipeline may run.
 
-    A running pipeline does it between two transactions. A replayed letter is marked and skipped
+    A running pipeline does it between two transactions. A redelivered letter is marked and skipped
     the next time. Exit code 1: one was refused again; it stays, with its reason.
     """
     letters = _chosen(_store(file, set_), ids)
-    waiting = [each for each in letters if again or each.replayed_ms is None]
+    waiting = [each for each in letters if again or each.redelivered_ms is None]
     delivered = refused = 0
-    for name, why in _replayed(file, set_, waiting, again=again, anew=anew, wait_s=wait):
+    for name, why in _redelivered(
+        file, set_, waiting, again=again, re_render=re_render, wait_s=wait
+    ):
         refused, delivered = refused + bool(why), delivered + (not why)
         echo(f"{printable(name)}  {f'refused: {printable(why)}' if why else 'delivered'}")
     echo(f"{delivered} delivered, {refused} refused", err=True)
@@ -115,16 +119,16 @@ def replay(
 def drop(
     file: FileArgument,
     ids: Ids = None,
-    replayed: Annotated[
-        bool, typer.Option("--replayed", help="Those only that were replayed.")
+    redelivered: Annotated[
+        bool, typer.Option("--redelivered", help="Only redelivered letters.")
     ] = False,
     yes: Yes = False,
     set_: SetOption = None,
 ) -> None:
     """Forget letters. The pipeline may run."""
     store = _store(file, set_)
-    chosen = [each for each in _chosen(store, ids) if each.replayed_ms or not replayed]
-    left = sum(each.replayed_ms is None for each in chosen)
+    chosen = [each for each in _chosen(store, ids) if each.redelivered_ms or not redelivered]
+    left = sum(each.redelivered_ms is None for each in chosen)
     if not chosen:
         echo("there is nothing to drop")
         return
@@ -161,20 +165,20 @@ def _stages(file: str, set_: list[str] | None) -> "PipelineStages":
     from waltap.plugins.host import Host
 
     host, raw = Host(), read(file)
-    return build(resolve(raw, host, overrides=overrides(raw, set_)), host, run_id="replay")
+    return build(resolve(raw, host, overrides=overrides(raw, set_)), host, run_id="redeliver")
 
 
-def _replayed(
+def _redelivered(
     file: str,
     set_: list[str] | None,
     letters: "Sequence[DeadLetter]",
     *,
     again: bool,
-    anew: bool,
+    re_render: bool,
     wait_s: float,
 ) -> Iterator[tuple[str, str]]:
     """Deliver letters, here or by the process that runs the pipeline; give the id of each, and why it was
-    refused ("": delivered). Raises: SinkError, OffsetError, ReplayUndone."""
+    refused ("": delivered). Raises: SinkError, OffsetError, RedeliveryUndone."""
     from waltap.clock import SystemClock
     from waltap.pipeline.delivery.redelivery import Redeliveries
     from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
@@ -188,24 +192,28 @@ def _replayed(
             those = [known[each.id] for each in letters if each.id in known]
             store = stages.desk.store
             redelivery = Redeliveries(store, stages.branches, stages.store, SystemClock())
-            for found in redelivery.run(those, again=again, anew=anew):
+            for found in redelivery.run(those, again=again, re_render=re_render):
                 yield found.letter.id, "" if found.error is None else found.error.problem
     except PipelineRunning:
         ids = tuple(each.id for each in letters)
-        yield from _by_the_run(stages.state_dir, ids, again=again, anew=anew, wait_s=wait_s)
+        yield from _by_the_run(
+            stages.state_dir, ids, again=again, re_render=re_render, wait_s=wait_s
+        )
 
 
 def _by_the_run(
-    folder: Path, ids: tuple[str, ...], *, again: bool, anew: bool, wait_s: float
+    folder: Path, ids: tuple[str, ...], *, again: bool, re_render: bool, wait_s: float
 ) -> Iterator[tuple[str, str]]:
     from waltap.services.control.client import ask
-    from waltap.services.control.protocol import ReplayRequest, ReplayUndone
+    from waltap.services.control.protocol import RedeliveryRequest, RedeliveryUndone
 
-    request = ReplayRequest(ids=ids, again=again, anew=anew, wait_ms=round(wait_s * 1000))
+    request = RedeliveryRequest(
+        ids=ids, again=again, re_render=re_render, wait_ms=round(wait_s * 1000)
+    )
     answer = ask(folder, request, patience_s=LONGEST_S)
     yield from (answer.letters or {}).items()
     if not answer.ok or not answer.taken:
-        raise ReplayUndone(answer.reason)
+        raise RedeliveryUndone(answer.reason)
 
 
 def _time(ms: int | None) -> str:

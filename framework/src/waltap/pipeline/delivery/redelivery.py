@@ -16,56 +16,56 @@ from waltap.clock import Clock
 from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
 from waltap.pipeline.delivery.sink_branch import SinkBranch
 from waltap.ports.offsets.offset import OffsetStore
-from waltap.services.control.protocol import ReplayRequest
+from waltap.services.control.protocol import RedeliveryRequest
 from waltap.services.dead_letters.dead_letter import DeadLetter
 from waltap.services.dead_letters.redelivery import Redelivery, RedeliveryResult
 from waltap.services.dead_letters.store import LetterStore
 
-__all__ = ["Redeliveries", "ReplayAnswer", "ReplayAsked", "ReplayDesk"]
+__all__ = ["Redeliveries", "RedeliveryAnswer", "RedeliveryAsked", "RedeliveryQueue"]
 
 log = logging.getLogger(__name__)
 
 
-class ReplayAsked(Exception):
+class RedeliveryAsked(Exception):
     """End a connection, so that dead letters are delivered before the next."""
 
 
-class ReplayAnswer(msgspec.Struct, frozen=True):
-    """Report a replay.
+class RedeliveryAnswer(msgspec.Struct, frozen=True):
+    """Report a redelivery.
 
     ``letters`` maps ids to the reasons of refusals, "" for delivered letters. ``reason`` says why the
-    replay broke off or did not begin.
+    redelivery broke off or did not begin.
     """
 
     letters: dict[str, str]
     reason: str = ""
 
 
-class ReplayDesk:
-    """Pass replay requests from any thread to the engine's thread.
+class RedeliveryQueue:
+    """Pass redelivery requests from any thread to the engine's thread.
 
     Each future is done at the end of the run.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked: list[tuple[ReplayRequest, Future[ReplayAnswer]]] = []
+        self._asked: list[tuple[RedeliveryRequest, Future[RedeliveryAnswer]]] = []
         self._closed = ""
 
-    def put(self, request: ReplayRequest) -> "Future[ReplayAnswer]":
+    def put(self, request: RedeliveryRequest) -> "Future[RedeliveryAnswer]":
         """Queue a request without waiting. Any thread may call."""
-        future: Future[ReplayAnswer] = Future()
+        future: Future[RedeliveryAnswer] = Future()
         with self._lock:
             if self._closed:
-                future.set_result(ReplayAnswer({}, self._closed))
+                future.set_result(RedeliveryAnswer({}, self._closed))
             else:
                 self._asked.append((request, future))
         return future
 
     def check(self) -> None:
-        """Raise ReplayAsked if a request waits."""
+        """Raise RedeliveryAsked if a request waits."""
         if any(not future.cancelled() for _, future in self._asked):
-            raise ReplayAsked
+            raise RedeliveryAsked
 
     def serve(self, redelivery: "Redeliveries") -> None:
         """Process the waiting requests.
@@ -85,25 +85,25 @@ class ReplayDesk:
             asked, self._asked = self._asked, []
         for _request, future in asked:
             if future.set_running_or_notify_cancel():
-                future.set_result(ReplayAnswer({}, why))
+                future.set_result(RedeliveryAnswer({}, why))
 
 
-def _answer(redelivery: "Redeliveries", request: ReplayRequest) -> ReplayAnswer:
+def _answer(redelivery: "Redeliveries", request: RedeliveryRequest) -> RedeliveryAnswer:
     found: dict[str, str] = {}
     try:
         every = redelivery.letters.letters()
         chosen = [each for each in every if not request.ids or each.id in request.ids]
-        for each in redelivery.run(chosen, again=request.again, anew=request.anew):
+        for each in redelivery.run(chosen, again=request.again, re_render=request.re_render):
             found[each.letter.id] = "" if each.error is None else each.error.problem
     except Exception as error:  # noqa: BLE001 - the pipeline goes on, or fails of the same by itself
         told = str(error) if isinstance(error, WaltapError) else f"{type(error).__name__}: {error}"
-        log.warning("a replay of dead letters broke off: %s", told)
-        return ReplayAnswer(found, told)
+        log.warning("a redelivery of dead letters broke off: %s", told)
+        return RedeliveryAnswer(found, told)
     delivered = sum(not why for why in found.values())
     log.info(
-        "dead letters were replayed: %d delivered, %d refused", delivered, len(found) - delivered
+        "dead letters were redelivered: %d delivered, %d refused", delivered, len(found) - delivered
     )
-    return ReplayAnswer(found)
+    return RedeliveryAnswer(found)
 
 
 class Redeliveries:
@@ -123,17 +123,17 @@ class Redeliveries:
         self._clock = clock
 
     def run(
-        self, letters: Sequence[DeadLetter], *, again: bool, anew: bool
+        self, letters: Sequence[DeadLetter], *, again: bool, re_render: bool
     ) -> Iterator[RedeliveryResult]:
         """Deliver ``letters`` to the sinks that refused them; yield each outcome.
 
-        ``again`` includes letters that were delivered before; ``anew`` renders by the present transforms
+        ``again`` includes letters that were delivered before; ``re_render`` uses the present transforms
         and format. Raises: SinkError that no single letter causes; ConfigurationError if a sink is
         missing.
         """
-        waiting = [each for each in letters if again or each.replayed_ms is None]
+        waiting = [each for each in letters if again or each.redelivered_ms is None]
         for sink in dict.fromkeys(each.sink for each in waiting):
-            those = [_without_record(e) if anew else e for e in waiting if e.sink == sink]
+            those = [_without_record(e) if re_render else e for e in waiting if e.sink == sink]
             yield from self._of_sink(sink).run(those)
 
     def _of_sink(self, sink: str) -> Redelivery:

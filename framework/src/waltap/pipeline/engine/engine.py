@@ -29,7 +29,7 @@ from waltap.errors import (
     StopRequested,
     WaltapError,
 )
-from waltap.pipeline.delivery.redelivery import Redeliveries, ReplayAnswer, ReplayAsked
+from waltap.pipeline.delivery.redelivery import Redeliveries, RedeliveryAnswer, RedeliveryAsked
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.connection import SourceConnection
 from waltap.pipeline.engine.run import PipelineRun
@@ -45,7 +45,7 @@ from waltap.ports.signals.signal import Signal
 from waltap.ports.sink.sink import ReaderGone
 from waltap.services.control.protocol import (
     ControlAnswer,
-    ReplayRequest,
+    RedeliveryRequest,
     SignalRequest,
     StatusRequest,
     request_of,
@@ -72,7 +72,7 @@ ENVELOPE_BYTES = 64 * 1024
 class ControlServer:
     """Answer requests on the control socket.
 
-    ``give`` queues a signal and ``replay`` a replay of dead letters; ``identifier`` makes a new one.
+    ``give`` queues a signal, ``redeliver`` a request for dead letters; ``identifier`` makes a new id.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class ControlServer:
         give: "Callable[[Signal], Future[SignalAnswer]]",
         status: Callable[[], PipelineStatus],
         identifier: Callable[[], str],
-        replay: "Callable[[ReplayRequest], Future[ReplayAnswer]]",
+        redeliver: "Callable[[RedeliveryRequest], Future[RedeliveryAnswer]]",
     ) -> None:
         self._give, self._status, self._identifier = give, status, identifier
-        self._replay = replay
+        self._redeliver = redeliver
 
     def answer(self, line: bytes) -> bytes:
         """Return the answer to one line."""
@@ -97,20 +97,20 @@ class ControlServer:
             status = self._status()
             answer = ControlAnswer(ok=True, state=status.state, status=status_document(status))
             return msgspec.json.encode(answer)
-        if isinstance(request, ReplayRequest):
-            return msgspec.json.encode(self._replayed(request))
+        if isinstance(request, RedeliveryRequest):
+            return msgspec.json.encode(self._redelivered(request))
         return msgspec.json.encode(self._signal(request))
 
-    def _replayed(self, request: ReplayRequest) -> ControlAnswer:
-        """Wait for a replay, and return its outcome."""
-        future = self._replay(request)
+    def _redelivered(self, request: RedeliveryRequest) -> ControlAnswer:
+        """Wait for a redelivery, and return its outcome."""
+        future = self._redeliver(request)
         try:
             found = future.result(request.wait_ms / 1000)
         except TimeoutError:
-            # a replay that has begun cannot be cancelled: its end is awaited
+            # a redelivery that has begun cannot be cancelled: its end is awaited
             if future.cancel():
                 state = self._status().state
-                why = f"nothing was replayed: the pipeline is in state {state}"
+                why = f"nothing was redelivered: the pipeline is in state {state}"
                 return ControlAnswer(ok=True, state=state, taken=False, reason=why)
             found = future.result()
         return ControlAnswer(
@@ -325,7 +325,7 @@ class Engine:
             finally:
                 run.guard.stop()
                 run.channels.close()
-                run.replays.close("the pipeline has stopped")
+                run.redeliveries.close("the pipeline has stopped")
                 stages.desk.close()
                 if state.sink_open:
                     with state.counts.calls.call("its end"):
@@ -350,7 +350,7 @@ class Engine:
             run.channels.inbox.put,
             self.status,
             identifier=lambda: new_identifier(state.chance),
-            replay=run.replays.put,
+            redeliver=run.redeliveries.put,
         )
         longest = 2 * self.profile.engine.signal_max_bytes + ENVELOPE_BYTES
         return ControlSocket(state.state_dir / CONTROL, control.answer, longest=longest)
@@ -362,13 +362,13 @@ class Engine:
             try:
                 state.tenure.check()
                 SourceConnection(run, stages, may_write).go()
-            except ReplayAsked:
+            except RedeliveryAsked:
                 with state.counts.calls.call("its end"):
                     stages.sink.close()
                 state.sink_failed()
                 own = self._stages()
                 try:
-                    run.replays.serve(
+                    run.redeliveries.serve(
                         Redeliveries(own.desk.store, own.branches, own.store, state.clock)
                     )
                 finally:

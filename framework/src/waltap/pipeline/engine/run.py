@@ -16,7 +16,7 @@ from waltap.changes.transactions.position import Position, lsn_text
 from waltap.clock import new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
-from waltap.pipeline.delivery.redelivery import ReplayDesk
+from waltap.pipeline.delivery.redelivery import RedeliveryQueue
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import SLOT, PipelineChannels
 from waltap.pipeline.runtime.gap_notes import GapNotes
@@ -137,7 +137,7 @@ class PipelineRun:
             state.profile, state.host, state.clock, state.chance, self.listeners
         )
         # Requests to redeliver dead letters.
-        self.replays = ReplayDesk()
+        self.redeliveries = RedeliveryQueue()
         # The writer of the present connection, or of the last one.
         self.delivery: SinkWriter | None = None
         # The stream at hand.

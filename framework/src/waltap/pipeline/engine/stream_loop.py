@@ -177,11 +177,13 @@ class StreamLoop:
         now = clock()
         next_look = next_idle = now + self._idle_s
         if not self._connector.outlives:
-            run.replays.close("a replay would end the temporary slot: stop the pipeline first")
+            run.redeliveries.close(
+                "a redelivery would end the temporary slot: stop the pipeline first"
+            )
         while not stopping():
             state.tenure.check()
             run.guard.check()
-            run.replays.check()
+            run.redeliveries.check()
             asks = end.asks or signals.watching
             run.channels.poll_if_due(now, signals.take)
             signals.resume()

@@ -31,9 +31,9 @@ def was_delivered(batch: Batch, held: Mapping[str, Position]) -> bool:
     return (
         position is not None
         and batch.position <= position
-        # Replayed dead letters and messages outside a transaction have a position that was passed,
+        # Redelivered dead letters and messages outside a transaction have a position that was passed,
         # and are new.
-        and not (batch.snapshot or batch.replays)
+        and not (batch.snapshot or batch.redelivers)
         and any(isinstance(part, TransactionPart) for part in batch.parts)
         and all(isinstance(part, TransactionPart) and part.xid is not None for part in batch.parts)
     )

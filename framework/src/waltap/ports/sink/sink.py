@@ -254,11 +254,11 @@ class Sink(abc.ABC):
         SinkError.
         """
 
-    def replayed(self) -> Collection[str]:
-        """Return `Batch.replays` of the last durable batch that had some.
+    def redelivered(self) -> Collection[str]:
+        """Return `Batch.redelivers` of the last durable batch that had some.
 
         Called after `open`. A sink that stores it with the data gets no dead letter twice, even if a
-        replay is killed before the engine records it. The position of such a batch may be before the
+        redelivery is killed before the engine records it. The position of such a batch may be before the
         sink's: the batch is new all the same.
         """
         return ()

@@ -7,7 +7,7 @@ order. A connection may send any number of requests.
     {"ok": true, "state": "streaming", "id": "a-1", "taken": true}
     {"do": "status"}
     {"ok": true, "state": "streaming", "status": {"pipeline": "shop", "events": 7, …}}
-    {"do": "replay", "ids": ["16B374D8-3"], "wait_ms": 60000}
+    {"do": "redeliver", "ids": ["16B374D8-3"], "wait_ms": 60000}
     {"ok": true, "state": "streaming", "taken": true, "letters": {"16B374D8-3": ""}}
 
 ``do`` names the kind of request. Unknown members are an error, so that a misspelled member is not
@@ -30,8 +30,8 @@ __all__ = [
     "ControlAnswer",
     "ControlSocketUnusable",
     "PipelineNotRunning",
-    "ReplayRequest",
-    "ReplayUndone",
+    "RedeliveryRequest",
+    "RedeliveryUndone",
     "Request",
     "SignalRequest",
     "StatusRequest",
@@ -98,14 +98,14 @@ class ControlSocketUnusable(OffsetError):
     )
 
 
-class ReplayUndone(OffsetError):
+class RedeliveryUndone(OffsetError):
     """A running pipeline did not deliver all of the requested dead letters."""
 
     code = "WT-6205"
     remedy = (
         "Letters listed as delivered were delivered. See the run's log, correct the cause, and "
         "repeat the command: it skips delivered letters. --wait SECONDS waits for a snapshot or "
-        "an absent sink; without a running pipeline the command itself replays."
+        "an absent sink; without a running pipeline the command itself redelivers."
     )
 
 
@@ -149,11 +149,11 @@ class StatusRequest(
         return 0
 
 
-class ReplayRequest(
+class RedeliveryRequest(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
-    tag="replay",
+    tag="redeliver",
     tag_field="do",
     forbid_unknown_fields=True,
 ):
@@ -164,14 +164,14 @@ class ReplayRequest(
 
     # ids of letters; empty: all letters
     ids: tuple[str, ...] = ()
-    # deliver also letters that were replayed before
+    # deliver also letters that were redelivered before
     again: bool = False
     # render the change again by transforms and format, instead of sending the refused record
-    anew: bool = False
+    re_render: bool = False
     wait_ms: int = 0
 
 
-Request = SignalRequest | StatusRequest | ReplayRequest
+Request = SignalRequest | StatusRequest | RedeliveryRequest
 
 
 class ControlAnswer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"identifier": "id"}):
@@ -189,7 +189,7 @@ class ControlAnswer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"i
     reason: str = ""
     # answer to a `StatusRequest`
     status: dict[str, object] | None = None
-    # answer to a `ReplayRequest`: id → why the sink refused it again, "" for a delivered letter
+    # answer to a `RedeliveryRequest`: id → why the sink refused it again, "" for a delivered letter
     letters: dict[str, str] | None = None
 
 

@@ -78,7 +78,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # number of refusals
     attempts: int = 1
     # when the event was delivered after all
-    replayed_ms: int | None = None
+    redelivered_ms: int | None = msgspec.field(default=None, name="replayed_ms")  # as stored
     # the event in Debezium's JSON format, with masks; None if it cannot be rendered
     event: dict[str, Any] | None = None
     # the record that the sink refused
@@ -88,7 +88,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def mark(self) -> str:
-        """Return the id of this delivery in `Batch.replays`.
+        """Return the id of this delivery in `Batch.redelivers`.
 
         The delivery after another refusal has another mark.
         """

@@ -103,7 +103,7 @@ class EventCounters(Protocol):
 class DeadLetterQueue:
     """Keep the letters of all sinks and report skipped events.
 
-    ``describe`` completes a relation from the catalog, so that a letter can be replayed without it.
+    ``describe`` completes a relation from the catalog, so that a letter can be redelivered without it.
     ``form`` returns the format that renders events for people. ``copy`` also writes the letters to a
     sink and returns when they are durable there. A run sets its counters and channels by `report_to`.
     """

@@ -23,10 +23,10 @@ from waltap.services.dead_letters.store import LetterStore
 __all__ = ["MARK", "Redelivery", "RedeliveryResult"]
 
 MARK: Final = "waltap-dead-letter"
-"""Header of a replayed record: the letter's id, by which a consumer recognizes a duplicate."""
+"""Header of a redelivered record: the letter's id, by which a consumer recognizes a duplicate."""
 
 AT_A_TIME: Final = 100
-"""Letters between two flushes: a killed replay repeats at most this number."""
+"""Letters between two flushes: a killed redelivery repeats at most this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RedeliveryResult:
 class Redelivery:
     """Redeliver letters to one sink.
 
-    Each batch names the letters that the sink got since the last flush (`Batch.replays`). A sink that
+    Each batch names the letters that the sink got since the last flush (`Batch.redelivers`). A sink that
     stores these marks with the data can report, after a kill, which letters it has.
     """
 
@@ -63,9 +63,9 @@ class Redelivery:
         """
         try:
             held = Positions.of(self.sink.open(), next(iter(self.stored), ""))
-            there = set(self.sink.replayed())
-            # a replay that was killed between flush and mark delivered these already
-            had = [each for each in letters if each.mark in there and each.replayed_ms is None]
+            there = set(self.sink.redelivered())
+            # a redelivery that was killed between flush and mark delivered these already
+            had = [each for each in letters if each.mark in there and each.redelivered_ms is None]
             if had:
                 self.store.mark(had, self.now_ms())
                 yield from map(RedeliveryResult, had)
@@ -95,7 +95,7 @@ class Redelivery:
         )
         try:
             batch = self._batch(letter, position)
-            batch.replays = marks
+            batch.redelivers = marks
             self.sink.write(batch)
         except RecordsRefused as error:
             return error.refused[0].error
@@ -149,7 +149,7 @@ class Redelivery:
             reason=found.error.problem,
             remedy=found.error.advice(),
             last_ms=self.now_ms(),
-            replayed_ms=None,
+            redelivered_ms=None,
         )
 
 

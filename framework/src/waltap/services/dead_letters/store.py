@@ -64,12 +64,14 @@ class LetterStore:
             self._append(kept)
         return kept
 
-    def mark(self, letters: Iterable[DeadLetter], replayed_ms: int) -> None:
+    def mark(self, letters: Iterable[DeadLetter], redelivered_ms: int) -> None:
         """Record durably that letters were delivered."""
         with self._guarded(), self._locked():
             self._refresh()
             known = [each for each in letters if each.id in self._known]
-            self._append([msgspec.structs.replace(each, replayed_ms=replayed_ms) for each in known])
+            self._append(
+                [msgspec.structs.replace(each, redelivered_ms=redelivered_ms) for each in known]
+            )
 
     def drop(self, identifiers: Collection[str]) -> int:
         """Delete letters and return their number."""

@@ -211,7 +211,7 @@ def told(
         answers().print(f"not compared; name what is meant to be left out: {names}", markup=False)
     if any(each.letters for each in results):
         answers().print(
-            "rows were refused: waltap dead-letters list FILE says why, and dead-letters replay FILE "
+            "rows were refused: waltap dead-letters list FILE says why, and dead-letters redeliver FILE "
             "delivers them when that is mended",
             markup=False,
         )

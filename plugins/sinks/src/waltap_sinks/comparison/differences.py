@@ -241,7 +241,7 @@ def with_letters(
     """
     by_table: dict[str, list[DeadLetter]] = {}
     for letter in letters:
-        if letter.sink == sink and letter.replayed_ms is None:
+        if letter.sink == sink and letter.redelivered_ms is None:
             for relation in () if letter.change is None else letter.change.relations:
                 by_table.setdefault(relation.name, []).append(letter)
     return [

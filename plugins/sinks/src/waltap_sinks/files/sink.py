@@ -79,7 +79,7 @@ class FileCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # An initial snapshot was unfinished, so the positions are no place to resume from.
     snapshot: bool = False
     files: tuple[WrittenFile, ...] = ()
-    # Dead letters of the last replay, in this commit or an earlier one (`Batch.replays`).
+    # Dead letters of the last redelivery, in this commit or an earlier one (`Batch.redelivers`).
     letters: tuple[str, ...] = ()
 
     @property
@@ -213,8 +213,8 @@ class FilesSink(Sink):
         """Return the position of the last commit, None within a snapshot."""
         return None if self._committed_in_snapshot else self._committed or None
 
-    def replayed(self) -> Collection[str]:
-        """Return the dead letters of the last replay."""
+    def redelivered(self) -> Collection[str]:
+        """Return the dead letters of the last redelivery."""
         return self._letters
 
     def _last(self, names: list[str]) -> FileCommit | None:
@@ -291,7 +291,7 @@ class FilesSink(Sink):
             if self._in_snapshot and begins_snapshot(batch):
                 self._drop()
             self._gathered.add(batch)
-            self._letters = batch.replays or self._letters
+            self._letters = batch.redelivers or self._letters
             self._accepted = self._accepted.moved(batch.partition, batch.position)
             self._in_snapshot = batch.snapshot and bool(batch.parts)
             if self._since is None and self._gathered.bytes:

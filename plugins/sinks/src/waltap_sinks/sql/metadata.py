@@ -30,7 +30,7 @@ class SinkMetadata:
     """Read and write the metadata of one pipeline.
 
     The table of positions has one row for each pipeline. A second table has the bound tables and, after
-    the first replay, a third one the dead letters that were delivered last.
+    the first redelivery, a third one the dead letters that were delivered last.
     """
 
     def __init__(self, target: SqlTarget, table: TargetName, pipeline: str) -> None:
@@ -200,8 +200,8 @@ class SinkMetadata:
 
     # --- dead letters ---
 
-    def replayed(self) -> Collection[str]:
-        """Return the dead letters of the last `replaying`."""
+    def redelivered(self) -> Collection[str]:
+        """Return the dead letters of the last `redelivering`."""
         target, q = self._target, self._target.quoted
         if target.describe(self._letters) is None:
             return ()
@@ -223,10 +223,10 @@ class SinkMetadata:
             target.create(self._letters, columns, ["pipeline"])
             target.commit()
 
-    def replaying(self, marks: Sequence[str]) -> None:
+    def redelivering(self, marks: Sequence[str]) -> None:
         """Store ``marks`` in the open transaction.
 
-        They replace those of the last replay.
+        They replace those of the last redelivery.
         """
         target, q = self._target, self._target.quoted
         self._forget_rows(self._letters)

@@ -164,7 +164,7 @@ class SqlSink(Sink):
         self._rows_open = 0
         self._snapshot = False
         self._emptied: set[TargetName] = set()
-        self._replays: tuple[str, ...] = ()
+        self._redelivers: tuple[str, ...] = ()
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -251,13 +251,13 @@ class SqlSink(Sink):
         self._target.close()
         self._begun = False
 
-    def replayed(self) -> Collection[str]:
-        """Return the dead letters that the last replay committed.
+    def redelivered(self) -> Collection[str]:
+        """Return the dead letters that the last redelivery committed.
 
         Raises: SinkError.
         """
         try:
-            found = self._metadata.replayed()
+            found = self._metadata.redelivered()
             self._target.rollback()  # the query has begun a transaction
         except Exception as error:
             raise self._failure(error) from error
@@ -273,28 +273,28 @@ class SqlSink(Sink):
         """
         self._fail_stop.check()
         self._gap.check()
-        midway, open_commit, replays = False, self._open_commit, self._replays
+        midway, open_commit, redelivers = False, self._open_commit, self._redelivers
         try:
-            self._finish()  # its commit must not mark letters of this batch as replayed
-            self._replays = batch.replays
+            self._finish()  # its commit must not mark letters of this batch as redelivered
+            self._redelivers = batch.redelivers
             if self._applier.history is not None:
-                self._applier.history.doubtful = bool(batch.replays) or self._context.tolerant
+                self._applier.history.doubtful = bool(batch.redelivers) or self._context.tolerant
             midway, open_commit = self._begun, self._open_commit
-            if batch.replays:
+            if batch.redelivers:
                 self._metadata.make_letters()
             if batch.snapshot:
                 self._take_snapshot(batch)
             else:
                 self._take(batch)
         except RecordsRefused:
-            self._replays = replays
+            self._redelivers = redelivers
             if midway or batch.snapshot:  # earlier batches stay; nothing of this one is applied
                 self._open_commit = open_commit
             else:
                 self._undo()
             raise
         except Exception as error:
-            self._replays = replays  # a refused change is no replayed letter
+            self._redelivers = redelivers  # a refused change is no redelivered letter
             failure = self._ended(error, midway=midway, repeated=True)
             if failure is error:
                 raise
@@ -643,8 +643,8 @@ class SqlSink(Sink):
         # The rows of a snapshot are not read again, so its commit must be durable.
         durable = durable or self._snapshot or not self._target.lazy_commits
         self._metadata.store(position)
-        if self._replays:
-            self._metadata.replaying(self._replays)
+        if self._redelivers:
+            self._metadata.redelivering(self._redelivers)
         self._commit_target(durable=durable)
         self._metadata.committed(position)
         self._begun = self._snapshot = False
