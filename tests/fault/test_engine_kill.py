@@ -342,7 +342,7 @@ DEFERRABLE_KEY = "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERR
             marks=pytest.mark.exhaustive,
         ),
         pytest.param(PLAIN_KEY, {}, True, id="profile and state moved"),
-        pytest.param(ADOPTED, {"slot.adopt": True}, False, id="slot adopted"),
+        pytest.param(ADOPTED, {"slot.takeover": True}, False, id="slot adopted"),
         pytest.param(
             DEFERRABLE_KEY,
             {

@@ -30,7 +30,7 @@ def run_scripted(
         "database.dbname": database.name,
         "database.sslmode": "disable",
         "slot.name": slot,
-        "slot.adopt": True,
+        "slot.takeover": True,
         "publication.name": "scripted",
         "publication.autocreate.mode": "disabled",
         "snapshot.mode": "no_data",

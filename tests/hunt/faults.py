@@ -251,7 +251,7 @@ class Faults:
     def _adopt(self, random: Random) -> None:
         """Lose the state: the slot is somebody else's then, and is taken over by consent alone."""
         shutil.rmtree(self.engine.folder / ".waltap")
-        self.engine.settings.pop("slot.adopt", None)
+        self.engine.settings.pop("slot.takeover", None)
         self.begin(random)
         self.engine.harmed = True  # it ends by itself
         until(lambda: not self.engine.running, patience(15))
@@ -259,7 +259,7 @@ class Faults:
         if not refused:
             self.engine.refusals.append("a slot was taken over without consent")
         self.ended("none" if refused else "KILL")
-        self.engine.settings["slot.adopt"] = True
+        self.engine.settings["slot.takeover"] = True
 
     def step_move(self, random: Random) -> None:
         """The folder of profile, state and sink is moved between two lives."""

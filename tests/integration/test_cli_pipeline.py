@@ -129,7 +129,7 @@ def test_a_pipeline_at_rest_needs_no_plugin_of_sink_format_or_transform(shop: Sh
 def test_drop_leaves_a_slot_and_a_publication_that_were_there_before(shop: Shop) -> None:
     shop.database.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE orders")
     shop.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", shop.slot)
-    shop.run("--set", "slot.adopt=true")
+    shop.run("--set", "slot.takeover=true")
     assert f"(stays: slot {shop.slot}" in shop.says("drop FILE --yes")
     assert shop.made() == [shop.slot] * 2
 

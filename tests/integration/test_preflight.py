@@ -248,7 +248,7 @@ def test_an_encoding_that_nobody_converts_is_refused(
             other.execute(
                 "SELECT pg_create_logical_replication_slot(%s, %s)", pipeline.slot, plugin
             )
-            former = {"plugin.name": plugin, "slot.adopt": True}
+            former = {"plugin.name": plugin, "slot.takeover": True}
             assert pipeline.doctor(**former)["encoding"].error.code == "WT-2119"
             with pytest.raises(WaltapError) as caught:
                 pipeline.run(**former)

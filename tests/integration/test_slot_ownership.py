@@ -153,13 +153,13 @@ def test_a_slot_of_somebody_else_is_refused_and_taken_over_with_consent_once_and
     foreign_slot(pipeline)
     before = pipeline.slot_lsns()
     for mode in ("initial", "no_data", "when_needed", "always"):
-        with pytest.raises(SlotNotOurs, match="slot.adopt"):
+        with pytest.raises(SlotNotOurs, match="slot.takeover"):
             pipeline.run(**{"snapshot.mode": mode})
     assert (pipeline.slot_lsns(), pipeline.offset(), pipeline.destination.events) == (
         before, None, [],
     )  # fmt: skip
     pipeline.settings["snapshot.mode"] = "no_data"
-    pipeline.catch_up(**{"slot.adopt": "true"})
+    pipeline.catch_up(**{"slot.takeover": "true"})
     assert pipeline.destination.ids("t") == [2]
     pipeline.catch_up()
     pipeline.offset_file.unlink()
@@ -227,7 +227,7 @@ def test_status_says_that_the_slot_is_of_another_plugin_or_owner(pipeline: Pipel
     done = pipeline.command("status")
     assert (done.returncode, "WT-2112" in done.stdout) == (1, True)
     assert "begins as" not in done.stdout
-    pipeline.catch_up(**{"slot.adopt": "true"})
+    pipeline.catch_up(**{"slot.takeover": "true"})
     done = pipeline.command("status", **{"plugin.name": "wal2json"})
     assert (done.returncode, "WT-2105" in done.stdout) == (1, True)
     assert pipeline.command("status").returncode == 0

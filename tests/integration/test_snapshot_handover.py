@@ -73,7 +73,7 @@ def test_rows_written_during_the_snapshot_arrive_once(pipeline: PipelineRig, way
         pipeline.catch_up()
         pipeline.destination.events.clear()
     elif way != "new slot":
-        pipeline.settings |= {"plugin.name": way, "slot.adopt": "true"}
+        pipeline.settings |= {"plugin.name": way, "slot.takeover": "true"}
         database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE busy")
         database.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', '{way}')")
     with writers(database) as inserted:
@@ -100,7 +100,7 @@ ONLY_T = {"snapshot.include.collection.list": r"public\.t"}
 
 def with_slot(pipeline: PipelineRig, **settings: Any) -> Database:
     """Have somebody make the slot before the pipeline runs; return the database."""
-    pipeline.settings |= {"slot.adopt": True} | settings
+    pipeline.settings |= {"slot.takeover": True} | settings
     plugin = str(settings.get("plugin.name", "pgoutput"))
     pipeline.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE other (id int PRIMARY KEY, v int);"

@@ -86,7 +86,7 @@ def test_eight_readers_under_load_see_one_moment(
     begins, and while they read. Beside an old slot there is no snapshot but their own."""
     pipeline.settings |= {"snapshot.max.threads": 8, "snapshot.fetch.size": 500}
     if slot == "old":
-        pipeline.settings |= {"slot.adopt": "true"}
+        pipeline.settings |= {"slot.takeover": "true"}
         bank.execute(f'CREATE PUBLICATION "{pipeline.slot}" FOR ALL TABLES')
         bank.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", pipeline.slot)
 

@@ -232,7 +232,7 @@ def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how:
     before = [rig.current(table) for table in (PEOPLE, EVENTS)]
     kept = {path: path.read_bytes() for path in (rig.folder / "log").rglob("*") if path.is_file()}
     if how == "retired":
-        rig.log.retire(manifests[1].mark, before="99991231T00")
+        rig.log.expire(manifests[1].mark, before="99991231T00")
     else:
         (rig.folder / "log" / manifests[1].path).unlink()
     for _snapshot in range(2):

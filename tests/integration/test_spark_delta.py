@@ -20,7 +20,7 @@ from tests.integration.test_spark_applier import PEOPLE
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.apply import applier, idle_tables
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.apply.relink import adopt
+from waltap_spark.apply.relink import relink
 from waltap_spark.driver.follower import FollowOptions, LogFollower
 from waltap_spark.errors import FormatDiffers, VersionGone
 from waltap_spark.formats import merging
@@ -97,7 +97,7 @@ def test_a_commit_that_was_begun_is_owed_by_tables_that_get_another_log(rig: Rig
     rig.commit()
     rig.apply_and_die()
     rig.applier.close()
-    adopt(SparkOutput(rig.output.location), rig.log)
+    relink(SparkOutput(rig.output.location), rig.log)
     rig.db.insert(PEOPLE, ["3", "c", None])
     rig.commit()
     rig.reopen()

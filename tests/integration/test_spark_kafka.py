@@ -459,7 +459,7 @@ def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_retired(
         segments = tmp_path / "log" / "segments"
         found = [path.suffix for path in segments.rglob("*") if path.is_file()]
         assert found == [".parquet", ".parquet"]
-        assert feed.log.retire(taken.mark, bucket_of(now + dt.timedelta(days=1))) == 1
+        assert feed.log.expire(taken.mark, bucket_of(now + dt.timedelta(days=1))) == 1
     with reader.feed():
         assert [each.name for each in segments.iterdir()] == [taken.bucket]
 
@@ -510,7 +510,7 @@ def test_the_first_insert_behind_a_snapshot_beside_a_slot_made_by_hand(
     """What was written between the slot and the snapshot is left out of the stream, and comes before it."""
     prefix = kafka.topic_name().replace("-", "_")
     settings = {
-        "slot.adopt": True, "topic.prefix": prefix, "sink.type": "kafka",
+        "slot.takeover": True, "topic.prefix": prefix, "sink.type": "kafka",
         "sink.bootstrap.servers": kafka.bootstrap,
     }  # fmt: skip
     pipeline = PipelineRig(database, tmp_path, settings)

@@ -497,10 +497,12 @@ def test_tables_of_an_earlier_version_that_were_moved_are_adopted(lake: Rig) -> 
     of_an_earlier_version(lake.folder)
     there = move(lake)
     applier = OutputApplier(lake.spark, ChangeLog(f"{there}/log"), SparkOutput(f"{there}/out"))
-    with pytest.raises(OutputMismatch, match=r"`waltap spark adopt .*/moved/out --changelog"):
+    with pytest.raises(OutputMismatch, match=r"`waltap spark relink .*/moved/out --changelog"):
         applier.open()
     applier.close()
-    said = CliRunner().invoke(application, ["adopt", f"{there}/out", "--changelog", f"{there}/log"])
+    said = CliRunner().invoke(
+        application, ["relink", f"{there}/out", "--changelog", f"{there}/log"]
+    )
     assert said.exit_code == 0, said.output
     goes_on(lake, f"{there}/log", f"{there}/out")
 
@@ -515,7 +517,7 @@ def test_a_log_that_does_not_go_on_where_the_tables_stand_is_not_adopted(
         ChangeLogProperties(path=str(tmp_path / "other")), context(tmp_path / "state")
     )
     other.open()
-    arguments = ["adopt", f"{there}/out", "--changelog", str(tmp_path / "other")]
+    arguments = ["relink", f"{there}/out", "--changelog", str(tmp_path / "other")]
     assert isinstance(CliRunner().invoke(application, arguments).exception, ChangeLogOlder)
     for number in range(4):
         db.insert(

@@ -166,7 +166,7 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
         spark("apply", *apply)
         dsn = ("--dsn", database.dsn, "--patience", "0")
         spark("verify", tables, "--profile", "p.toml", *dsn, *jars)
-        told = spark("adopt", tables, "--changelog", "p.toml")
+        told = spark("relink", tables, "--changelog", "p.toml")
         assert f"s3://{bucket}/lake/changelog" in told
     finally:
         s3.ask_for_login(False)

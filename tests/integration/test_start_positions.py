@@ -370,7 +370,7 @@ def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(
     database.execute("INSERT INTO t VALUES (2)")
     if remade:
         database.execute(publication)
-    pipeline.settings |= {"slot.adopt": True, "publication.autocreate.mode": mode}
+    pipeline.settings |= {"slot.takeover": True, "publication.autocreate.mode": mode}
     for _ in range(2):
         with pytest.raises(PublicationGone, match=r"slot drop FILE"):
             pipeline.catch_up()
@@ -390,7 +390,7 @@ def test_an_adopted_slot_takes_one_snapshot(pipeline: PipelineRig, mode: str) ->
     """Without changes behind it, it needs no older publication."""
     pipeline.database.execute("INSERT INTO t VALUES (1)")
     pipeline.database.execute(CREATE_SLOT, pipeline.slot)
-    pipeline.settings |= {"slot.adopt": True, "snapshot.mode": mode}
+    pipeline.settings |= {"slot.takeover": True, "snapshot.mode": mode}
     pipeline.catch_up()
     pipeline.database.execute("INSERT INTO t VALUES (2)")
     pipeline.catch_up()

@@ -42,7 +42,9 @@ def test_scenario_15_the_servers_own_refusal_is_told_with_the_hint(
     server.create(f'CREATE_REPLICATION_SLOT "{pipeline.slot}" LOGICAL pgoutput')
     database.execute("SELECT yb_replica_identity('t', 'DEFAULT')")
     with pytest.raises(WaltapError) as refused:
-        pipeline.run(**{"plugin.name": "pgoutput", "slot.adopt": True, "snapshot.mode": "no_data"})
+        pipeline.run(
+            **{"plugin.name": "pgoutput", "slot.takeover": True, "snapshot.mode": "no_data"}
+        )
     assert isinstance(refused.value, ChangeRefused)
     assert len(server.streams) == 1  # final: it is not tried again
 

@@ -23,7 +23,7 @@ def test_a_second_process_on_a_slot_is_refused_until_the_first_is_gone(
     database = pipeline.server.database
     database.execute("INSERT INTO t VALUES (1, 'a', 1)")
     other = YugabytePipeline(pipeline.server, tmp_path / "other")
-    taken = {"slot.adopt": True, "snapshot.mode": "no_data"}
+    taken = {"slot.takeover": True, "snapshot.mode": "no_data"}
     with pipeline.running() as run:
         run.until(lambda: ids(pipeline) == [1], "the row")
         with pytest.raises(WaltapError) as refused:

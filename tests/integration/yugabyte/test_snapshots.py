@@ -112,7 +112,7 @@ def test_scenario_20_a_slot_that_is_there_gives_its_time_and_position(
     answer = server.create(f'CREATE_REPLICATION_SLOT "{filled.slot}" LOGICAL yboutput')
     assert answer[:1] == b"T"
     database.execute("UPDATE t SET aura = 99 WHERE id = 1")
-    with filled.running(**{"slot.adopt": True}) as run:
+    with filled.running(**{"slot.takeover": True}) as run:
         run.until(lambda: len(filled.events()) == 4, "rows and the change")
     assert [event[0] for event in filled.events()] == ["r", "r", "r", "u"]
     assert filled.events()[0][3]["aura"] == cell(1)

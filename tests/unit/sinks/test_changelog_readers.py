@@ -58,12 +58,12 @@ def test_the_slowest_reader_holds_what_it_has_not_read(log: ChangeLog) -> None:
     marks = [step.mark for step in log.manifests()]
     log.readers.register("slow", marks[0])
     log.readers.register("a/b c.", marks[2])
-    assert log.retire(marks[3], FAR) == 1
+    assert log.expire(marks[3], FAR) == 1
     assert [step.mark for step in log.manifests(marks[0])] == marks[1:]
     log.readers.advance("slow", marks[4])
-    assert log.retire(marks[3], FAR) == 2, "the other one has read three"
+    assert log.expire(marks[3], FAR) == 2, "the other one has read three"
     log.readers.forget("a/b c.")
-    assert log.retire(marks[3], FAR) == 1
+    assert log.expire(marks[3], FAR) == 1
     assert [step.mark for step in log.manifests(marks[3])] == marks[4:]
 
 
@@ -72,11 +72,11 @@ def test_a_reader_that_says_nothing_is_passed_over(
 ) -> None:
     marks = [step.mark for step in log.manifests()]
     log.readers.register("gone", hold_s=3600)
-    assert log.retire(marks[3], FAR) == 0
+    assert log.expire(marks[3], FAR) == 0
     path = Path(log.store.path("readers/gone.json"))
     path.write_text(json.dumps({**json.loads(path.read_text()), "seen": 0.0}))
-    assert log.retire(marks[1], FAR) == 2
-    assert log.retire(marks[3], FAR) == 2
+    assert log.expire(marks[1], FAR) == 2
+    assert log.expire(marks[3], FAR) == 2
     (told,) = [each.getMessage() for each in caplog.records]
     assert "waits no more for its reader gone" in told
 
@@ -91,7 +91,7 @@ def test_a_reader_goes_on_where_it_was_and_never_back(log: ChangeLog) -> None:
         log.readers.advance("other", marks[1])
     Path(log.store.path("readers/it.json")).write_text("{")
     with pytest.raises(ChangeLogDamaged):
-        log.retire(marks[3], FAR)
+        log.expire(marks[3], FAR)
 
 
 def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
@@ -119,17 +119,17 @@ def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: Cha
     assert shown.exit_code == 0
     assert [mark in shown.output for mark in marks] == [False, False, False, True, True]
     assert "public.people 1" in shown.output
-    assert "0 manifests removed" in run("retire", path, "--applied", marks[1]).output
-    assert "0 segments removed" in run("sweep", path, "--older-than-hours", "0").output
+    assert "0 manifests removed" in run("expire", path, "--applied", marks[1]).output
+    assert "0 segments removed" in run("vacuum", path, "--older-than-hours", "0").output
     assert len(list(log.manifests())) == 5
-    wrong = run("retire", path, "--applied", "nonsense")
+    wrong = run("expire", path, "--applied", "nonsense")
     assert (wrong.exit_code, "is not a mark" in wrong.output) == (2, True)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["list"], ["retire", "--applied", "1-2-3"], ["sweep"]],
-    ids=["list", "retire", "sweep"],
+    [["list"], ["expire", "--applied", "1-2-3"], ["vacuum"]],
+    ids=["list", "expire", "vacuum"],
 )
 @pytest.mark.parametrize("made", [True, False], ids=["a-folder", "nothing"])
 def test_what_is_no_change_log_is_told(tmp_path: Path, arguments: list[str], made: bool) -> None:

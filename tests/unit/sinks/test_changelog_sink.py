@@ -358,8 +358,8 @@ def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path: Path) -> None:
     assert ids(log) == [0, 1]
     with log.open(resumes=True):
         assert log.opened_at == Position(part.end_lsn)
-    assert log.log.retire(log.newest.mark, before=FAR) == 1
-    assert log.log.sweep(before=FAR) == 0
+    assert log.log.expire(log.newest.mark, before=FAR) == 1
+    assert log.log.vacuum(before=FAR) == 0
 
 
 def test_a_value_that_does_not_fit_is_null_told_once_and_counted(
@@ -450,22 +450,22 @@ def test_what_a_snapshot_goes_on_from_is_not_retired(log: WrittenLog) -> None:
     with log.open():
         for piece in pieces[:2]:
             log.flush(piece)
-            assert log.log.retire(log.sink.mark, before=FAR) == 0
+            assert log.log.expire(log.sink.mark, before=FAR) == 0
         log.flush(*pieces[2:])
-    assert log.log.retire(log.sink.mark, before=FAR) == 2
+    assert log.log.expire(log.sink.mark, before=FAR) == 2
 
 
 def test_what_was_applied_can_be_retired_and_the_log_goes_on(filled: WrittenLog) -> None:
     steps, log = filled.manifests(), filled.log
-    assert log.retire(steps[0].mark, before=FAR) == 1
+    assert log.expire(steps[0].mark, before=FAR) == 1
     assert not (Path(filled.path) / steps[0].tables[0].segments[0].path).exists()
-    assert log.retire(steps[3].mark, before="20000101T00") == 0
-    assert log.retire(steps[3].mark, before=FAR) == 2  # the newest stays
+    assert log.expire(steps[3].mark, before="20000101T00") == 0
+    assert log.expire(steps[3].mark, before=FAR) == 2  # the newest stays
     with pytest.raises(ChangeLogRetired, match="reaches back"):
         list(log.manifests(steps[0].mark))
     with filled.open(resumes=True):
         assert filled.opened_at == Position(steps[3].mark.end_lsn)
-    assert log.sweep(before=FAR) == 0
+    assert log.vacuum(before=FAR) == 0
 
 
 @pytest.mark.parametrize("location", ["", "mock:///log"])
@@ -483,15 +483,15 @@ def test_sweep_leaves_what_an_open_transaction_has_written_under_an_older_mark(
         spilled = list(tmp_path.glob("log/segments/**/*.parquet"))
         assert location or len(spilled) > 1, "nothing was spilled"
         with nullcontext() if location else pytest.raises(FilesInUse):
-            assert log.log.sweep(before=FAR) == 0
+            assert log.log.vacuum(before=FAR) == 0
         log.flush(last)
     assert len(log.rows()) == 20_001
-    assert log.log.sweep(before=FAR) == 0
+    assert log.log.vacuum(before=FAR) == 0
 
 
 def test_sweep_removes_what_no_manifest_names(filled: WrittenLog) -> None:
     kept = Path(filled.path) / filled.manifests()[0].tables[0].segments[0].path
     orphan = kept.with_name("orphan.parquet")
     orphan.write_bytes(b"")
-    assert filled.log.sweep(before=FAR) == 1
+    assert filled.log.vacuum(before=FAR) == 1
     assert (kept.exists(), orphan.exists()) == (True, False)

@@ -391,7 +391,7 @@ def test_a_stream_goes_on_when_all_that_named_its_table_is_retired(log: SourceLo
     log.people("Ann")
     frame = log.frame()
     log.insert(relation("public.other", [ID]), ["7"])
-    assert log.log.retire(log.newest.mark, "9") == 1
+    assert log.log.expire(log.newest.mark, "9") == 1
     assert (frame.streamed(), frame.rows()) == ([], [])
     log.people("Bob")
     for rows in both(frame):

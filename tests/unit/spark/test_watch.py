@@ -103,7 +103,7 @@ def test_rows_whose_manifests_were_retired_are_unknown_and_later_ones_are_not(la
     lake.commit()
     lake.change(items=3)
     lake.commit()
-    lake.log.retire(lake.manifests()[0].mark, "99991231T235")
+    lake.log.expire(lake.manifests()[0].mark, "99991231T235")
     found = OutputMonitor(lake.output).look(lake.now())
     assert [each.rows for each in found.batches] == [None, {"public.items": 3}]
 

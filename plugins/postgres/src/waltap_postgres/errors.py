@@ -493,7 +493,7 @@ class SlotNotOurs(SourceError):
     code = "WT-2112"
     remedy = (
         "Choose another slot.name; or, if nothing else needs slot {slot!r}, remove it (`waltap "
-        "slot drop FILE`) and start with a new one, or take it over: slot.adopt=true. If this "
+        "slot drop FILE`) and start with a new one, or take it over: slot.takeover=true. If this "
         "pipeline has run before, its state is in another folder: see waltap.state.dir."
     )
 

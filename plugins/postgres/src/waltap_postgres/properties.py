@@ -175,8 +175,8 @@ class PostgresProperties(Properties):
         pipeline_name=True,
         summary="Replication slot that retains WAL for this pipeline.",
     )
-    slot_adopt: bool = declare(
-        "slot.adopt",
+    slot_takeover: bool = declare(
+        "slot.takeover",
         default=False,
         summary="Whether an existing slot without a stored offset may be taken over from its "
         "maker. A Debezium file takes it over with a warning, as Debezium does.",

@@ -234,7 +234,7 @@ class OutputMismatch(SinkError):
     code = "WT-5206"
     remedy = (
         "Give the output folder that belongs to this change log, or an empty one. Where an earlier "
-        "version made the tables, and both were moved since: `waltap spark adopt {output} --changelog "
+        "version made the tables, and both were moved since: `waltap spark relink {output} --changelog "
         "{changelog}`."
     )
 

@@ -42,7 +42,7 @@ class StateFolderGone(OffsetError):
     code = "WT-6008"
     remedy = (
         "Put {path} back where it was, and start again: nothing is lost then. If it was "
-        "deleted, slot.adopt=true continues from the slot's confirmed position; some changes "
+        "deleted, slot.takeover=true continues from the slot's confirmed position; some changes "
         "may come twice."
     )
 

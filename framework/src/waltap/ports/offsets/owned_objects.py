@@ -23,7 +23,7 @@ class BelongingsUnreadable(OffsetError):
     code = "WT-6006"
     remedy = (
         "Restore {path} from a backup, or remove it; when slot and publication are this pipeline's "
-        "and no offset is stored, slot.adopt=true lets it take its slot again."
+        "and no offset is stored, slot.takeover=true lets it take its slot again."
     )
 
 

@@ -247,7 +247,7 @@ def situation(
         made_slot=made_slot,
         begun=begun,
         known=context.belongings.find(*entry.place) is not None,
-        adopts=properties.slot_adopt or context.debezium,
+        adopts=properties.slot_takeover or context.debezium,
         reconnects=reconnects,
         resumable=resumable,
         repairs=context.repairs,

@@ -68,7 +68,7 @@ def list_manifests(
 
 
 @application.command()
-def retire(
+def expire(
     path: PathArgument,
     applied: Annotated[
         str, typer.Option("--applied", help="The mark up to which every reader has applied it.")
@@ -80,7 +80,7 @@ def retire(
     The spark sink does this by itself; see changelog.retention.hours.
     """
     log, mark = _log(path), _mark(applied)
-    echo(f"{log.retire(mark, _before(older_than_hours)):,} manifests removed")
+    echo(f"{log.expire(mark, _before(older_than_hours)):,} manifests removed")
 
 
 @application.command()
@@ -138,12 +138,12 @@ def readers(
 
 
 @application.command()
-def sweep(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
+def vacuum(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
     """Remove segments that no manifest names: leftovers of crashes.
 
     Stop the pipeline before.
     """
-    echo(f"{_log(path).sweep(_before(older_than_hours)):,} segments removed")
+    echo(f"{_log(path).vacuum(_before(older_than_hours)):,} segments removed")
 
 
 def _log(path: str) -> ChangeLog:

@@ -224,7 +224,7 @@ class ChangeLog:
                     return
                 manifest = self._load(path)
                 if manifest.previous != previous:
-                    gap = self._gap(previous, manifest, retired=previous == began)
+                    gap = self._gap(previous, manifest, expired=previous == began)
                     break
                 previous, missed = mark, False
                 yield manifest
@@ -256,8 +256,8 @@ class ChangeLog:
         return [self._load(path) for path in found[-count:]]
 
     @staticmethod
-    def _gap(previous: LogPosition, found: Manifest, *, retired: bool) -> WaltapError:
-        if retired:
+    def _gap(previous: LogPosition, found: Manifest, *, expired: bool) -> WaltapError:
+        if expired:
             text = f"the log reaches back to {found.previous} only, not to {previous}"
             return ChangeLogRetired(text, path=found.path)
         text = f"manifest {found.mark} does not follow {previous}, as it should"
@@ -408,14 +408,14 @@ class ChangeLog:
                     removed += 1
         return removed
 
-    def retire(self, applied: LogPosition, before: str) -> int:
+    def expire(self, applied: LogPosition, before: str) -> int:
         """Remove manifests up to ``applied``, with their segments.
 
         Their folders (`bucket_of` a time) are older than ``before``. Three kinds stay: the newest
         manifest, those of an unfinished snapshot, and those that a registered reader (`readers`)
         has not read. Return the number.
 
-        Manifests go first, oldest first, so that readers find a whole step or none. `sweep` removes
+        Manifests go first, oldest first, so that readers find a whole step or none. `vacuum` removes
         leftovers of a crash.
         """
         last = self.last()
@@ -423,28 +423,28 @@ class ChangeLog:
             return 0
         applied = self.readers.held(applied)
         unfinished = last.unfinished_snapshot
-        retired = 0
+        expired = 0
         for epoch, bucket in self._buckets(newest_first=False):
             if bucket >= before:
                 continue
             marks = self._marks(epoch, bucket)
             for mark, path in marks:
                 if mark > applied or mark >= last.mark:
-                    return retired
+                    return expired
                 manifest = self._load(path)
                 part = manifest.snapshot
                 if part is not None and part.generation == unfinished:
-                    return retired
+                    return expired
                 self.store.delete(path)
                 for entry in manifest.tables:
                     for segment in entry.segments:
                         self.store.delete(segment.path)
-                retired += 1
+                expired += 1
             if bucket != last.bucket:
                 self.store.delete_folder(f"{MANIFESTS}/{epoch:04x}/{bucket}")
-        return retired
+        return expired
 
-    def sweep(self, before: str) -> int:
+    def vacuum(self, before: str) -> int:
         """Remove segments older than ``before`` that no manifest names.
 
         An open transaction may have begun under any earlier manifest, and only its writer knows its
@@ -458,11 +458,11 @@ class ChangeLog:
             before = min(before, bucket_of(dt.datetime.now(dt.UTC) - OPEN_FOR))
         self.store.lock(".lock")
         try:
-            return self._swept(before)
+            return self._vacuumed(before)
         finally:
             self.store.unlock()
 
-    def _swept(self, before: str) -> int:
+    def _vacuumed(self, before: str) -> int:
         last = self.last()
         if last is not None and last.unfinished_snapshot is not None:
             return 0

@@ -11,10 +11,10 @@ from waltap_sinks.changelog.errors import ChangeLogOlder
 from waltap_spark.errors import TableUnknown
 from waltap_spark.state.output import OutputState, SparkOutput
 
-__all__ = ["adopt"]
+__all__ = ["relink"]
 
 
-def adopt(output: SparkOutput, changelog: ChangeLog) -> OutputState:
+def relink(output: SparkOutput, changelog: ChangeLog) -> OutputState:
     """Record the id of ``changelog`` in the tables; return the new commit.
 
     The log must continue exactly at the tables' position, so that no change is applied twice or
@@ -32,16 +32,16 @@ def adopt(output: SparkOutput, changelog: ChangeLog) -> OutputState:
             begun is not None
         ):  # written before the commit: the next driver needs it even if the commit fails
             output.intend(msgspec.structs.replace(begun, number=state.number + 2))
-        adopted = msgspec.structs.replace(
+        relinked = msgspec.structs.replace(
             state,
             number=state.number + 1,
             changelog=changelog.store.location,
             log_id=make_log_identity(changelog.store),
         )
-        output.commit(adopted)
+        output.commit(relinked)
     finally:
         output.close()
-    return adopted
+    return relinked
 
 
 def _require_rest(changelog: ChangeLog, mark: LogPosition) -> None:

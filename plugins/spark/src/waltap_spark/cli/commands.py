@@ -134,7 +134,7 @@ def apply(
 
 
 @application.command()
-def adopt(
+def relink(
     output: OutputArgument,
     changelog: Annotated[
         str,
@@ -152,11 +152,11 @@ def adopt(
     from waltap.cli.terminal import notices
     from waltap_sinks.changelog import ChangeLog
     from waltap_sinks.changelog.verification import named_store
-    from waltap_spark.apply.relink import adopt as adopted
+    from waltap_spark.apply.relink import relink as relinked
 
     files = named_store(changelog)
     found = _output(output, files.storage)
-    state = adopted(found, ChangeLog(files))
+    state = relinked(found, ChangeLog(files))
     notices().print(f"{found.location} goes on with {state.changelog} at {state.mark}")
 
 
@@ -310,7 +310,6 @@ def resume(
         bool,
         typer.Option(
             "--cast-to-text",
-            "--as-text",
             help="Store types that do not fit as text, in this table.",
         ),
     ] = False,
@@ -318,7 +317,6 @@ def resume(
         bool,
         typer.Option(
             "--full-refresh",
-            "--anew",
             help="Discard the table's rows, and begin with later changes.",
         ),
     ] = False,
@@ -326,7 +324,6 @@ def resume(
         bool,
         typer.Option(
             "--skip-damaged",
-            "--pass-over",
             help="Continue without the rows of the named damaged segment.",
         ),
     ] = False,

@@ -152,6 +152,6 @@ class LogFollower:
             return  # an unfinished snapshot still needs its segments in the log
         limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=self._options.retention_h)
         try:
-            self._log.retire(applied_by_all(state), bucket_of(limit))
+            self._log.expire(applied_by_all(state), bucket_of(limit))
         except WaltapError as error:
             log.warning("retiring failed", extra={"error_code": error.code})

@@ -165,7 +165,7 @@ class KafkaFeed:
 
     def _sweep(self) -> None:
         """Remove what is left of segments from before the first manifest: those that it named were retired
-        (`ChangeLog.retire`), and folders stay behind; others were never published."""
+        (`ChangeLog.expire`), and folders stay behind; others were never published."""
         epochs = self._store.folders("manifests")
         kept = [each for epoch in epochs for each in self._store.folders(f"manifests/{epoch}")]
         if kept:

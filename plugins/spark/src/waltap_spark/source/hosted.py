@@ -226,7 +226,7 @@ class HostedEngine:
         readers = self.log.readers
         readers.register(READER, spent, by="Spark")
         readers.advance(READER, spent)
-        self.log.retire(spent, bucket_of(dt.datetime.now(dt.UTC) - KEPT))
+        self.log.expire(spent, bucket_of(dt.datetime.now(dt.UTC) - KEPT))
 
     def _confirmable(self, lsn: int) -> int:
         released, last = self._released, self.log.last()
