@@ -410,7 +410,7 @@ def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig, mod
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
 
 
-# --- servers restored from a copy; WAL that is gone: test_slot_guardian.py ---------------------------------------------------------
+# --- servers restored from a copy; WAL that is gone: test_slot_monitor.py ---------------------------------------------------------
 
 
 def repaired(pipeline: PipelineRig) -> set[str]:

@@ -41,7 +41,7 @@ RARE: Final = {
     r"integration/test_both_products.py": "the recorded events of tests/differential",
     r"integration/test_records_agree.py::test_every_decoder_gives": "test_decoders_agree.py",
     r"integration/test_cli_refusals.py::test_used_up": "the other refusals",
-    r"integration/test_slot_guardian.py::test_(?!a_slot_that_the|the_limit|a_held).*oldest": "PostgreSQL 18",
+    r"integration/test_slot_monitor.py::test_(?!a_slot_that_the|the_limit|a_held).*oldest": "PostgreSQL 18",
     r"integration/test_sink_held.py::test_an_object\w+\[(?!delta)": "Delta Lake, and the SQL target",
     r"integration/test_engine_reconnect.py::test_an_offset_outlives": "test_failover.py",
     r"integration/test_waiting_ends.py::test_a_quiet_stream": "a query that waits longer than the timeout",

@@ -104,7 +104,7 @@ def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
     assert found == [("night", marks[1]), ("now", marks[4])]
     assert run("readers", path, "--forget", "night").exit_code == 0
     (left,) = json.loads(run("readers", path, "--json").stdout)
-    assert (left["reader"], left["mark"]) == ("now", str(marks[4]))
+    assert (left["reader"], left["position"]) == ("now", str(marks[4]))
     assert [each.name for each in log.readers.all()] == ["now"]
     assert isinstance(run("readers", path, "--forget", "night").exception, ReaderUnknown)
 
@@ -113,7 +113,7 @@ def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: Cha
     path, marks = log.store.path(""), [str(step.mark) for step in log.manifests()]
     listed = json.loads(run("list", path, "--last", "2", "--json").stdout)
     newest = [str(step.mark) for step in log.newest(2)]
-    assert [entry["mark"] for entry in listed] == newest
+    assert [entry["position"] for entry in listed] == newest
     assert {type(entry["rows"]) for entry in listed} == {int}
     shown = run("list", path, "--last", "2")
     assert shown.exit_code == 0
@@ -123,7 +123,7 @@ def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: Cha
     assert "0 segments removed" in run("vacuum", path, "--older-than-hours", "0").output
     assert len(list(log.manifests())) == 5
     wrong = run("expire", path, "--applied", "nonsense")
-    assert (wrong.exit_code, "is not a mark" in wrong.output) == (2, True)
+    assert (wrong.exit_code, "is not a position" in wrong.output) == (2, True)
 
 
 @pytest.mark.parametrize(

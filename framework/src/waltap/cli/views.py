@@ -197,7 +197,7 @@ def _slot_rows(slot: dict[str, Any]) -> Iterator[Row]:
     if slot["stalled_seconds_left"] is not None:
         yield "if it stalls", full_in(slot["stalled_seconds_left"])
     if slot["action"]:
-        yield "slot guardian", Text(slot["action"], "yellow")
+        yield "slot monitor", Text(slot["action"], "yellow")
     if slot["orphans"]:
         names = Text(", ".join(slot["orphans"]), "yellow")
         yield "orphans", Text.assemble(names, ": no process reads them")

@@ -380,7 +380,7 @@ class Engine:
                 log.warning("%s: stopped", end.problem, extra={"pipeline": name})
                 return
             except WaltapError as error:
-                run.guard.check()  # the link broke because the slot was given up
+                run.guard.check()  # the link broke because the slot was invalidated
                 if not self._may_retry(error):
                     raise
                 if isinstance(error, SinkError) or self._delivery_failed:

@@ -60,7 +60,7 @@ class PipelineChannels:
         self._waiting: deque[tuple[Signal, Future[SignalAnswer] | None]] = deque()
         self._told: dict[str, str] = {}
         self._lost = 0
-        self._sending = threading.RLock()  # the guardian's thread tells, too
+        self._sending = threading.RLock()  # the slot monitor's thread sends, too
         self._polled: float | None = None
 
     def obey(self, profile: Profile) -> None:

@@ -345,7 +345,7 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_slot_invalidated",
         lambda slot: bool(slot.invalidation),
-        "Whether the server gave the slot up.",
+        "Whether the server invalidated the slot.",
         _slot,
     ),
     gauge(

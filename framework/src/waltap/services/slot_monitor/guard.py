@@ -326,7 +326,7 @@ class SlotMonitor:
 
     def start(self) -> None:
         """Start the thread that watches sink and source."""
-        self._thread = threading.Thread(target=self._run, name="waltap-guardian", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="waltap-slot-monitor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -495,7 +495,7 @@ class SlotMonitor:
     def _tell_once(self, what: str) -> None:
         if self._memory.told != what:
             self._memory.told = what
-            log.warning("the guardian of the slot: %s", what, extra=self._extra())
+            log.warning("the slot monitor: %s", what, extra=self._extra())
 
     def _extra(self) -> dict[str, str]:
         return {"pipeline": self._about.pipeline}

@@ -540,7 +540,7 @@ class PostgresSlotWatch(SlotWatch):
         properties = properties.with_password(context.password)
         self._name = properties.slot_name
         self._connection = connect(
-            properties, role="slot guardian", watch=watch(properties, context.stopping)
+            properties, role="slot monitor", watch=watch(properties, context.stopping)
         )
         self._version = self._connection.info.server_version
         self._catalogue = PostgresCatalogue(self._connection, properties)

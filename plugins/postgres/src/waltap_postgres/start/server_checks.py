@@ -367,8 +367,8 @@ def slot_limits(
         found.append(
             PreflightCheck.warning(
                 "slot limits",
-                f"idle_replication_slot_timeout is {duration(idle)}: a slot that nobody reads for "
-                "longer is given up, and a pipeline that was down for so long has a gap",
+                f"idle_replication_slot_timeout is {duration(idle)}: a slot without a reader for "
+                "longer is invalidated, and a pipeline that was down for so long has a gap",
                 "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
                 if hosting is None
                 else hosting.set("idle_replication_slot_timeout = 0"),
@@ -376,7 +376,7 @@ def slot_limits(
         )
     if keep >= 0:
         bound = size(keep << 20)
-        text = f"max_slot_wal_keep_size is {bound}: a slot that keeps more WAL is given up"
+        text = f"max_slot_wal_keep_size is {bound}: a slot that keeps more WAL is invalidated"
         found.append(PreflightCheck.ok("slot limits", text))
     elif not budgeted and "max_slot_wal_keep_size" in settings:
         bound = "max_slot_wal_keep_size = '50GB'"

@@ -39,7 +39,7 @@ def list_manifests(
     if as_json:
         document = [
             {
-                "mark": str(step.mark),
+                "position": str(step.mark),
                 "lsn": lsn_text(step.mark.end_lsn),
                 "transactions": step.transactions,
                 "rows": step.rows,
@@ -61,7 +61,7 @@ def list_manifests(
         )
         for step in manifests
     ]
-    heads = ("mark", "up to LSN", "transactions", "rows", "tables")
+    heads = ("position", "up to LSN", "transactions", "rows", "tables")
     shown = table(heads, rows, right=("transactions", "rows"))
     shown.columns[0].no_wrap = True
     answers().print(shown)
@@ -71,7 +71,7 @@ def list_manifests(
 def expire(
     path: PathArgument,
     applied: Annotated[
-        str, typer.Option("--applied", help="The mark up to which every reader has applied it.")
+        str, typer.Option("--applied", help="The position up to which every reader has applied it.")
     ],
     older_than_hours: HoursOption = 24.0,
 ) -> None:
@@ -126,7 +126,7 @@ def readers(
         waits = f"{left} more" if each.holds(now) else "no more"
         found.append((each.name, str(each.mark), f"{seen:%Y-%m-%d %H:%M:%S}", waits, each.by))
     if as_json:
-        names = ("reader", "mark", "seen", "waits", "by")
+        names = ("reader", "position", "seen", "waits", "by")
         echo(json.dumps([dict(zip(names, row, strict=True)) for row in found], indent=2))
         return
     from waltap.cli.views import table
@@ -169,7 +169,7 @@ def _mark(text: str) -> LogPosition:
         epoch, end_lsn, ordinal = (int(part, 16) for part in text.split("-"))
     except ValueError as cause:
         raise typer.BadParameter(
-            f"{text} is not a mark; `waltap changelog list` shows them", param_hint="--applied"
+            f"{text} is not a position; `waltap changelog list` shows them", param_hint="--applied"
         ) from cause
     return LogPosition(epoch, end_lsn, ordinal)
 

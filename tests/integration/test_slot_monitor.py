@@ -1,4 +1,4 @@
-"""The slot guardian over servers whose WAL really fills: it foretells, warns, and does as it is told."""
+"""The slot monitor over servers whose WAL really fills: it foretells, warns, and does as it is told."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -91,7 +91,7 @@ def gaps(pipeline: PipelineRig) -> list[CaptureGap]:
 
 
 def test_a_held_sink_is_foretold_and_told_of(pipeline: PipelineRig) -> None:
-    """The engine waits for the sink; the guardian looks over a connection of its own."""
+    """The engine waits for the sink; the monitor looks over a connection of its own."""
     database = pipeline.database
     settings: dict[str, Any] = {"waltap.wal.budget": "20MB", "waltap.wal.warn.at": "0.25,0.5"}
     with pipeline.running(**settings) as run:
@@ -204,7 +204,7 @@ def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: PipelineRig)
     assert gap.open
     assert (gap.code, gap.tables, gap.slot) == ("WT-2030", ("public.t",), pipeline.slot)
     assert parse_lsn(gap.begin.lsn) <= begin
-    # the guardian may look while it is still being filled: what counts is that 90 % were spent
+    # the monitor may look while it is still being filled: what counts is that 90 % were spent
     assert max(begin, restart + int(0.9 * 8 * MB)) <= parse_lsn(gap.end.lsn) <= end
     assert gap.begin.time
     assert gap.begin.time <= gap.end.time
