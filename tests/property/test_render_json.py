@@ -1,6 +1,7 @@
 """Whatever the rows hold, records are JSON that reads back as the rows."""
 
 import json
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,9 @@ from waltap.changes.capture.name_adjustment import (
     schema_namer,
     unicode_topic,
 )
-from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
+from waltap.changes.mapping.envelope import DEBEZIUM_2_5, NEWEST
+from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.lines import JsonLines
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=30)
@@ -69,6 +72,77 @@ def test_update_is_one_event_unless_its_key_changed(old, new) -> None:
         assert [e["key"]["k"] for e in found] == [old[0], old[0], new[0]]
         assert [e["value"] and e["value"]["op"] for e in found] == ["d", None, "c"]
         assert (found[0]["value"]["before"], found[2]["value"]["after"]) == (before, after)
+
+
+ONE, OTHER = relation("f"), table("o", "k text not null", "v text", "n int4", key=("k",))
+ROW = st.tuples(st.sampled_from("abc"), st.none() | TEXT, st.sampled_from(["1", "-7", "no number"]))
+STATEMENTS = st.tuples(st.sampled_from(["insert", "unsent", "update", "delete", "truncate", "message"]),
+    st.sampled_from([ONE, OTHER]), ROW, ROW)  # fmt: skip
+# How a transaction differs from the others: nothing, its origin, its xmin, no time, outside of any.
+FORMS = [NEWEST, DEBEZIUM_2_5, replace(NEWEST, unsent=True)]
+MARKS = st.sampled_from(["", "", "", "origin", "xmin", "undated", "message"])
+TRANSACTIONS = st.lists(st.tuples(MARKS, st.lists(STATEMENTS, max_size=3)), min_size=1, max_size=8)
+
+
+def transactions(drawn) -> Server:
+    """Commit what was drawn."""
+    server = Server()
+    for mark, statements in drawn:
+        if mark == "message":
+            server.message("p", b"between", transactional=False)
+            continue
+        server.begin()
+        for kind, of, new, old in statements:
+            if kind == "insert":
+                server.insert(of, new)
+            elif kind == "unsent":
+                server.update(of, (new[0], UNCHANGED, new[2]))
+            elif kind == "update":
+                server.update(of, new, old)
+            elif kind == "delete":
+                server.delete(of, old)
+            elif kind == "truncate":
+                server.truncate(of)
+            else:
+                server.message("p", b"inside")
+        server.commit()
+        part = server.parts[-1]
+        if mark == "origin":
+            part.origin, part.origin_lsn = "elsewhere", 77
+        elif mark == "xmin":
+            part.xmin = 690
+        elif mark == "undated":
+            part.commit_ts = 0
+    return server
+
+
+@settings(deadline=None)
+@given(TRANSACTIONS, st.booleans(), st.booleans(), st.sampled_from(FORMS), st.data())
+def test_transactions_rendered_together_have_the_records_of_each_alone(
+    drawn, counted, eventful, form, data
+) -> None:
+    properties = {
+        **BARE,
+        "provide.transaction.metadata": str(counted).lower(),
+        "event.converting.failure.handling.mode": "warn",
+    }
+    parts = transactions(drawn).parts
+
+    def made():
+        plain = json_format(properties, envelope=form)
+        if not eventful:
+            return plain
+        context = replace(plain._tables._format, transforms=[("same", lambda events: events)])
+        return JsonEventFormat(plain._tables._properties, context)
+
+    alone, together = made(), made()
+    wanted = [record for part in parts for record in alone.render([part], NOW)]
+    found, at = [], 0
+    while at < len(parts):
+        end = data.draw(st.integers(at + 1, len(parts)))
+        found += together.render(parts[at:end], NOW)
+        at = end
+    assert found == wanted
 
 
 @settings(max_examples=50)

@@ -25,7 +25,8 @@ The index of a change in its transaction counts every change that the server sen
 back, captured or not. So a stored position means the same under another filter.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import ClassVar, Final, Literal, Never
 
@@ -35,10 +36,9 @@ from waltap.base.files.durable_file import replace_durably
 from waltap.changes.decode.message import (
     Begin,
     BeginPrepare,
+    Change,
     Commit,
     CommitPrepared,
-    Delete,
-    Insert,
     LogicalMessage,
     Message,
     Origin,
@@ -51,11 +51,9 @@ from waltap.changes.decode.message import (
     StreamPrepare,
     StreamStart,
     StreamStop,
-    Truncate,
-    Update,
 )
 from waltap.changes.decode.relation import Relation
-from waltap.changes.transactions.parts import PART_CHANGES, OpenTransaction, spooled_parts
+from waltap.changes.transactions.parts import PART_CHANGES, pass_over, spooled_parts
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.spill import Item, SpillArea, TransactionBuffer
 from waltap.changes.transactions.transaction import TransactionPart
@@ -171,8 +169,6 @@ UNKNOWN: Final = (
     "PREPARE: the spill folder under waltap.state.dir does not tell"
 )
 
-_ROWS = frozenset((Insert, Update, Delete, Truncate))
-
 
 class PreparedTransactionLost(WaltapError):
     """COMMIT PREPARED came for a transaction whose received rows are missing."""
@@ -223,10 +219,15 @@ class TransactionAssembler:
         self._streams: dict[int, TransactionBuffer] = {}
         self._prepared: dict[tuple[int, str], tuple[int, TransactionBuffer]] = {}
         self._decided: list[tuple[int, TransactionBuffer]] = []
-        self._open: OpenTransaction | None = None
+        # The open transaction whose commit LSN is known, with the changes to hand out next.
+        self._open: TransactionPart | None = None
+        # The changes of it to drop, because an earlier run delivered them; None: all.
+        self._drop: int | None = 0
+        self._gaps: list[tuple[int, int]] = []
         self._spool: TransactionBuffer | None = None
         self._begun: Begin | BeginPrepare | None = None
-        self._append: Callable[[Item], None] = _reject
+        # Takes a run of changes.
+        self._extend: Callable[[Sequence[Item]], None] = _reject
         self._release: Iterator[TransactionPart] | None = None
         self._queue: list[Message] = []
         for record, decided, spool in self._area.recover():
@@ -327,23 +328,22 @@ class TransactionAssembler:
             if self._release is not None and not self._released(parts):
                 return parts
             messages, self._queue = self._queue, []
-        append, control = self._append, self._CONTROL
-        source = iter(messages)
-        for message in source:
-            kind = type(message)
-            # The hot path: one set lookup and one bound append per row.
-            if kind in _ROWS:
-                append(message)  # type: ignore[arg-type]
-            else:
-                control[kind](self, message, parts)
-                append = self._append
-                if self._release is not None and not self._released(parts):
-                    self._queue = list(source)
-                    return parts
+        found = messages if isinstance(messages, list) else list(messages)
+        control, at = self._CONTROL, 0
+        # Runs of changes are moved as lists: no step in Python is for a single row.
+        for place in compress(range(len(found)), map(control.__contains__, map(type, found))):
+            if place > at:
+                self._extend(found[at:place])
+            at, message = place + 1, found[place]
+            control[type(message)](self, message, parts)
+            if self._release is not None and not self._released(parts):
+                self._queue = found[at:]
+                return parts
+        if at < len(found):
+            self._extend(found[at:] if at else found)  # type: ignore[arg-type]
         if self._open is not None:
             # An open transaction must not wait for its commit: it may be larger than memory.
-            self._open.hand_out(parts, self._previous)
-            self._append = self._open.append()
+            self._hand_out(self._open, parts)
         elif self._spool is not None:
             self._spool.seal()
             self._area.relieve()
@@ -365,28 +365,69 @@ class TransactionAssembler:
 
     def _begin(self, message: Begin, _parts: list[TransactionPart]) -> None:
         self._between(message)
+        commit_lsn = message.commit_lsn
         # Its position is unknown until the commit, so its changes wait in a buffer.
-        if not message.commit_lsn:
+        if not commit_lsn:
             self._begun = message
             self._hold(self._area.spool(0), message.lsn)
             return
+        part = self._open = TransactionPart(
+            xid=message.xid,
+            begin_lsn=message.lsn,
+            commit_lsn=commit_lsn,
+            commit_ts=message.commit_ts,
+            previous_end_lsn=self._previous,
+            changes=[],
+            complete=False,
+        )
+        self._extend = part.changes.extend  # type: ignore[assignment]
         resume = self._resume
-        begun = self._open = OpenTransaction(message)
-        if message.commit_lsn < resume.end_lsn:
-            begun.dropped = True
+        if commit_lsn < resume.end_lsn:
+            self._drop, self._extend = None, _ignore
         # The last run delivered the first changes of this transaction.
-        elif message.commit_lsn == resume.commit_lsn:
-            begun.skip = begun.first_index = resume.index
-            begun.starts = not resume.index
-        self._append = begun.append()
+        elif commit_lsn == resume.commit_lsn and resume.index:
+            part.starts, part.first_index = False, resume.index
+            self._drop, self._extend = resume.index, self._drop_first
+
+    def _drop_first(self, changes: Sequence[Change]) -> None:
+        assert self._open is not None
+        assert self._drop is not None
+        self._open.changes.extend(changes[self._drop :])
+        self._drop = max(0, self._drop - len(changes))
+
+    def _hand_out(self, part: TransactionPart, parts: list[TransactionPart]) -> None:
+        """Add the changes of the open transaction so far as an incomplete part."""
+        if not part.changes:
+            return
+        self._completed(part)
+        parts.append(part)
+        first = part.first_index + part.wire_count
+        rest = self._open = msgspec.structs.replace(
+            part, changes=[], gaps=(), first_index=first, starts=False
+        )
+        self._extend = rest.changes.extend  # type: ignore[assignment]
+
+    def _completed(self, part: TransactionPart) -> None:
+        # 0 is no position: the plugin sent none with the begin.
+        if not part.begin_lsn and part.changes:
+            part.begin_lsn = part.changes[0].lsn
+        if self._gaps:
+            part.gaps, self._gaps = self._gaps, []
 
     def _commit(self, message: Commit, parts: list[TransactionPart]) -> None:
-        if self._open is not None:
-            if not self._open.dropped:
-                self._open.complete(parts, self._previous, message)
-                self._previous = message.end_lsn
-            self._open = None
-            self._append = _reject
+        part = self._open
+        if part is not None:
+            self._open, self._extend = None, _reject
+            if self._drop is None:
+                self._drop = 0
+                return
+            self._completed(part)
+            part.complete, part.end_lsn = True, message.end_lsn
+            # 0: the plugin sends the time with the begin only.
+            if message.commit_ts:
+                part.commit_ts = message.commit_ts
+            parts.append(part)
+            self._drop, self._previous = 0, message.end_lsn
             return
         if not isinstance(self._begun, Begin):
             _out_of_order(message, "an open transaction")
@@ -409,7 +450,7 @@ class TransactionAssembler:
 
     def _logical(self, message: LogicalMessage, parts: list[TransactionPart]) -> None:
         if message.transactional:
-            self._append(message)
+            self._extend((message,))
             return
         self._between(message)
         # Its LSN is its commit: a resume position that contains it says that it was delivered.
@@ -430,12 +471,19 @@ class TransactionAssembler:
         )
 
     def _skipped(self, message: Skipped, _parts: list[TransactionPart]) -> None:
-        if self._open is not None:
-            self._open.pass_over(message.count)
-            # The last change to skip may be among those, which ends the dropping.
-            self._append = self._open.append()
-        else:
-            self._append(message)
+        part = self._open
+        if part is None:
+            self._extend((message,))
+            return
+        count = message.count
+        if self._drop is None:
+            return
+        if self._drop:
+            dropped = min(count, self._drop)
+            self._drop -= dropped
+            count -= dropped
+        if count:
+            pass_over(self._gaps, len(part.changes), count)
 
     def _relation(self, message: RelationSeen, _parts: list[TransactionPart]) -> None:
         """Ignore an announcement: every change names its relation."""
@@ -585,14 +633,14 @@ class TransactionAssembler:
         """Direct the following changes to ``spool``."""
         spool.begin_lsn = spool.begin_lsn or lsn
         self._spool = spool
-        self._append = spool.tail.append
+        self._extend = spool.tail.extend
 
     def _unhold(self) -> TransactionBuffer:
         spool = self._spool
         assert spool is not None
         spool.seal()
         self._spool = None
-        self._append = _reject
+        self._extend = _reject
         return spool
 
     def _deliver(
@@ -665,8 +713,12 @@ class TransactionAssembler:
     }
 
 
-def _reject(item: Item) -> None:
-    _out_of_order(item, "a change inside a transaction")
+def _ignore(_changes: Sequence[Item]) -> None:
+    """Drop changes of a transaction that was delivered before."""
+
+
+def _reject(changes: Sequence[Item]) -> None:
+    _out_of_order(changes[0], "a change inside a transaction")
 
 
 def _out_of_order(message: Message, expected: str) -> Never:

@@ -21,7 +21,9 @@ __all__ = [
     "SnapshotRows",
     "TransactionPart",
     "events_in",
+    "position_after",
     "remaining",
+    "transactions_in",
 ]
 
 
@@ -242,16 +244,33 @@ def events_in(parts: Iterable[object]) -> int:
 
     Events are row changes, truncates, messages and snapshot rows.
     """
-    return sum(
-        len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
-        for part in parts
-        if isinstance(part, TransactionPart | SnapshotRows)
-    )
+    events = 0
+    for part in parts:
+        if type(part) is TransactionPart:
+            events += len(part.changes)
+        elif type(part) is SnapshotRows:
+            events += len(part.rows)
+    return events
+
+
+Part = TransactionPart | SnapshotRows | Heartbeat
+
+
+def transactions_in(parts: Sequence[Part]) -> list[TransactionPart]:
+    """Return the parts of transactions among ``parts``."""
+    return [part for part in parts if type(part) is TransactionPart]
+
+
+def position_after(parts: Sequence[TransactionPart], before: Position) -> Position:
+    """Return the position after ``parts``, given the one before the first."""
+    if not parts:
+        return before
+    # An incomplete part has no end; a transaction may end before an earlier one (`two_phase_at`).
+    end_lsn = max(part.end_lsn for part in parts)
+    return parts[-1].position(Position(max(before.end_lsn, end_lsn)))
 
 
 # Select a batch's remaining parts for one destination. Sans-IO.
-
-Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 def remaining(parts: Iterable[Part], reached: Position) -> list[Part]:

@@ -54,10 +54,9 @@ Shared = frozenset[int]
 class CreateRenderer(Protocol):
     """Render records that have only ``after``.
 
-    `waltap.encoders.json.format` defines the texts; ``n`` and ``c`` have one text per row. ``n``
-    is the LSN in
-    decimal, or "" where ``a`` and ``x`` contain it already. A row that does not fit raises one of
-    `MISFITS`; the records before it are appended.
+    `waltap.encoders.json.format` defines the texts, one per row. ``n`` is the LSN in decimal, or ""
+    where ``a`` and ``x`` contain it already. A row that does not fit raises one of `MISFITS`; the
+    records before it are appended.
     """
 
     def __call__(
@@ -65,9 +64,9 @@ class CreateRenderer(Protocol):
         rows: Iterable[Tuple],
         n: Iterable[str],
         c: Iterable[str],
-        a: str,
-        b: str,
-        x: str,
+        a: Iterable[str],
+        b: Iterable[str],
+        x: Iterable[str],
         append: Callable[[Record], None],
     ) -> None:
         """Pass the records of ``rows`` to ``append``."""
@@ -389,14 +388,16 @@ def key(_values):
     {source.unpack(keys)}
     return {key}
 
-def creates(_rows, _lsns, _ends, _head, _middle, _ids, _append):
-    for _values, _lsn, _end in zip(_rows, _lsns, _ends):
+def creates(_rows, _lsns, _ends, _heads, _middles, _ids, _append):
+    for _values, _lsn, _end, _head, _middle, _id in zip(
+        _rows, _lsns, _ends, _heads, _middles, _ids
+    ):
         {source.unpack([*values, *keys])}{bindings}
         _append(_Record(
             _topic,
             {shared_key if has_key else "None"},
             {wrapped}f'''{{{{"before":null,"after":{row},\\
-"source":{{{{{{_head}}{{_lsn}}{{_middle}}{_literal(table)}{{_ids}}{{_lsn}}{{_end}}'''.encode(),
+"source":{{{{{{_head}}{{_lsn}}{{_middle}}{_literal(table)}{{_id}}{{_lsn}}{{_end}}'''.encode(),
             _headers,
         ))
 """

@@ -29,7 +29,13 @@ from waltap.changes.mapping.json_schema import quote, value_json
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.format import FormatContext
 from waltap.encoders.json.codec import MISFITS, ColumnCodec, RowCodec
-from waltap.encoders.json.format import JsonFormat, PartTemplate, key_header, unsent
+from waltap.encoders.json.format import (
+    JsonFormat,
+    PartTemplate,
+    SourceTexts,
+    key_header,
+    unsent,
+)
 from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import header_writer
 from waltap.errors import RecordError, RetryVerdict
@@ -163,10 +169,17 @@ class JsonEventFormat(JsonFormat):
         texts.out.append(event)  # type: ignore[arg-type]
 
     def _new_rows(
-        self, codec: RowCodec, relation: Relation, op: str, run: Sequence[Any], texts: PartTemplate
+        self,
+        codec: RowCodec,
+        relation: Relation,
+        op: str,
+        run: Sequence[Any],
+        texts: SourceTexts,
+        start: int,
     ) -> None:
-        for change in run:
-            self._event(op, codec, str(change.lsn), texts, key=change.new, after=change.new)
+        for at, change in enumerate(run, start):
+            n, new = str(change.lsn), change.new
+            self._event(op, codec, n, texts.of(at), key=new, after=new)
 
     def _updated(
         self, codec: RowCodec, before: Tuple | None, after: Tuple, n: str, texts: PartTemplate

@@ -5,17 +5,19 @@ The text of a value consists of parts that change at different rates:
     prefix {"before":…,"after":…,"source":{  a  n  b  ,"schema":…,"table":…,"txId":  x  n  c
     per relation       per row              part row part   per relation           part row batch
 
-``a``, ``b`` and ``x`` are made once per transaction part, ``c`` once per part and operation. Only the
-LSN ``n`` and the row itself vary from row to row.
+``a``, ``b`` and ``x`` are made once per transaction part, ``c`` once per batch and operation. Only the
+LSN ``n`` and the row itself vary from row to row. Neighbouring rows of one table are rendered in one
+call, across transactions.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain, groupby, repeat
+from typing import Any, TypeVar
 
 import msgspec
 
-from waltap.changes.decode.message import Change, Delete, LogicalMessage, Truncate, Update
+from waltap.changes.decode.message import Delete, LogicalMessage, Truncate, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events import (
@@ -35,25 +37,24 @@ from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION, E
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import TransactionOrder
-from waltap.changes.transactions.row_block import RowBlock, texts_of
+from waltap.changes.transactions.row_block import RowBlock
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.format import Format, FormatContext
-from waltap.encoders.format.record_block import RecordBlock, TextRows
-from waltap.encoders.json.codec import MISFITS, ColumnCodec, RowCodec, json_text
+from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.json.blocks import Heads, record_block
+from waltap.encoders.json.codec import MISFITS, RowCodec, json_text
 from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import JsonTables, header_writer, wrapping
 from waltap.version import VERSION
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+T = TypeVar("T")
 
 __all__ = [
     "EnvelopeTemplate",
-    "Heads",
     "JsonFormat",
     "PartTemplate",
+    "SourceTexts",
     "key_header",
-    "record_block",
     "unsent",
 ]
 
@@ -115,105 +116,6 @@ class EnvelopeTemplate:
         if self._last:
             return f',"op":"{op}",{stamps},"transaction":{block}{end}'
         return f',"transaction":{block},"op":"{op}",{stamps}{end}'
-
-
-# Render the records of a `RowBlock` column by column.
-#
-# The bytes are those of the functions that `waltap.encoders.json.codec` generates.
-
-# Pairs of a number of rows and the text ``a`` of their source blocks.
-Heads = Sequence[tuple[int, str]]
-
-
-def record_block(
-    codec: RowCodec, block: RowBlock, heads: Heads, b: str, x: str, c: str
-) -> RecordBlock:
-    """Return the records of ``block``.
-
-    `waltap.encoders.json.format` defines the texts; ``heads`` has the text ``a`` of all rows, in order.
-
-    Raises: one of `MISFITS` for a value that does not fit; no event was counted then.
-    """
-    columns = _ColumnTexts(block)
-    values = _object(columns, codec.columns.values(), "")
-    keys = _object(columns, codec.key_columns.values(), codec.key_tail) if codec.key else None
-    before, after = codec.key_texts
-    start = codec.prefix.decode() + '{"before":null,"after":'
-    chunks: list[tuple[TextRows | None, TextRows]] = []
-    at = 0
-    for count, a in heads:
-        end = f',"source":{{{a}{b}{codec.table}{x}{c}'
-        key = None if keys is None else _rows([before, *keys, after], at, count)
-        chunks.append((key, _rows([start, *values, end], at, count)))
-        at += count
-    return RecordBlock(codec.plan.topic, chunks, codec.headers)
-
-
-class _ColumnTexts:
-    """Convert single columns, once for value and key."""
-
-    def __init__(self, block: RowBlock) -> None:
-        self._block = block
-        # By index and converter: key and value may convert one column differently.
-        self._made: dict[tuple[int, int], Any] = {}
-
-    def json(self, column: ColumnCodec) -> "list[pa.StringArray | str]":
-        """Return the pieces that give the column's JSON when joined."""
-        if column.constant is not None:
-            return [column.constant]
-        if column.column is None:
-            return [self._by_value(column)]
-        known = (column.index, id(column.column))
-        if known not in self._made:
-            self._made[known] = column.column.convert(self._block.columns[column.index])
-        array = self._made[known]
-        # None: the whole-column converter cannot write one of the values.
-        if array is None:
-            return [self._by_value(column)]
-        if not array.null_count:
-            return ['"', array, '"'] if column.column.quoted else [array]
-        import pyarrow.compute as pc
-
-        # Only values get quotes; the JSON of NULL has its own.
-        if column.column.quoted:
-            array = pc.binary_join_element_wise('"', array, '"', "")
-        return [array.fill_null(column.other(None))]
-
-    def _by_value(self, column: ColumnCodec) -> "pa.StringArray":
-        import pyarrow as pa
-
-        text, values = column.text, texts_of(self._block.columns[column.index])
-        null = column.other(None)
-        if text is None:
-            written = [null if value is None else value for value in values]
-        else:
-            written = [null if value is None else text(value) for value in values]
-        return pa.array(written, pa.string())
-
-
-def _object(
-    columns: _ColumnTexts, codecs: Iterable[ColumnCodec], tail: str
-) -> "list[pa.StringArray | str]":
-    """Return the pieces of a JSON object.
-
-    ``tail`` becomes its last member.
-    """
-    pieces: list[pa.StringArray | str] = []
-    opening = "{"
-    for codec in codecs:
-        pieces += [f"{opening}{quote(codec.field)}:", *columns.json(codec)]
-        opening = ","
-    if tail:
-        return [*pieces, f"{opening}{tail}}}"]
-    return [*pieces, "}" if pieces else "{}"]
-
-
-def _rows(pieces: "Sequence[pa.StringArray | str]", start: int, count: int) -> TextRows:
-    """Return the joined ``pieces`` of some rows."""
-    return TextRows(
-        [p if isinstance(p, str) or count == len(p) else p.slice(start, count) for p in pieces],
-        count,
-    )
 
 
 _UNCOUNTED = '"event_count":null,"data_collections":null'
@@ -294,16 +196,21 @@ class JsonFormat(Format):
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int, stamps: str
     ) -> list[Record]:
         out: list[Record] = []
-        for part in parts:
-            if isinstance(part, TransactionPart):
-                self._transaction(part, now, stamps, out)
-            elif isinstance(part, SnapshotRows):
-                self._snapshot(part, stamps, out)
-            else:
-                before, after = self._heartbeat_value
-                value = f'{before}{{"ts_ms":{part.ts}}}{after}'.encode()
-                out.append(Record(self._heartbeat_topic, self._heartbeat_key, value, (), 0))
+        for kind, some in groupby(parts, type):
+            if kind is TransactionPart:
+                self._transactions(list(some), now, stamps, out)  # type: ignore[arg-type]
+                continue
+            for part in some:
+                if isinstance(part, SnapshotRows):
+                    self._snapshot(part, stamps, out)
+                elif isinstance(part, Heartbeat):
+                    out.append(self._heartbeat(part))
         return out
+
+    def _heartbeat(self, part: Heartbeat) -> Record:
+        before, after = self._heartbeat_value
+        value = f'{before}{{"ts_ms":{part.ts}}}{after}'.encode()
+        return Record(self._heartbeat_topic, self._heartbeat_key, value, (), 0)
 
     def notifications(self, told: Sequence[Notification], topic: str) -> list[Record]:
         (k, key_end), (v, value_end) = self._notification_key, self._notification_value
@@ -325,78 +232,97 @@ class JsonFormat(Format):
 
     # --- streaming --------------------------------------------------------------------------------
 
-    def _transaction(self, part: TransactionPart, now: int, stamps: str, out: list[Record]) -> None:
-        order = self._order if part.xid is not None else None
-        if order is not None:
-            order.enter(part)
-            if part.starts:
-                out.append(self._bound(part, "BEGIN", part.begin_lsn, _UNCOUNTED))
-        ts = part.commit_ts or now // 1000
-        previous = part.previous_end_lsn
-        # A message outside transactions is its own commit.
-        if part.xid is None and part.changes:
-            previous = part.changes[0].lsn
-        a = (
-            f'{self._source}{ts // 1000},"snapshot":{self._unset}{self._database}'
-            f'{_in_sequence(previous)},\\"'
-        )
-        b = f'\\"]"{self._wording.committed(ts)}'
-        texts = PartTemplate(part, a, b, self._origin(part), stamps, order, out, self._wording)
-        self._changes(part.changes, texts)
-        if order is not None and part.complete:
-            out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
+    def _transactions(
+        self, parts: list[TransactionPart], now: int, stamps: str, out: list[Record]
+    ) -> None:
+        """Append the records of neighbouring parts."""
+        order = self._order
+        if order is None:
+            self._changes(self._sources(parts, now, stamps, None, out))
+            return
+        # Each transaction has records before and after its own.
+        for part in parts:
+            counted = None if part.xid is None else order
+            if counted is not None:
+                order.enter(part)
+                if part.starts:
+                    out.append(self._bound(part, "BEGIN", part.begin_lsn, _UNCOUNTED))
+            self._changes(self._sources([part], now, stamps, counted, out))
+            if counted is not None and part.complete:
+                out.append(self._bound(part, "END", part.end_lsn, _counts(order)))
+
+    def _sources(
+        self,
+        parts: list[TransactionPart],
+        now: int,
+        stamps: str,
+        order: TransactionOrder | None,
+        out: list[Record],
+    ) -> "SourceTexts":
+        head, middle = self._source, f',"snapshot":{self._unset}{self._database}'
+        wording, now_us = self._wording, now // 1000
+        committed, no_origin = wording.committed, wording.no_origin
+        texts = []
+        for part in parts:
+            ts, previous = part.commit_ts or now_us, part.previous_end_lsn
+            xid: int | str | None = part.xid
+            if xid is None:
+                xid = "null"
+                # A message outside transactions is its own commit.
+                if part.changes:
+                    previous = part.changes[0].lsn
+            in_sequence = "null" if previous is None else f'\\"{previous}\\"'
+            plain = part.origin is None and part.xmin is None
+            texts.append(
+                (
+                    f'{head}{ts // 1000}{middle}{in_sequence},\\"',
+                    f'\\"]"{committed(ts)}',
+                    f'{xid},"lsn":',
+                    no_origin if plain else self._origin(part),
+                )
+            )
+        return SourceTexts(parts, texts, stamps, order, out, wording)
 
     def _origin(self, part: TransactionPart) -> str:
-        """Return the end of a source block."""
-        # An origin means that the server replicated the transaction from another one; the engine
-        # reads the slot's xmin only on request.
-        if part.origin is None and part.xmin is None:
-            return self._wording.no_origin
+        """Return the end of a source block.
+
+        An origin means that the server replicated the transaction from another one; the engine reads
+        the slot's xmin only on request.
+        """
         xmin = "null" if part.xmin is None else str(part.xmin)
         origin = "null" if part.origin is None else quote(part.origin)
         lsn = "null" if part.origin_lsn is None else str(part.origin_lsn)
         return self._wording.origin(xmin, origin, lsn)
 
-    def _changes(self, changes: list[Change], texts: "PartTemplate") -> None:
-        """Append the records of ``changes``, run by run."""
-        codecs, skipped, out = self._codecs, self._skipped, texts.out
-        (a, b, x), alone = texts.frame, texts.order is None and not self._eventful
-        names_unsent = self._wording.names_unsent
-        for kind, relation, run in runs(changes):
+    def _changes(self, texts: "SourceTexts") -> None:
+        """Append the records of changes, run by run."""
+        codecs, skipped, end = self._codecs, self._skipped, 0
+        for kind, relation, run in runs(texts.changes):
+            start, end = end, end + len(run)
             if kind in skipped:
                 continue
             if relation is None:
-                for change in run:
+                for at, change in enumerate(run, start):
                     if kind is TRUNCATES:
-                        self._truncate(change, texts)  # type: ignore[arg-type]
+                        self._truncate(change, texts.of(at))  # type: ignore[arg-type]
                     elif self._capture.message_prefix(change.prefix):  # type: ignore[union-attr]
-                        self._message(change, texts)  # type: ignore[arg-type]
+                        self._message(change, texts.of(at))  # type: ignore[arg-type]
                 continue
             codec = codecs[relation] if relation in codecs else self._codec(relation)
             if codec is None:
                 continue
             if kind is INSERTS or kind is UPDATES:
-                # A run of one row is the most frequent case in streams of small transactions, so
-                # it is rendered here without further calls.
-                if alone and len(run) == 1 and not (names_unsent and kind is UPDATES):
-                    (change,), c = run, texts.c(OPERATIONS[kind], "", "")
-                    try:
-                        codec.creates((change.new,), (str(change.lsn),), (c,), a, b, x, out.append)  # type: ignore[union-attr]
-                    except MISFITS:
-                        pass  # `_new_rows` renders it again, column by column
-                    else:
-                        continue
-                self._new_rows(codec, relation, OPERATIONS[kind], run, texts)
+                self._new_rows(codec, relation, OPERATIONS[kind], run, texts, start)
                 continue
-            for change in run:
+            for at, change in enumerate(run, start):
                 try:
-                    self._change(codec, change, texts)  # type: ignore[arg-type]
+                    self._change(codec, change, texts.of(at))  # type: ignore[arg-type]
                 except MISFITS:
                     # All images are rendered before any event is counted or appended, so the
                     # second attempt does not count twice.
                     codec = self._tables.renewed(relation, codec)
                     try:
-                        self._change(codec.careful(), change, texts)  # type: ignore[arg-type]
+                        self._change(codec.careful(), change, texts.of(at))  # type: ignore[arg-type]
                     except MISFITS as cause:
                         raise codec.plan.wrong_tuple("json", change.lsn) from cause
 
@@ -406,24 +332,23 @@ class JsonFormat(Format):
         relation: Relation,
         op: str,
         run: Sequence[Any],
-        texts: "PartTemplate",
+        texts: "SourceTexts",
+        start: int,
     ) -> None:
         """Append the records of changes that have only a new row."""
         rows = [change.new for change in run]
         ns = [str(change.lsn) for change in run]
+        plan, listed = codec.plan, self._wording.names_unsent and op == "u"
         # The list of unsent fields and the transaction's counters differ from row to row.
-        if self._wording.names_unsent and op == "u":
-            plan = codec.plan
+        if listed or texts.order is not None:
             cs = [
-                texts.c(op, n, plan.name, unsent(plan, row))
-                for n, row in zip(ns, rows, strict=True)
+                texts.of(at).c(op, n, plan.name, unsent(plan, row) if listed else "null")
+                for at, (n, row) in enumerate(zip(ns, rows, strict=True), start)
             ]
-        elif texts.order is None:
-            cs = [texts.c(op, "", "")] * len(rows)
         else:
-            cs = [texts.c(op, n, codec.plan.name) for n in ns]
-        renewed = self._tables.renewed
-        _render(codec, rows, ns, cs, *texts.frame, texts.out, partial(renewed, relation))
+            cs = texts.ends(op, start, len(rows))
+        renewed = partial(self._tables.renewed, relation)
+        _render(codec, (rows, ns, cs, *texts.frames(start, len(rows))), texts.out, renewed)
 
     def _change(self, codec: RowCodec, change: Update | Delete, texts: "PartTemplate") -> None:
         if isinstance(change, Delete):
@@ -601,8 +526,88 @@ class JsonFormat(Format):
         out: list[Record],
     ) -> None:
         """Append the records of rows of ``part`` that share their texts."""
-        count = len(rows)
-        _render(codec, rows, [""] * count, [c] * count, *frame, out, lambda same: same)
+        columns = (rows, *([text] * len(rows) for text in ("", c, *frame)))
+        _render(codec, columns, out, lambda same: same)
+
+
+class SourceTexts:
+    """Hold the source blocks of neighbouring transaction parts, by change.
+
+    ``texts`` has the texts ``a``, ``b``, ``x`` and the end of the source block of each part.
+    """
+
+    __slots__ = (
+        "_columns", "_ends", "_made", "_owners", "_parts", "_stamps", "_texts", "_uniform",
+        "_wording", "changes", "order", "out",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        parts: list[TransactionPart],
+        texts: list[tuple[str, str, str, str]],
+        stamps: str,
+        order: TransactionOrder | None,
+        out: list[Record],
+        wording: EnvelopeTemplate,
+    ) -> None:
+        self._parts, self._texts, self._wording = parts, texts, wording
+        self._stamps, self.order, self.out = stamps, order, out
+        # Texts by operation, which all events share where no transaction has an origin.
+        self._ends: dict[str, str] = {}
+        self._made: dict[int, PartTemplate] = {}
+        self._columns: list[Sequence[str]] = []
+        self._owners: Sequence[int] = ()
+        self._uniform = True
+        if len(parts) == 1:
+            self.changes = parts[0].changes
+            return
+        lists = [part.changes for part in parts]
+        sizes = list(map(len, lists))
+        self.changes = list(chain.from_iterable(lists))
+        self._owners, self._columns = range(len(parts)), list(zip(*texts, strict=True))
+        if sizes.count(1) != len(sizes):
+            self._owners = _repeated(self._owners, sizes)
+            self._columns = [_repeated(column, sizes) for column in self._columns]
+        origins = self._columns[3]
+        self._uniform = not origins or origins.count(origins[0]) == len(origins)
+
+    def frames(self, start: int, count: int) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+        """Return ``a``, ``b`` and ``x`` for changes from ``start`` on."""
+        if not self._columns:
+            a, b, x, _ = self._texts[0]
+            return [a] * count, [b] * count, [x] * count
+        a_, b_, x_, _ = self._columns
+        if start == 0 and count == len(a_):
+            return a_, b_, x_
+        end = start + count
+        return a_[start:end], b_[start:end], x_[start:end]
+
+    def ends(self, op: str, start: int, count: int) -> list[str]:
+        """Return ``c`` for changes from ``start`` on, without transaction metadata."""
+        if self._uniform:
+            return [self.of(start).c(op, "", "")] * count
+        return [self.of(at).c(op, "", "") for at in range(start, start + count)]
+
+    def of(self, at: int) -> "PartTemplate":
+        """Return the texts of the part with change ``at``."""
+        owner = self._owners[at] if self._owners else 0
+        made = self._made.get(owner)
+        if made is None:
+            made = self._made[owner] = PartTemplate(
+                self._parts[owner],
+                self._texts[owner],
+                self._stamps,
+                self.order,
+                self.out,
+                self._wording,
+                self._ends if self._uniform else {},
+            )
+        return made
+
+
+def _repeated(values: Sequence[T], counts: Sequence[int]) -> list[T]:
+    """Return each value as often as its count says."""
+    return list(chain.from_iterable(map(repeat, values, counts)))
 
 
 class PartTemplate:
@@ -618,20 +623,18 @@ class PartTemplate:
     def __init__(
         self,
         part: TransactionPart,
-        a: str,
-        b: str,
-        origin: str,
+        texts: tuple[str, str, str, str],
         stamps: str,
         order: TransactionOrder | None,
         out: list[Record],
         wording: EnvelopeTemplate,
+        ends: dict[str, str],
     ) -> None:
         self.part, self._wording = part, wording
         self.xid = "null" if part.xid is None else str(part.xid)
-        self.a, self.b, self.x = a, b, f'{self.xid},"lsn":'
-        self.origin, self.stamps, self.order, self.out = origin, stamps, order, out
+        self.a, self.b, self.x, self.origin = texts
+        self.stamps, self.order, self.out, self._c = stamps, order, out, ends
         self.frame = self.a, self.b, self.x
-        self._c: dict[str, str] = {}
 
     def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:
         """Count an event and return its text after the LSN.
@@ -702,32 +705,27 @@ def _key(codec: RowCodec, values: Tuple) -> bytes | None:
 
 def _render(
     codec: RowCodec,
-    rows: Sequence[Tuple],
-    ns: Sequence[str],
-    cs: Sequence[str],
-    a: str,
-    b: str,
-    x: str,
+    columns: Sequence[Sequence[Any]],
     out: list[Record],
     renewed: Callable[[RowCodec], RowCodec],
 ) -> None:
-    """Append the records of ``rows``.
+    """Append the records of rows.
 
+    ``columns`` are the rows and, for each row, the texts ``n``, ``c``, ``a``, ``b`` and ``x``.
     ``renewed`` replaces the codec after a row that does not fit; the new codec renders the later rows too.
     """
-    while rows:
+    while columns[0]:
         # The number of appended records shows which row failed.
         before = len(out)
         try:
-            codec.creates(rows, ns, cs, a, b, x, out.append)
+            codec.creates(*columns, out.append)
         except MISFITS:
             at = len(out) - before
             codec, after = renewed(codec), at + 1
-            one = rows[at:after], ns[at:after], cs[at:after]
             try:
-                codec.careful().creates(*one, a, b, x, out.append)
+                codec.careful().creates(*(column[at:after] for column in columns), out.append)
             except MISFITS as cause:
-                raise codec.plan.wrong_tuple("json", int(ns[at] or 0)) from cause
-            rows, ns, cs = rows[after:], ns[after:], cs[after:]
+                raise codec.plan.wrong_tuple("json", int(columns[1][at] or 0)) from cause
+            columns = [column[after:] for column in columns]
         else:
             return

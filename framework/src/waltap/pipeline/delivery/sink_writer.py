@@ -23,6 +23,8 @@ from waltap.changes.transactions.transaction import (
     SnapshotRows,
     TransactionPart,
     events_in,
+    position_after,
+    transactions_in,
 )
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
@@ -273,35 +275,29 @@ class SinkWriter:
             counts.last_xid = last.xid
         if counts.by_table is not None:
             counts.by_table.count(batch.parts, self._clock.time_ns() // 1_000_000)
-        rows = transactions = 0
-        for part in batch.parts:
-            if isinstance(part, TransactionPart):
-                transactions += part.complete and part.xid is not None
-            elif isinstance(part, SnapshotRows):
-                rows += len(part.rows)
-        counts.snapshot_rows += rows
-        counts.transactions += transactions
+        transactions = transactions_in(batch.parts)
+        counts.transactions += sum([p.complete and p.xid is not None for p in transactions])
+        if len(transactions) < len(batch.parts):
+            read = [part for part in batch.parts if isinstance(part, SnapshotRows)]
+            counts.snapshot_rows += sum(len(part.rows) for part in read)
 
     def _batch(self, parts: list[Part], partition: str, *, snapshot: bool) -> Batch:
-        position, whole = self.written[partition], True
-        end_lsn: int | None = None
-        for part in parts:
-            if isinstance(part, TransactionPart):
-                position = part.position(position)
-                whole = part.complete
-                if whole:
-                    end_lsn = part.end_lsn
-                    if part.commit_ts:
-                        self._committed_ms[partition] = part.commit_ts // 1000
-        if end_lsn is not None:
-            self.previous_end_lsn[partition] = end_lsn
+        transactions = transactions_in(parts)
+        last = next((part for part in reversed(transactions) if part.complete), None)
+        if last is not None:
+            self.previous_end_lsn[partition] = last.end_lsn
+        dated = (
+            part.commit_ts for part in reversed(transactions) if part.complete and part.commit_ts
+        )
+        if (commit_ts := next(dated, None)) is not None:
+            self._committed_ms[partition] = commit_ts // 1000
         return Batch(
             parts=parts,
-            position=position,
+            position=position_after(transactions, self.written[partition]),
             partition=partition,
             number=next(self.counts.numbers),
             events=events_in(parts),
-            ends_transaction=whole,
+            ends_transaction=not transactions or transactions[-1].complete,
             snapshot=snapshot,
         )
 

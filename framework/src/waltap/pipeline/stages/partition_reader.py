@@ -295,15 +295,17 @@ def batches(parts: list[TransactionPart], most: int) -> Iterator[list[Transactio
     batch: list[TransactionPart] = []
     room = most
     for part in parts:
+        count = len(part.changes)
         rest = part
-        while len(rest.changes) > room:
+        while count > room:
             if room:
                 first, rest = rest.split(room)
                 batch.append(first)
+                count -= room
             yield batch
             batch, room = [], most
         batch.append(rest)
-        room -= len(rest.changes)
+        room -= count
     if batch:
         yield batch
 

@@ -225,21 +225,55 @@ class IncrementalSnapshots:
         tables must be read then (``state.blocking``). The second list has the parts after it.
         """
         out: list[TransactionPart | SnapshotRows] = []
-        for index, part in enumerate(parts):
+        at = 0
+        while at < len(parts):
+            passing = parts[at : self._unconcerned(parts, at)]
+            at += len(passing)
+            self._passed(passing)
+            out += passing
+            if at == len(parts):
+                break
+            part, at = parts[at], at + 1
             if self.until is not None:
                 out += self.reached(part.commit_lsn, part.previous_end_lsn, now)
-            if part.xid is not None and (part.starts or part.complete):
-                self._reader.recent.append(part.xid)
-                if self.state.queue:
-                    self._stored = None
+            self._passed([part])
             if not self._concerns(part):
                 out.append(part)
                 continue
             pieces, rest = self._part(part, now)
             out += pieces
             if rest is not None:
-                return out, [rest, *parts[index + 1 :]]
+                return out, [rest, *parts[at:]]
         return out, []
+
+    def _unconcerned(self, parts: list[TransactionPart], start: int) -> int:
+        """Return the end of the parts from ``start`` on that pass unchanged.
+
+        While a chunk waits, each part must be looked at.
+        """
+        if self.until is not None or self._window is not None or self._moved.watching:
+            return start
+        end, table = len(parts), self._signal_table
+        if table is None:
+            return end
+        relations = {
+            change.relation
+            for part in (parts[start:] if start else parts)
+            for change in part.changes
+            if isinstance(change, Insert | Delete)
+        }
+        if not any(map(self._is_signal_table, relations)):
+            return end
+        return next((n for n in range(start, end) if self._concerns(parts[n])), end)
+
+    def _passed(self, parts: list[TransactionPart]) -> None:
+        """Record transactions that later chunks must have seen."""
+        xids = [
+            part.xid for part in parts if part.xid is not None and (part.starts or part.complete)
+        ]
+        self._reader.recent.extend(xids)
+        if xids and self.state.queue:
+            self._stored = None
 
     def read_at_once(self, now: int) -> None:
         """End the blocking snapshot, and read the present chunk again.
@@ -260,12 +294,13 @@ class IncrementalSnapshots:
         )
 
     def _is_signal(self, change: Change) -> bool:
-        if not isinstance(change, Insert | Delete):
-            return False
-        known = self._signal_relations.get(change.relation)
+        return isinstance(change, Insert | Delete) and self._is_signal_table(change.relation)
+
+    def _is_signal_table(self, relation: Relation) -> bool:
+        known = self._signal_relations.get(relation)
         if known is None:
-            known = (change.relation.schema, change.relation.table) == self._signal_table
-            self._signal_relations[change.relation] = known
+            known = (relation.schema, relation.table) == self._signal_table
+            self._signal_relations[relation] = known
         return known
 
     def _part(

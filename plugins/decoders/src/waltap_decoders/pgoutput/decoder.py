@@ -9,6 +9,7 @@ Protocol"; proto.c and pgoutput.c of PostgreSQL 10 to 18 where the manual is sil
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from struct import Struct
 from typing import Any, ClassVar
 
 from waltap.changes.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
@@ -38,7 +39,7 @@ from waltap.changes.decode.message import (
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import DecodeError
-from waltap_decoders.pgoutput.payload import PayloadReader
+from waltap_decoders.pgoutput.payload import PG_EPOCH_US, PayloadReader
 from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
 from waltap_decoders.pgoutput.relation_cache import AnnouncedRelation, RelationCache, RelationScope
 from waltap_decoders.pgoutput.tuple_codec import (
@@ -83,7 +84,10 @@ _NO_READERS: Mapping[bytes, RowReader] = {}
 _INSIDE = (_SessionState.TRANSACTION, _SessionState.PREPARED, _SessionState.SEGMENT)
 _OUTSIDE = (_SessionState.BETWEEN,)
 _ROWS = frozenset((b"I", b"U", b"D"))
+_ROW_MESSAGES = frozenset((Insert, Update, Delete))
 _STARTS = frozenset((b"B", b"b", b"S"))
+# Commit LSN, time and xid; flags, commit LSN, end LSN and time.
+_BEGIN, _COMMIT = Struct(">xQqI"), Struct(">xBQQq")
 _Parse = Callable[[Any, PayloadReader, list[Message]], None]
 
 
@@ -151,12 +155,34 @@ class PgOutput(Decoder):
                     continue
             self._other(lsn, data, messages)
             readers = self._readers
+        if self._fresh and messages and type(messages[-1]) in _ROW_MESSAGES:
+            self._fresh = False
         return messages
 
     def _other(self, lsn: int, data: bytes, messages: list[Message]) -> None:
         """Decode one frame that no compiled reader has read."""
-        kind = data[:1]
-        if kind in _ROWS and self._state in _INSIDE and self._row_again(lsn, data, messages):
+        kind, state = data[:1], self._state
+        # Begin and Commit are as frequent as rows in streams of small transactions.
+        if kind == b"B" and state is _SessionState.BETWEEN and len(data) == _BEGIN.size:
+            commit_lsn, commit_ts, xid = _BEGIN.unpack(data)
+            self._begun(Begin(lsn, xid, commit_lsn, commit_ts + PG_EPOCH_US), messages)
+            self._fresh = True
+            return
+        if kind == b"C" and state is _SessionState.TRANSACTION and len(data) == _COMMIT.size:
+            flags, commit_lsn, end_lsn, commit_ts = _COMMIT.unpack(data)
+            begin = self._open
+            # The careful reader names the fault of any other commit.
+            if flags == 0 and begin.commit_lsn == commit_lsn <= end_lsn >= self._last_end:  # type: ignore[union-attr]
+                self._last_end = end_lsn
+                commit_ts += PG_EPOCH_US
+                messages.append(Commit(lsn, commit_lsn, end_lsn, commit_ts, begin.xid))  # type: ignore[union-attr]
+                self._leave()
+                return
+        if (
+            kind in _ROWS
+            and state is _SessionState.SEGMENT
+            and self._row_of_segment(lsn, data, messages)
+        ):
             return
         method = self._METHODS.get(kind)
         if method is None:
@@ -166,43 +192,25 @@ class PgOutput(Decoder):
             )
         states, name, parse = method
         payload = PayloadReader(self.name, lsn, data, name)
-        if self._state not in states:
+        if state not in states:
             allowed = " or ".join(state.value for state in states)
-            payload.fail(f"it {allowed}", f"it {self._state.value}", 0)
+            payload.fail(f"it {allowed}", f"it {state.value}", 0)
         parse(self, payload, messages)
-        if kind in _STARTS:
-            self._fresh = True
-        elif self._fresh:
-            self._go_on()
+        self._fresh = kind in _STARTS
 
-    def _row_again(self, lsn: int, data: bytes, messages: list[Message]) -> bool:
-        """Read a row by its compiled reader where `feed` could not.
+    def _row_of_segment(self, lsn: int, data: bytes, messages: list[Message]) -> bool:
+        """Read a row of a segment by its compiled reader.
 
-        That is the first row after a begin, or a row of a segment. Return whether the reader
-        accepted it.
+        Return whether the reader accepted it.
         """
-        if self._state is _SessionState.SEGMENT:
-            # In a segment an xid of four bytes follows the message type.
-            read = self._cache.streams[self._xid].readers.get(data[:1] + data[5:12])
-            message = read and read(lsn, data[12:], int.from_bytes(data[1:5], "big"))
-        else:
-            read = self._cache.session.readers.get(data[:8])
-            message = read and read(lsn, data[8:], 0)
+        # In a segment an xid of four bytes follows the message type.
+        read = self._cache.streams[self._xid].readers.get(data[:1] + data[5:12])
+        message = read and read(lsn, data[12:], int.from_bytes(data[1:5], "big"))
         if message is None:
             return False
         messages.append(message)
-        if self._fresh:
-            self._go_on()
-        return True
-
-    def _go_on(self) -> None:
-        """Record that a message followed the begin.
-
-        An Origin may no longer come, and `feed` may use the compiled readers.
-        """
         self._fresh = False
-        if self._state in (_SessionState.TRANSACTION, _SessionState.PREPARED):
-            self._readers = self._cache.session.readers
+        return True
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -211,12 +219,14 @@ class PgOutput(Decoder):
         commit_ts = payload.time("commit time")
         xid = payload.number(4, "xid")
         payload.end()
+        self._begun(Begin(payload.lsn, xid, commit_lsn, commit_ts), messages)
+
+    def _begun(self, begin: Begin, messages: list[Message]) -> None:
         # The begin's final LSN tells which catalogue answers hold for this transaction.
         if self._cache.retirement.pending:
-            self._cache.retire(commit_lsn)
+            self._cache.retire(begin.commit_lsn)
         if self._cache.unsettled:
-            self._cache.settle(commit_lsn)
-        begin = Begin(payload.lsn, xid, commit_lsn, commit_ts)
+            self._cache.settle(begin.commit_lsn)
         self._enter(_SessionState.TRANSACTION, begin)
         messages.append(begin)
 
@@ -235,7 +245,8 @@ class PgOutput(Decoder):
         messages.append(Commit(payload.lsn, commit_lsn, end_lsn, commit_ts, begin.xid))
 
     def _origin(self, payload: PayloadReader, messages: list[Message]) -> None:
-        if not self._fresh:
+        # `feed` reads rows without a note of it.
+        if not self._fresh or (messages and type(messages[-1]) in _ROW_MESSAGES):
             payload.fail("it right after the begin", "it later", 0)
         origin_lsn = payload.number(8, "origin LSN")
         name = payload.string("origin name")
@@ -479,6 +490,7 @@ class PgOutput(Decoder):
 
     def _enter(self, state: _SessionState, begin: Begin | BeginPrepare) -> None:
         self._state, self._open = state, begin
+        self._readers = self._cache.session.readers
 
     def _leave(self) -> None:
         self._state, self._open = _SessionState.BETWEEN, None
