@@ -28,7 +28,7 @@ back, captured or not. So a stored position means the same under another filter.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import ClassVar, Final, Literal, Never
+from typing import Any, ClassVar, Final, Literal, Never
 
 import msgspec
 
@@ -36,7 +36,6 @@ from waltap.base.files.durable_file import replace_durably
 from waltap.changes.decode.message import (
     Begin,
     BeginPrepare,
-    Change,
     Commit,
     CommitPrepared,
     LogicalMessage,
@@ -328,7 +327,7 @@ class TransactionAssembler:
             if self._release is not None and not self._released(parts):
                 return parts
             messages, self._queue = self._queue, []
-        found = messages if isinstance(messages, list) else list(messages)
+        found: list[Any] = messages if isinstance(messages, list) else list(messages)
         control, at = self._CONTROL, 0
         # Runs of changes are moved as lists: no step in Python is for a single row.
         for place in compress(range(len(found)), map(control.__contains__, map(type, found))):
@@ -340,7 +339,7 @@ class TransactionAssembler:
                 self._queue = found[at:]
                 return parts
         if at < len(found):
-            self._extend(found[at:] if at else found)  # type: ignore[arg-type]
+            self._extend(found[at:] if at else found)
         if self._open is not None:
             # An open transaction must not wait for its commit: it may be larger than memory.
             self._hand_out(self._open, parts)
@@ -389,10 +388,10 @@ class TransactionAssembler:
             part.starts, part.first_index = False, resume.index
             self._drop, self._extend = resume.index, self._drop_first
 
-    def _drop_first(self, changes: Sequence[Change]) -> None:
+    def _drop_first(self, changes: Sequence[Item]) -> None:
         assert self._open is not None
         assert self._drop is not None
-        self._open.changes.extend(changes[self._drop :])
+        self._open.changes.extend(changes[self._drop :])  # type: ignore[arg-type]
         self._drop = max(0, self._drop - len(changes))
 
     def _hand_out(self, part: TransactionPart, parts: list[TransactionPart]) -> None:

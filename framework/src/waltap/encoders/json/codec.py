@@ -61,13 +61,13 @@ class CreateRenderer(Protocol):
 
     def __call__(
         self,
+        append: Callable[[Record], None],
         rows: Iterable[Tuple],
         n: Iterable[str],
         c: Iterable[str],
         a: Iterable[str],
         b: Iterable[str],
         x: Iterable[str],
-        append: Callable[[Record], None],
     ) -> None:
         """Pass the records of ``rows`` to ``append``."""
 
@@ -388,7 +388,7 @@ def key(_values):
     {source.unpack(keys)}
     return {key}
 
-def creates(_rows, _lsns, _ends, _heads, _middles, _ids, _append):
+def creates(_append, _rows, _lsns, _ends, _heads, _middles, _ids):
     for _values, _lsn, _end, _head, _middle, _id in zip(
         _rows, _lsns, _ends, _heads, _middles, _ids
     ):

@@ -78,7 +78,7 @@ class EnvelopeTemplate:
 
     def __init__(self, form: EnvelopeForm, end: str) -> None:
         # ``end`` closes the envelope and, with schemas, the payload around it.
-        self._fine, self._last, self._origins = (
+        self.fine, self._last, self._origins = (
             form.fine_stamps,
             form.transaction_last,
             form.origins,
@@ -91,7 +91,7 @@ class EnvelopeTemplate:
 
         ``now`` is in ns since 1970 UTC.
         """
-        fine = f',"ts_us":{now // 1_000},"ts_ns":{now}' if self._fine else ""
+        fine = f',"ts_us":{now // 1_000},"ts_ns":{now}' if self.fine else ""
         return f'"ts_ms":{now // 1_000_000}{fine}'
 
     def committed(self, ts: int) -> str:
@@ -99,7 +99,7 @@ class EnvelopeTemplate:
 
         ``ts`` is in µs since 1970 UTC.
         """
-        return f',"ts_us":{ts},"ts_ns":{ts * 1000}' if self._fine else ""
+        return f',"ts_us":{ts},"ts_ns":{ts * 1000}' if self.fine else ""
 
     def origin(self, xmin: str, origin: str, lsn: str) -> str:
         """Return the end of a source block from JSON texts."""
@@ -261,8 +261,11 @@ class JsonFormat(Format):
     ) -> "SourceTexts":
         head, middle = self._source, f',"snapshot":{self._unset}{self._database}'
         wording, now_us = self._wording, now // 1000
-        committed, no_origin = wording.committed, wording.no_origin
-        texts = []
+        fine, no_origin = wording.fine, wording.no_origin
+        a: list[str] = []
+        b: list[str] = []
+        x: list[str] = []
+        origins: list[str] = []
         for part in parts:
             ts, previous = part.commit_ts or now_us, part.previous_end_lsn
             xid: int | str | None = part.xid
@@ -272,16 +275,12 @@ class JsonFormat(Format):
                 if part.changes:
                     previous = part.changes[0].lsn
             in_sequence = "null" if previous is None else f'\\"{previous}\\"'
+            a.append(f'{head}{ts // 1000}{middle}{in_sequence},\\"')
+            b.append(f'\\"]","ts_us":{ts},"ts_ns":{ts * 1000}' if fine else '\\"]"')
+            x.append(f'{xid},"lsn":')
             plain = part.origin is None and part.xmin is None
-            texts.append(
-                (
-                    f'{head}{ts // 1000}{middle}{in_sequence},\\"',
-                    f'\\"]"{committed(ts)}',
-                    f'{xid},"lsn":',
-                    no_origin if plain else self._origin(part),
-                )
-            )
-        return SourceTexts(parts, texts, stamps, order, out, wording)
+            origins.append(no_origin if plain else self._origin(part))
+        return SourceTexts(parts, (a, b, x, origins), stamps, order, out, wording)
 
     def _origin(self, part: TransactionPart) -> str:
         """Return the end of a source block.
@@ -533,18 +532,18 @@ class JsonFormat(Format):
 class SourceTexts:
     """Hold the source blocks of neighbouring transaction parts, by change.
 
-    ``texts`` has the texts ``a``, ``b``, ``x`` and the end of the source block of each part.
+    ``texts`` are the texts ``a``, ``b``, ``x`` and the end of the source block, one of each per part.
     """
 
     __slots__ = (
-        "_columns", "_ends", "_made", "_owners", "_parts", "_stamps", "_texts", "_uniform",
-        "_wording", "changes", "order", "out",
+        "_ends", "_made", "_owners", "_parts", "_stamps", "_texts", "_uniform", "_wording",
+        "changes", "order", "out",
     )  # fmt: skip
 
     def __init__(
         self,
         parts: list[TransactionPart],
-        texts: list[tuple[str, str, str, str]],
+        texts: tuple[list[str], list[str], list[str], list[str]],
         stamps: str,
         order: TransactionOrder | None,
         out: list[Record],
@@ -555,32 +554,28 @@ class SourceTexts:
         # Texts by operation, which all events share where no transaction has an origin.
         self._ends: dict[str, str] = {}
         self._made: dict[int, PartTemplate] = {}
-        self._columns: list[Sequence[str]] = []
+        origins = texts[3]
+        self._uniform = origins.count(origins[0]) == len(origins)
         self._owners: Sequence[int] = ()
-        self._uniform = True
         if len(parts) == 1:
             self.changes = parts[0].changes
             return
         lists = [part.changes for part in parts]
         sizes = list(map(len, lists))
         self.changes = list(chain.from_iterable(lists))
-        self._owners, self._columns = range(len(parts)), list(zip(*texts, strict=True))
+        self._owners = range(len(parts))
         if sizes.count(1) != len(sizes):
             self._owners = _repeated(self._owners, sizes)
-            self._columns = [_repeated(column, sizes) for column in self._columns]
-        origins = self._columns[3]
-        self._uniform = not origins or origins.count(origins[0]) == len(origins)
 
     def frames(self, start: int, count: int) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
         """Return ``a``, ``b`` and ``x`` for changes from ``start`` on."""
-        if not self._columns:
-            a, b, x, _ = self._texts[0]
-            return [a] * count, [b] * count, [x] * count
-        a_, b_, x_, _ = self._columns
-        if start == 0 and count == len(a_):
-            return a_, b_, x_
-        end = start + count
-        return a_[start:end], b_[start:end], x_[start:end]
+        a, b, x, _ = self._texts
+        if len(a) == 1:
+            return a * count, b * count, x * count
+        if count == len(a) == len(self.changes):
+            return a, b, x
+        owners = self._owners[start : start + count]
+        return [a[at] for at in owners], [b[at] for at in owners], [x[at] for at in owners]
 
     def ends(self, op: str, start: int, count: int) -> list[str]:
         """Return ``c`` for changes from ``start`` on, without transaction metadata."""
@@ -595,7 +590,7 @@ class SourceTexts:
         if made is None:
             made = self._made[owner] = PartTemplate(
                 self._parts[owner],
-                self._texts[owner],
+                tuple([text[owner] for text in self._texts]),
                 self._stamps,
                 self.order,
                 self.out,
@@ -623,7 +618,7 @@ class PartTemplate:
     def __init__(
         self,
         part: TransactionPart,
-        texts: tuple[str, str, str, str],
+        texts: tuple[str, ...],
         stamps: str,
         order: TransactionOrder | None,
         out: list[Record],
@@ -718,12 +713,12 @@ def _render(
         # The number of appended records shows which row failed.
         before = len(out)
         try:
-            codec.creates(*columns, out.append)
+            codec.creates(out.append, *columns)
         except MISFITS:
             at = len(out) - before
             codec, after = renewed(codec), at + 1
             try:
-                codec.careful().creates(*(column[at:after] for column in columns), out.append)
+                codec.careful().creates(out.append, *(column[at:after] for column in columns))
             except MISFITS as cause:
                 raise codec.plan.wrong_tuple("json", int(columns[1][at] or 0)) from cause
             columns = [column[after:] for column in columns]

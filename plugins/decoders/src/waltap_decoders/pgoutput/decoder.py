@@ -87,7 +87,8 @@ _ROWS = frozenset((b"I", b"U", b"D"))
 _ROW_MESSAGES = frozenset((Insert, Update, Delete))
 _STARTS = frozenset((b"B", b"b", b"S"))
 # Commit LSN, time and xid; flags, commit LSN, end LSN and time.
-_BEGIN, _COMMIT = Struct(">xQqI"), Struct(">xBQQq")
+_BEGIN, _COMMIT = Struct(">xQqI").unpack, Struct(">xBQQq").unpack
+_BEGIN_SIZE, _COMMIT_SIZE = 21, 26
 _Parse = Callable[[Any, PayloadReader, list[Message]], None]
 
 
@@ -144,7 +145,7 @@ class PgOutput(Decoder):
         """Decode ``frames`` as `Decoder.feed` specifies."""
         messages: list[Message] = []
         append = messages.append
-        readers = self._readers
+        readers, between = self._readers, _SessionState.BETWEEN
         for lsn, data in frames:
             # Eight bytes select the reader: type, relation OID, tuple mark, number of columns.
             read = readers.get(data[:8])
@@ -153,6 +154,22 @@ class PgOutput(Decoder):
                 if message is not None:
                     append(message)
                     continue
+            # Begin and Commit are as frequent as rows in streams of small transactions.
+            kind, size = data[:1], len(data)
+            if kind == b"C" and size == _COMMIT_SIZE and self._state is _SessionState.TRANSACTION:
+                flags, commit_lsn, end_lsn, ts = _COMMIT(data)
+                begin: Any = self._open
+                # The careful reader names the fault of any other commit.
+                if not flags and begin.commit_lsn == commit_lsn <= end_lsn >= self._last_end:
+                    append(Commit(lsn, commit_lsn, end_lsn, ts + PG_EPOCH_US, begin.xid))
+                    self._last_end, self._state, self._open = end_lsn, between, None
+                    readers = self._readers = _NO_READERS
+                    continue
+            elif kind == b"B" and size == _BEGIN_SIZE and self._state is between:
+                commit_lsn, ts, xid = _BEGIN(data)
+                self._begun(Begin(lsn, xid, commit_lsn, ts + PG_EPOCH_US), messages)
+                readers, self._fresh = self._readers, True
+                continue
             self._other(lsn, data, messages)
             readers = self._readers
         if self._fresh and messages and type(messages[-1]) in _ROW_MESSAGES:
@@ -162,22 +179,6 @@ class PgOutput(Decoder):
     def _other(self, lsn: int, data: bytes, messages: list[Message]) -> None:
         """Decode one frame that no compiled reader has read."""
         kind, state = data[:1], self._state
-        # Begin and Commit are as frequent as rows in streams of small transactions.
-        if kind == b"B" and state is _SessionState.BETWEEN and len(data) == _BEGIN.size:
-            commit_lsn, commit_ts, xid = _BEGIN.unpack(data)
-            self._begun(Begin(lsn, xid, commit_lsn, commit_ts + PG_EPOCH_US), messages)
-            self._fresh = True
-            return
-        if kind == b"C" and state is _SessionState.TRANSACTION and len(data) == _COMMIT.size:
-            flags, commit_lsn, end_lsn, commit_ts = _COMMIT.unpack(data)
-            begin = self._open
-            # The careful reader names the fault of any other commit.
-            if flags == 0 and begin.commit_lsn == commit_lsn <= end_lsn >= self._last_end:  # type: ignore[union-attr]
-                self._last_end = end_lsn
-                commit_ts += PG_EPOCH_US
-                messages.append(Commit(lsn, commit_lsn, end_lsn, commit_ts, begin.xid))  # type: ignore[union-attr]
-                self._leave()
-                return
         if (
             kind in _ROWS
             and state is _SessionState.SEGMENT
@@ -227,7 +228,8 @@ class PgOutput(Decoder):
             self._cache.retire(begin.commit_lsn)
         if self._cache.unsettled:
             self._cache.settle(begin.commit_lsn)
-        self._enter(_SessionState.TRANSACTION, begin)
+        self._state, self._open = _SessionState.TRANSACTION, begin
+        self._readers = self._cache.session.readers
         messages.append(begin)
 
     def _commit(self, payload: PayloadReader, messages: list[Message]) -> None:
@@ -420,7 +422,8 @@ class PgOutput(Decoder):
         gid = payload.string("gid")
         payload.end()
         begin = BeginPrepare(payload.lsn, xid, prepare_lsn, end_lsn, prepare_ts, gid)
-        self._enter(_SessionState.PREPARED, begin)
+        self._state, self._open = _SessionState.PREPARED, begin
+        self._readers = self._cache.session.readers
         messages.append(begin)
 
     def _prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
@@ -487,10 +490,6 @@ class PgOutput(Decoder):
         gid = payload.string("gid")
         payload.end()
         return xid, prepare_lsn, end_lsn, prepare_ts, gid
-
-    def _enter(self, state: _SessionState, begin: Begin | BeginPrepare) -> None:
-        self._state, self._open = state, begin
-        self._readers = self._cache.session.readers
 
     def _leave(self) -> None:
         self._state, self._open = _SessionState.BETWEEN, None
