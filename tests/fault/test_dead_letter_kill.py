@@ -6,13 +6,13 @@ Two SQL sinks refuse rows of their own. The table has no key, so that a row deli
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.harness import command
+from tests.harness.command import Command
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
@@ -61,14 +61,8 @@ class Trial:
             lines += ["[[sinks]]", *_lines(sink)]
         (folder / "p.toml").write_text("\n".join(lines))
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "waltap", *command],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *words: str) -> Command:
+        return command.start(*words, cwd=self.folder)
 
     def letters(self) -> list[DeadLetter]:
         return LetterStore(self.folder / ".waltap" / "p" / "dead-letters").letters()
@@ -80,7 +74,7 @@ class Trial:
     def rows(self, schema: str) -> list[tuple[int]]:
         return self.database.execute(f"SELECT n FROM {schema}.t ORDER BY n")
 
-    def run(self) -> subprocess.Popen[str]:
+    def run(self) -> Command:
         """Start the pipeline, and wait until it streams, or has ended."""
         ready = self.folder / "ready"
         ready.unlink(missing_ok=True)
@@ -88,7 +82,7 @@ class Trial:
         until(lambda: ready.exists() or engine.poll() is not None, "the engine")
         return engine
 
-    def kill_after(self, progress: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
+    def kill_after(self, progress: Callable[[], object], *processes: Command) -> None:
         """Kill the first of ``processes`` a random moment after ``progress``; wait for all."""
         first = processes[0]
         until(lambda: progress() or first.poll() is not None, "progress")

@@ -8,8 +8,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +17,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.harness import command
+from tests.harness.command import Command
 from tests.harness.json_lines import records
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
@@ -56,13 +56,8 @@ class Runs:
         text = "\n".join(["[source]", 'type = "postgres"', *lines, "[sink]", self._sink])
         (self.folder / "p.toml").write_text(text)
 
-    def start(self, *options: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "waltap", "run", "p.toml", *map(str, options)],
-            cwd=self.folder,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *options: object) -> Command:
+        return command.start("run", "p.toml", *options, cwd=self.folder)
 
     def until_killed(self, patience: float) -> None:
         """Start, wait for signs of life, then kill a random moment later."""

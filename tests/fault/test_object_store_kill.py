@@ -8,8 +8,6 @@ import itertools
 import json
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +17,8 @@ from typing import Any
 
 import pytest
 from pyarrow import dataset, fs
+from tests.harness import command
+from tests.harness.command import Command
 from tests.harness.door import Door, s3_door
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
@@ -61,13 +61,8 @@ class Trial:
             lines += ["[[sinks]]", *_lines(sink)]
         (folder / "p.toml").write_text("\n".join(lines))
 
-    def start(self, *options: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "waltap", "run", "p.toml", *options],
-            cwd=self.folder,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *options: str) -> Command:
+        return command.start("run", "p.toml", *options, cwd=self.folder)
 
     def commits(self) -> int:
         """Return how many commits and manifests there are."""

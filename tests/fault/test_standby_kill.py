@@ -5,13 +5,13 @@ only go back where a process begins.
 """
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fault.test_engine_kill import Runs, Writer, ids, writing
+from tests.harness import command
+from tests.harness.command import Command
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
@@ -28,18 +28,16 @@ class Pair(Runs):
 
     def __init__(self, database: Database, folder: Path, sink: str, **settings: Any) -> None:
         super().__init__(database, folder, sink, **{"waltap.standby": True, **settings})
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Command] = []
 
-    def begin(self) -> subprocess.Popen[bytes]:
+    def begin(self) -> Command:
         """Start one more process; what it says is in a file with its number."""
         with (self.folder / f"said-{len(self._processes)}").open("wb") as said:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "waltap", "run", "p.toml"], cwd=self.folder, stderr=said
-            )
+            process = command.start("run", "p.toml", cwd=self.folder, errors=said)
         self._processes.append(process)
         return process
 
-    def said(self, process: subprocess.Popen[bytes]) -> str:
+    def said(self, process: Command) -> str:
         return (self.folder / f"said-{self._processes.index(process)}").read_text()
 
     def owner(self) -> int | None:
@@ -49,12 +47,12 @@ class Pair(Runs):
         except (OSError, ValueError):
             return None
 
-    def until_owned_by(self, process: subprocess.Popen[bytes]) -> None:
+    def until_owned_by(self, process: Command) -> None:
         until(
             lambda: self.owner() == process.pid, f"process {process.pid} to take over", PATIENCE_S
         )
 
-    def until_waits(self, process: subprocess.Popen[bytes]) -> None:
+    def until_waits(self, process: Command) -> None:
         """Wait until it is a standby, or, on a machine that stood still for long, has taken over already."""
         until(
             lambda: "waits as a standby" in self.said(process) or self.owner() == process.pid,
@@ -62,9 +60,9 @@ class Pair(Runs):
             PATIENCE_S,
         )
 
-    def owning(self) -> subprocess.Popen[bytes]:
+    def owning(self) -> Command:
         """Return the process that runs the pipeline, once there is one."""
-        found: list[subprocess.Popen[bytes]] = []
+        found: list[Command] = []
 
         def seen() -> bool:
             owner = self.owner()

@@ -3,12 +3,12 @@ that it has in a run that nobody disturbed, BEGIN and END come once, and END cou
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness import command
+from tests.harness.command import Command
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
@@ -63,14 +63,8 @@ class Lives:
         ]
         (folder / "p.toml").write_text("\n".join(text))
 
-    def start(self, *options: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "waltap", "run", "p.toml", *map(str, options)],
-            cwd=self.folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *options: object) -> Command:
+        return command.start("run", "p.toml", *options, cwd=self.folder)
 
     def run(self, *options: object) -> None:
         process = self.start(*options)

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-__all__ = ["Command", "waltap"]
+__all__ = ["PIPE", "Command", "start", "waltap"]
+
+PIPE = subprocess.PIPE
 
 WAIT_SECONDS = 120.0
 BEGINS_WITH = ("PYTHON", "LC_", "LANG", "TZ", "LD_")
@@ -43,15 +46,43 @@ def waltap(
             [sys.executable, "-m", "waltap", *words],
             cwd=cwd, env=environment, capture_output=True, text=True, timeout=wait,
         )  # fmt: skip
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        command = Command(words, cwd or Path.cwd(), environment, out, errors)
-        try:
-            code = command.wait(wait)
-        except subprocess.TimeoutExpired:
-            raise subprocess.TimeoutExpired(words, wait, _text(out), _text(errors)) from None
-        finally:
-            command.close()
-        return subprocess.CompletedProcess(words, code, _text(out), _text(errors))
+    command = start(*words, cwd=cwd, environment=environment)
+    try:
+        code = command.wait(wait)
+    except subprocess.TimeoutExpired:
+        raise subprocess.TimeoutExpired(words, wait, command.said(), command.errors()) from None
+    finally:
+        command.close()
+    return subprocess.CompletedProcess(words, code, command.said(), command.errors())
+
+
+def start(
+    *arguments: object,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    out: IO[bytes] | int | None = None,
+    errors: IO[bytes] | None = None,
+) -> "Command":
+    """Start a command line in the folder ``cwd``, with the environment of the tests if none is given.
+
+    Its output goes to the files ``out`` and ``errors``, or is kept for `Command.communicate`. With `PIPE` as
+    ``out``, `Command.stdout` reads it as it comes.
+    """
+    reading, stdout = None, out
+    if isinstance(stdout, int):
+        readable, writable = os.pipe()
+        reading, stdout = os.fdopen(readable), os.fdopen(writable, "wb")
+    command = Command(
+        list(map(str, arguments)),
+        cwd or Path.cwd(),
+        os.environ if environment is None else environment,
+        stdout,
+        errors,
+    )
+    if reading is not None and stdout is not None:
+        stdout.close()
+        command.stdout = reading
+    return command
 
 
 class Command:
@@ -62,14 +93,18 @@ class Command:
         words: list[str],
         folder: Path,
         environment: Mapping[str, str],
-        out: IO[bytes],
-        errors: IO[bytes],
+        out: IO[bytes] | None,
+        errors: IO[bytes] | None,
     ) -> None:
         self.words = words
         self.returncode: int | None = None
+        self.stdout: IO[str] | None = None
+        self._said, self._errors = _Kept(out), _Kept(errors)
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(_warm())
-        socket.send_fds(self._connection, [b"\0"], [out.fileno(), errors.fileno()])
+        socket.send_fds(
+            self._connection, [b"\0"], [self._said.file.fileno(), self._errors.file.fileno()]
+        )
         asked = json.dumps([words, str(folder), dict(environment)])
         self._connection.sendall(asked.encode())
         self._connection.shutdown(socket.SHUT_WR)
@@ -96,15 +131,55 @@ class Command:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout: float = WAIT_SECONDS) -> tuple[str, str]:
+        """Wait, and return its output and its errors. Raises: TimeoutExpired."""
+        self.wait(timeout)
+        return self.said(), self.errors()
+
+    def said(self) -> str:
+        """Return its standard output so far."""
+        return self._said.text()
+
+    def errors(self) -> str:
+        """Return its standard error so far."""
+        return self._errors.text()
+
     def close(self) -> None:
         """End the connection: the command is killed if it runs."""
         self._answers.close()
         self._connection.close()
+        self._said.close()
+        self._errors.close()
 
 
-def _text(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode()
+class _Kept:
+    """A file that a command writes: one that the test has, or a temporary one whose text is kept."""
+
+    def __init__(self, given: IO[bytes] | None) -> None:
+        self.file = given or tempfile.TemporaryFile()
+        self._temporary, self._text = given is None, ""
+
+    def text(self) -> str:
+        """Return its content so far, "" of a file that the test has."""
+        if self._temporary and not self.file.closed:
+            number = self.file.fileno()
+            # the command writes at the offset that both share, so it must not move
+            self._text = os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
+        return self._text
+
+    def close(self) -> None:
+        """Close a temporary file, with its text kept."""
+        if self._temporary:
+            self.text()
+            self.file.close()
 
 
 _starting = threading.Lock()

@@ -1,11 +1,10 @@
 """``waltap run`` in a process of its own against a scripted walsender, into a file of JSON lines."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.harness.command import waltap
 from tests.harness.servers.postgres import Database
 
 __all__ = ["records_of", "run_scripted"]
@@ -41,14 +40,8 @@ def run_scripted(
     }
     lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings.items()]
     profile.write_text("\n".join(["[source]", f'type = "{connector}"', *lines]))
-    command = [sys.executable, "-m", "waltap", "run", str(profile)]
-    return subprocess.run(
-        [*command, "--sink", f"jsonl:{folder / 'out.jsonl'}", "--max-seconds", "60", *options],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    out = f"jsonl:{folder / 'out.jsonl'}"
+    return waltap("run", profile, "--sink", out, "--max-seconds", "60", *options)
 
 
 def records_of(folder: Path) -> list[dict[str, Any]]:

@@ -8,9 +8,7 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,17 +110,14 @@ class Shop:
         return self.says("run FILE --until-idle 0.3", *more, code=code)
 
     @contextlib.contextmanager
-    def process(self, line: str, *, ready: bool = False) -> Iterator["subprocess.Popen[str]"]:
+    def process(self, line: str, *, ready: bool = False) -> Iterator[command.Command]:
         """Have a process of its own run a command line while the block lasts; its standard error goes to the
         file ``stderr``. ``ready``: the block begins when the pipeline streams."""
         more = ("--ready-file", "ready") if ready else ()
-        with (self.folder / "stderr").open("w") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "waltap", *self._words(line, more)],
-                cwd=self.folder, env=os.environ | self.variables,
-                stdout=subprocess.PIPE, stderr=errors, text=True,
-                # a shell has what it starts in the background ignore Ctrl-C
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        with (self.folder / "stderr").open("wb") as errors:
+            process = command.start(
+                *self._words(line, more), cwd=self.folder, environment=os.environ | self.variables,
+                out=command.PIPE, errors=errors,
             )  # fmt: skip
         try:
             if ready:
@@ -130,7 +125,10 @@ class Shop:
             yield process
         finally:
             process.terminate()
-            process.communicate(timeout=WAIT_S)
+            assert process.stdout is not None
+            with process.stdout:
+                process.stdout.read()
+                process.wait(WAIT_S)
 
     @property
     def stderr(self) -> str:

@@ -78,6 +78,8 @@ def _keep(connection: socket.socket) -> None:
 def _become(
     words: list[str], folder: str, variables: dict[str, str], out: int, errors: int
 ) -> None:
+    # a shell makes the processes that it starts in the background ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)

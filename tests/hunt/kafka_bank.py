@@ -11,8 +11,6 @@ import argparse
 import json
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -22,6 +20,8 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic
+from tests.harness import command
+from tests.harness.command import Command
 from tests.harness.kafka import create
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
@@ -158,7 +158,7 @@ class Bank:
         self._database, self._kafka, self._folder = database, kafka, folder
         self._chance = random.Random(seed)
         self._seed = seed
-        self._engine: subprocess.Popen[bytes] | None = None
+        self._engine: Command | None = None
         self._log = folder / "engine.log"
         settings = {
             **database.properties(),
@@ -251,10 +251,9 @@ class Bank:
     def _start(self) -> None:
         (self._folder / "ready").unlink(missing_ok=True)
         with self._log.open("ab") as out:
-            self._engine = subprocess.Popen(
-                [sys.executable, "-m", "waltap", "run", "bank.toml", "--ready-file", "ready"],
-                cwd=self._folder, stdout=out, stderr=out,
-            )  # fmt: skip
+            self._engine = command.start(
+                "run", "bank.toml", "--ready-file", "ready", cwd=self._folder, out=out, errors=out
+            )
 
     def _ready(self) -> bool:
         assert self._engine is not None

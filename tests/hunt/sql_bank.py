@@ -11,13 +11,13 @@ import argparse
 import json
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import psycopg
+from tests.harness import command
+from tests.harness.command import Command
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Cluster, Database
 from tests.hunt.bank_day import run_bank
@@ -154,7 +154,7 @@ class Bank:
         self._accounts = accounts
         self._source, self._target, self._folder = source, target, folder
         self._chance, self._seed = random.Random(seed), seed
-        self._engine: subprocess.Popen[bytes] | None = None
+        self._engine: Command | None = None
         self._log = folder / "engine.log"
         self.restarts = 0
         settings = {
@@ -230,10 +230,7 @@ class Bank:
 
     def _start(self) -> None:
         with self._log.open("ab") as out:
-            self._engine = subprocess.Popen(
-                [sys.executable, "-m", "waltap", "run", "bank.toml"],
-                cwd=self._folder, stdout=out, stderr=out,
-            )  # fmt: skip
+            self._engine = command.start("run", "bank.toml", cwd=self._folder, out=out, errors=out)
 
     def _kill(self) -> None:
         if self._engine is not None:

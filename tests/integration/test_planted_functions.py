@@ -69,23 +69,24 @@ def plant(database: Database) -> None:
         " WHERE pronamespace = 'pg_catalog'::regnamespace AND prokind = 'f'"
     )
     wanted = names()
+    calls = [
+        (name, ", ".join(chosen), sets)
+        for name, count, sets in rows
+        if name in wanted and 0 < count <= MOST_ARGUMENTS
+        for chosen in (itertools.product(TYPES, repeat=count) if count == 1 else _alike(count))
+    ]
+    pairs = [*itertools.permutations([t for t in TYPES if t != "unknown"], 2)]
+    raises = "RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'planted operator'; END $$"
     with database.connect() as connection:
-        for name, count, sets in rows:
-            if name in wanted and 0 < count <= MOST_ARGUMENTS:
-                kinds = itertools.product(TYPES, repeat=count) if count == 1 else _alike(count)
-                for chosen in kinds:
-                    connection.execute("SELECT plant(%s, %s, %s)", [name, ", ".join(chosen), sets])
-        connection.execute(
-            "CREATE FUNCTION planted(anyelement, anyelement) RETURNS bool LANGUAGE plpgsql AS"
-            " $$ BEGIN RAISE EXCEPTION 'planted operator'; END $$"
+        # thousands of statements: in a pipeline, they need no round trip each
+        planting = connection.cursor()
+        planting.executemany("SELECT plant(%s, %s, %s)", calls)
+        planting.execute(f"CREATE FUNCTION planted(anyelement, anyelement) {raises}")
+        planting.execute(";".join(f"CREATE FUNCTION planted({a}, {b}) {raises}" for a, b in pairs))
+        planting.executemany(
+            "SELECT plant_operator(%s, %s, %s)",
+            [(symbol, *pair) for pair in pairs for symbol in OPERATORS],
         )
-        for one, other in itertools.permutations([t for t in TYPES if t != "unknown"], 2):
-            connection.execute(
-                f"CREATE FUNCTION planted({one}, {other}) RETURNS bool LANGUAGE plpgsql AS"
-                " $$ BEGIN RAISE EXCEPTION 'planted operator'; END $$"
-            )
-            for symbol in OPERATORS:
-                connection.execute("SELECT plant_operator(%s, %s, %s)", [symbol, one, other])
         ((found,),) = connection.execute(
             "SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
         )
