@@ -10,8 +10,8 @@ from tests.harness.servers.postgres import Database
 Event = tuple[str, str, str]
 """call or return, module, function."""
 
-INSERT_CALLS, INSERT_MODULES = 124, 35
-FLUSH_CALLS, FLUSH_MODULES = 84, 20
+INSERT_CALLS, INSERT_MODULES = 86, 25
+FLUSH_CALLS, FLUSH_MODULES = 68, 18
 
 
 class Trace:

@@ -2,8 +2,9 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.harness.json_events import BARE, NOW, Server, json_format, table
 
@@ -82,6 +83,7 @@ STATEMENTS = st.tuples(st.sampled_from(["insert", "unsent", "update", "delete", 
 FORMS = [NEWEST, DEBEZIUM_2_5, replace(NEWEST, unsent=True)]
 MARKS = st.sampled_from(["", "", "", "origin", "xmin", "undated", "message"])
 TRANSACTIONS = st.lists(st.tuples(MARKS, st.lists(STATEMENTS, max_size=3)), min_size=1, max_size=8)
+TWO_ROWS = [("insert", ONE, (key, None, "1"), ("a", None, "1")) for key in "ab"]
 
 
 def transactions(drawn) -> Server:
@@ -117,9 +119,12 @@ def transactions(drawn) -> Server:
 
 
 @settings(deadline=None)
-@given(TRANSACTIONS, st.booleans(), st.booleans(), st.sampled_from(FORMS), st.data())
+@given(
+    TRANSACTIONS, st.booleans(), st.booleans(), st.sampled_from(FORMS), st.lists(st.integers(0, 8))
+)
+@example([("", []), ("", TWO_ROWS)], False, False, NEWEST, [])  # as many rows as transactions
 def test_transactions_rendered_together_have_the_records_of_each_alone(
-    drawn, counted, eventful, form, data
+    drawn, counted, eventful, form, cuts
 ) -> None:
     properties = {
         **BARE,
@@ -137,11 +142,9 @@ def test_transactions_rendered_together_have_the_records_of_each_alone(
 
     alone, together = made(), made()
     wanted = [record for part in parts for record in alone.render([part], NOW)]
-    found, at = [], 0
-    while at < len(parts):
-        end = data.draw(st.integers(at + 1, len(parts)))
-        found += together.render(parts[at:end], NOW)
-        at = end
+    found, cuts = [], [0, *sorted(cut for cut in cuts if cut < len(parts)), len(parts)]
+    for start, end in pairwise(cuts):
+        found += together.render(parts[start:end], NOW)
     assert found == wanted
 
 

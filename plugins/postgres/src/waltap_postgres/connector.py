@@ -583,8 +583,10 @@ class PostgresConnector(Connector):
     def heartbeat(self) -> None:
         run_heartbeat_query(self._connection, self.properties)
 
-    def slot_xmin(self) -> int | None:
-        return self._slots.xmin(self.properties.slot_name)
+    def xmin_reader(self) -> Callable[[], int | None] | None:
+        if not self.properties.xmin_fetch_interval_ms:
+            return None
+        return partial(self._slots.xmin, self.properties.slot_name)
 
     # --- end ----------------------------------------------------------------------------------
 

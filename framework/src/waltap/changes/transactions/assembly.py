@@ -96,7 +96,8 @@ class EarlyDeliveries:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._entries: dict[tuple[int, str], EarlyDelivery] = {}
-        self._kept = True
+        # Records are new, so `keep` has something to do.
+        self.unkept = False
 
     def load(self, resume_lsn: int) -> None:
         """Read the records of an earlier run."""
@@ -108,13 +109,16 @@ class EarlyDeliveries:
             if entry.end_lsn <= resume_lsn and not 0 < entry.decided <= resume_lsn:
                 self._entries[entry.xid, entry.gid] = entry
 
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
     def note(self, xid: int, gid: str, end_lsn: int) -> None:
         """Record a transaction that is delivered now.
 
         After a restart the server may send it, and this may record it, again.
         """
         self._entries[xid, gid] = EarlyDelivery(xid=xid, gid=gid, end_lsn=end_lsn)
-        self._kept = False
+        self.unkept = True
 
     def decide(self, xid: int, gid: str, end_lsn: int) -> bool:
         """Record the decision at ``end_lsn``; return whether the entry exists."""
@@ -122,7 +126,7 @@ class EarlyDeliveries:
         if entry is None:
             return False
         entry.decided = end_lsn
-        self._kept = False
+        self.unkept = True
         return True
 
     def undecided(self) -> list[str]:
@@ -131,19 +135,17 @@ class EarlyDeliveries:
 
     def keep(self) -> None:
         """Make the records durable."""
-        if self._path is None or self._kept:
+        if self._path is None or not self.unkept:
             return
         entries = list(self._entries.values())
         replace_durably(self._path, msgspec.json.format(msgspec.json.encode(entries), indent=1))
-        self._kept = True
+        self.unkept = False
 
     def passed(self, end_lsn: int) -> None:
         """Forget transactions whose decision is at or before ``end_lsn``.
 
         Everything up to ``end_lsn`` is durable.
         """
-        if not self._entries:
-            return
         over = [key for key, entry in self._entries.items() if 0 < entry.decided <= end_lsn]
         for key in over:
             del self._entries[key]
@@ -151,7 +153,7 @@ class EarlyDeliveries:
         # entries.
         if over and not self._entries and self._path is not None:
             self._path.unlink(missing_ok=True)
-            self._kept = True
+            self.unkept = False
 
 
 TwoPhasePolicy = Literal["commit", "prepare"]
@@ -289,8 +291,9 @@ class TransactionAssembler:
         The engine must call it before it makes a position durable that contains the parts handed
         out so far.
         """
-        with self._area.guarded():
-            self._early.keep()
+        if self._early.unkept:
+            with self._area.guarded():
+                self._early.keep()
 
     def confirmable(self, end_lsn: int) -> int:
         """Return the LSN to confirm when ``end_lsn`` is durable.
@@ -298,9 +301,10 @@ class TransactionAssembler:
         The engine calls it after everything up to ``end_lsn`` became durable. The result is less
         than ``end_lsn`` only where prepared transactions wait in memory alone.
         """
-        with self._area.guarded():
-            self._early.keep()
-            self._early.passed(end_lsn)
+        self.secure()
+        if self._early:
+            with self._area.guarded():
+                self._early.passed(end_lsn)
         # Their commit is durable: a restart needs their files no longer.
         while self._decided and self._decided[0][0] <= end_lsn:
             self._decided.pop(0)[1].discard()
@@ -322,7 +326,7 @@ class TransactionAssembler:
         is true, more is ready than this call returned.
         """
         parts: list[TransactionPart] = []
-        if self.backlog:
+        if self._release is not None or self._queue:
             self._queue.extend(messages)
             if self._release is not None and not self._released(parts):
                 return parts
@@ -363,7 +367,8 @@ class TransactionAssembler:
     # --- ordinary transactions -------------------------------------------------------------------
 
     def _begin(self, message: Begin, _parts: list[TransactionPart]) -> None:
-        self._between(message)
+        if self._open is not None or self._spool is not None:
+            self._between(message)
         commit_lsn = message.commit_lsn
         # Its position is unknown until the commit, so its changes wait in a buffer.
         if not commit_lsn:
@@ -398,7 +403,8 @@ class TransactionAssembler:
         """Add the changes of the open transaction so far as an incomplete part."""
         if not part.changes:
             return
-        self._completed(part)
+        if self._gaps or not part.begin_lsn:
+            self._complete(part)
         parts.append(part)
         first = part.first_index + part.wire_count
         rest = self._open = msgspec.structs.replace(
@@ -406,7 +412,7 @@ class TransactionAssembler:
         )
         self._extend = rest.changes.extend  # type: ignore[assignment]
 
-    def _completed(self, part: TransactionPart) -> None:
+    def _complete(self, part: TransactionPart) -> None:
         # 0 is no position: the plugin sent none with the begin.
         if not part.begin_lsn and part.changes:
             part.begin_lsn = part.changes[0].lsn
@@ -420,7 +426,8 @@ class TransactionAssembler:
             if self._drop is None:
                 self._drop = 0
                 return
-            self._completed(part)
+            if self._gaps or not part.begin_lsn:
+                self._complete(part)
             part.complete, part.end_lsn = True, message.end_lsn
             # 0: the plugin sends the time with the begin only.
             if message.commit_ts:

@@ -1,13 +1,18 @@
 """Count events for Debezium's ``transaction`` block and its END record."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
 
-__all__ = ["TransactionCounts", "TransactionOrder"]
+__all__ = ["NOTHING_COUNTED", "OrderMark", "TransactionCounts", "TransactionOrder"]
+
+# The transaction's commit LSN, its events, and those of each collection.
+OrderMark = tuple[int | None, int, dict[str, int]]
+NOTHING_COUNTED: Final[OrderMark] = (None, 0, {})
 
 
 class TransactionCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,15 +45,18 @@ class TransactionOrder:
     continues from the index of the first change.
     """
 
-    __slots__ = ("_collections", "_key", "total")
+    __slots__ = ("_collections", "_key", "counting", "total")
 
     def __init__(self) -> None:
+        # Events were counted: the profile asks for transaction metadata.
+        self.counting = False
         self.total = 0
         self._key: int | None = None
         self._collections: dict[str, int] = {}
 
     def enter(self, part: TransactionPart) -> None:
         """Continue with ``part``'s transaction, or start another one."""
+        self.counting = True
         # A part without its begin continues after a restart; its first index is the best total
         # known.
         if part.starts or part.commit_lsn != self._key:
@@ -81,11 +89,11 @@ class TransactionOrder:
             collections=dict(self._collections),
         )
 
-    def mark(self) -> tuple[int | None, int, dict[str, int]]:
+    def mark(self) -> OrderMark:
         """Return the counters so far, for `back_to`."""
         return self._key, self.total, dict(self._collections)
 
-    def back_to(self, mark: tuple[int | None, int, dict[str, int]]) -> None:
+    def back_to(self, mark: OrderMark) -> None:
         """Count from the `mark` again: the events since will be rendered again."""
         self._key, self.total, collections = mark
         # A copy: the caller may return to one mark more than once.
@@ -95,5 +103,6 @@ class TransactionOrder:
         """Continue from the counters that were stored with ``position``."""
         self._key, self.total, self._collections = None, 0, {}
         if counts is not None and counts.belong_to(position):
+            self.counting = True
             self._key, self.total = counts.commit_lsn, counts.total
             self._collections = dict(counts.collections)

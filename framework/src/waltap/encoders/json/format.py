@@ -13,6 +13,7 @@ call, across transactions.
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, groupby, repeat
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,6 +49,7 @@ from waltap.encoders.json.tables import JsonTables, header_writer, wrapping
 from waltap.version import VERSION
 
 T = TypeVar("T")
+_new_row, _lsn = attrgetter("new"), attrgetter("lsn")
 
 __all__ = [
     "EnvelopeTemplate",
@@ -335,8 +337,7 @@ class JsonFormat(Format):
         start: int,
     ) -> None:
         """Append the records of changes that have only a new row."""
-        rows = [change.new for change in run]
-        ns = [str(change.lsn) for change in run]
+        rows, ns = list(map(_new_row, run)), list(map(str, map(_lsn, run)))
         plan, listed = codec.plan, self._wording.names_unsent and op == "u"
         # The list of unsent fields and the transaction's counters differ from row to row.
         if listed or texts.order is not None:
@@ -551,7 +552,7 @@ class SourceTexts:
     ) -> None:
         self._parts, self._texts, self._wording = parts, texts, wording
         self._stamps, self.order, self.out = stamps, order, out
-        # Texts by operation, which all events share where no transaction has an origin.
+        # Texts behind the source block, by operation and unsent fields.
         self._ends: dict[str, str] = {}
         self._made: dict[int, PartTemplate] = {}
         origins = texts[3]
@@ -572,16 +573,20 @@ class SourceTexts:
         a, b, x, _ = self._texts
         if len(a) == 1:
             return a * count, b * count, x * count
-        if count == len(a) == len(self.changes):
+        if count == len(a) and isinstance(self._owners, range):
             return a, b, x
         owners = self._owners[start : start + count]
         return [a[at] for at in owners], [b[at] for at in owners], [x[at] for at in owners]
 
     def ends(self, op: str, start: int, count: int) -> list[str]:
         """Return ``c`` for changes from ``start`` on, without transaction metadata."""
+        text = self._ends.get(op)
+        if text is None:
+            text = self._ends[op] = self._wording.after_source("null", op, self._stamps)
+        origins = self._texts[3]
         if self._uniform:
-            return [self.of(start).c(op, "", "")] * count
-        return [self.of(at).c(op, "", "") for at in range(start, start + count)]
+            return [origins[0] + text] * count
+        return [origins[at] + text for at in self._owners[start : start + count]]
 
     def of(self, at: int) -> "PartTemplate":
         """Return the texts of the part with change ``at``."""
@@ -590,12 +595,12 @@ class SourceTexts:
         if made is None:
             made = self._made[owner] = PartTemplate(
                 self._parts[owner],
-                tuple([text[owner] for text in self._texts]),
+                tuple(text[owner] for text in self._texts),
                 self._stamps,
                 self.order,
                 self.out,
                 self._wording,
-                self._ends if self._uniform else {},
+                self._ends,
             )
         return made
 
@@ -612,7 +617,8 @@ class PartTemplate:
     """
 
     __slots__ = (
-        "_c", "_wording", "a", "b", "frame", "order", "origin", "out", "part", "stamps", "x", "xid",
+        "_ends", "_wording", "a", "b", "frame", "order", "origin", "out", "part", "stamps", "x",
+        "xid",
     )  # fmt: skip
 
     def __init__(
@@ -628,7 +634,7 @@ class PartTemplate:
         self.part, self._wording = part, wording
         self.xid = "null" if part.xid is None else str(part.xid)
         self.a, self.b, self.x, self.origin = texts
-        self.stamps, self.order, self.out, self._c = stamps, order, out, ends
+        self.stamps, self.order, self.out, self._ends = stamps, order, out, ends
         self.frame = self.a, self.b, self.x
 
     def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:
@@ -638,11 +644,11 @@ class PartTemplate:
         """
         # Without transaction metadata the text is the same for all events of one operation.
         if self.order is None:
-            text = self._c.get(op + unsent)
+            text = self._ends.get(op if unsent == "null" else op + unsent)
             if text is None:
                 text = self._wording.after_source("null", op, self.stamps, unsent)
-                text = self._c[op + unsent] = f"{self.origin}{text}"
-            return text
+                self._ends[op if unsent == "null" else op + unsent] = text
+            return f"{self.origin}{text}"
         after = self._wording.after_source(self.block(n, collection), op, self.stamps, unsent)
         return f"{self.origin}{after}"
 

@@ -10,7 +10,11 @@ import msgspec
 
 from waltap.changes.events import EventTransform
 from waltap.changes.transactions.notification import Notification
-from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
+from waltap.changes.transactions.order import (
+    NOTHING_COUNTED,
+    TransactionCounts,
+    TransactionOrder,
+)
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch, events_in, remaining
 from waltap.clock import Clock
@@ -18,7 +22,7 @@ from waltap.config.pipeline_properties import OutletProperties
 from waltap.config.profile import Component
 from waltap.encoders.format.format import Format
 from waltap.encoders.format.record_stage import RecordStep
-from waltap.errors import SinkError
+from waltap.errors import RecordError, SinkError
 from waltap.ports.offsets.sink_positions import SinkProgress
 from waltap.ports.sink.held import require_held
 from waltap.ports.sink.refusal import RecordsRefused
@@ -125,7 +129,11 @@ class SinkBranch:
 
         Raises: what transforms and formats raise, if the failure policy is to stop.
         """
-        return self.stages.undeliverable.made(given, self.render)
+        mark = self.order.mark() if self.order.counting else NOTHING_COUNTED
+        try:
+            return self.render(given)
+        except RecordError:
+            return self.stages.undeliverable.made_without(given, self.render, mark)
 
     def render(self, batch: Batch) -> Batch:
         """Apply transforms and format to a copy of ``batch``.

@@ -187,7 +187,9 @@ class SinkWriter:
         self._untaken = False
         # The last LSN whose changes a snapshot may have seen (`SnapshotOverlap.horizon`).
         self.overlap_until: int | None = None
-        self._observed = bool(host.hook.on_transaction.get_hookimpls())
+        self._observes = {
+            name: host.implements(name) for name in ("on_batch", "on_flush", "on_transaction")
+        }
 
     def write(
         self,
@@ -217,9 +219,10 @@ class SinkWriter:
         for index, left_out in enumerate(self._branch.left_out):
             if left_out:  # converters of columns, which come last, leave nothing out
                 self.counts.filtered[index] += left_out
-        counted = self._branch.order.counts_at(batch.position)
-        if counted is not None:
-            self._counted.append((batch.partition, batch.position, counted))
+        if batch.position.index:
+            counted = self._branch.order.counts_at(batch.position)
+            if counted is not None:
+                self._counted.append((batch.partition, batch.position, counted))
         with self.counts.calls.call("a write"):  # with all its tries
             self._branch.give(given, batch, self._attempt)
         self._untaken = False
@@ -231,13 +234,10 @@ class SinkWriter:
         self.written = self.written.moved(batch.partition, batch.position)
         if self.unflushed_since is None:
             self.unflushed_since = started
-        self._host.notify(
-            "on_batch",
-            pipeline=self._pipeline,
-            batch=batch,
-            seconds=self._clock.monotonic() - started,
-        )
-        if self._observed:
+        if self._observes["on_batch"]:
+            seconds = self._clock.monotonic() - started
+            self._host.notify("on_batch", pipeline=self._pipeline, batch=batch, seconds=seconds)
+        if self._observes["on_transaction"]:
             for part in parts:
                 if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
                     self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
@@ -276,21 +276,23 @@ class SinkWriter:
         if counts.by_table is not None:
             counts.by_table.count(batch.parts, self._clock.time_ns() // 1_000_000)
         transactions = transactions_in(batch.parts)
-        counts.transactions += sum([p.complete and p.xid is not None for p in transactions])
+        for part in transactions:
+            counts.transactions += part.complete and part.xid is not None
         if len(transactions) < len(batch.parts):
             read = [part for part in batch.parts if isinstance(part, SnapshotRows)]
             counts.snapshot_rows += sum(len(part.rows) for part in read)
 
     def _batch(self, parts: list[Part], partition: str, *, snapshot: bool) -> Batch:
         transactions = transactions_in(parts)
-        last = next((part for part in reversed(transactions) if part.complete), None)
-        if last is not None:
-            self.previous_end_lsn[partition] = last.end_lsn
-        dated = (
-            part.commit_ts for part in reversed(transactions) if part.complete and part.commit_ts
-        )
-        if (commit_ts := next(dated, None)) is not None:
-            self._committed_ms[partition] = commit_ts // 1000
+        end_lsn: int | None = None
+        for part in reversed(transactions):
+            if part.complete:
+                end_lsn = part.end_lsn if end_lsn is None else end_lsn
+                if part.commit_ts:
+                    self._committed_ms[partition] = part.commit_ts // 1000
+                    break
+        if end_lsn is not None:
+            self.previous_end_lsn[partition] = end_lsn
         return Batch(
             parts=parts,
             position=position_after(transactions, self.written[partition]),
@@ -439,8 +441,9 @@ class SinkWriter:
         if self._promises is None and not self._untaken:
             self.counts.calls.oldest_commit_ms = None
         found = Positions.of(durable, self.partition)
-        seconds = self._clock.monotonic() - started
-        self._host.notify("on_flush", pipeline=self._pipeline, durable=found, seconds=seconds)
+        if self._observes["on_flush"]:
+            seconds = self._clock.monotonic() - started
+            self._host.notify("on_flush", pipeline=self._pipeline, durable=found, seconds=seconds)
         return found
 
     def advance(self, partition: str, position: Position) -> None:

@@ -171,7 +171,7 @@ class StreamLoop:
         run, state, delivery = self._run, self._state, self._delivery
         clock, stopping = state.clock.monotonic, state.stop.is_set
         self._open_pumps(signals)
-        first = self._lanes[0]
+        first, proven = self._lanes[0], False
         end = StreamEnd(state, self._connector, self._lanes, delivery)
         heartbeats = HeartbeatTimer(state, self._connector, delivery)
         now = clock()
@@ -193,7 +193,9 @@ class StreamLoop:
             came = self._receive(now, hurried=asks or signals.waiting)
             now = clock()
             if came:
-                state.reconnects.succeeded()
+                if not proven:  # an error of this connection ends the loop
+                    proven = True
+                    state.reconnects.succeeded()
                 end.changes_came(now)
             elif came is None and asks:
                 first.stream.ask()
@@ -241,7 +243,9 @@ class StreamLoop:
         for each in self._lanes:
             took = None if self._merge is None else partial(self._hold, each.partition)
             self._pumps.append(
-                ReadLoop(state, each, signals, self._delivery, overlap, connector.slot_xmin, took)
+                ReadLoop(
+                    state, each, signals, self._delivery, overlap, connector.xmin_reader(), took
+                )
             )
 
     def _hold(self, partition: str, parts: list[TransactionPart]) -> None:

@@ -96,6 +96,8 @@ class RunState:
         self.made = MadeByRun()
         # A connection was made.
         self.linked = False
+        # A plugin observes the slot.
+        self._observes_slot = False
         # Rows were read, or the stream began.
         self.started = False
         # The sink was opened once; it must be opened before the next connection delivers.
@@ -131,7 +133,7 @@ class RunState:
 
     def connected(self) -> None:
         """Note that a connection was made: a broken one may come back."""
-        self.linked = True
+        self.linked, self._observes_slot = True, self.host.implements("on_slot")
 
     def sink_opens(self) -> None:
         """Record that the sink must be closed at the end."""
@@ -163,8 +165,9 @@ class RunState:
 
     def confirmed(self, partition: PartitionOffset, lsn: int) -> None:
         """Note the LSN that the server got, and notify observers."""
-        self.confirmed_lsn, name = lsn, self.profile.name
-        self.host.notify("on_slot", pipeline=name, event="confirmed", slot=partition.slot, lsn=lsn)
+        self.confirmed_lsn = lsn
+        if self._observes_slot:
+            self.slot_notice("confirmed", partition, lsn)
 
     def cut_off(self, *, cut: bool, midway: bool) -> None:
         """Record changes beyond the limit, and a missing end."""

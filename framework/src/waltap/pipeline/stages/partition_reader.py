@@ -201,8 +201,8 @@ class ReadLoop:
     """Move the changes of one stream to the sink.
 
     Back-pressure is the absence of a `pull`. ``overlap`` has the changes that a snapshot has read;
-    ``slot_xmin`` is `Connector.slot_xmin`. ``gathered`` waits for ``waltap.linger.ms``, for a full batch,
-    or for whole transactions.
+    ``read_xmin`` is the result of `Connector.xmin_reader`. ``gathered`` waits for ``waltap.linger.ms``,
+    for a full batch, or for whole transactions.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class ReadLoop:
         signals: SignalStage,
         delivery: SinkWriter,
         overlap: SnapshotOverlap | None,
-        slot_xmin: Callable[[], int | None],
+        read_xmin: Callable[[], int | None] | None,
         took: Callable[[list[TransactionPart]], None] | None = None,
     ) -> None:
         """Prepare one stream; ``took`` gets received parts in place of `take`."""
@@ -220,7 +220,7 @@ class ReadLoop:
         self._state, self._stream, self._assembler = state, lane.stream, lane.assembler
         self._signals, self._delivery = signals, delivery
         self._partition, self._batch_events = lane.partition, engine.batch_events
-        self._overlap, self._slot_xmin = overlap, slot_xmin
+        self._overlap, self._read_xmin = overlap, read_xmin
         whole = delivery.whole_transactions
         self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
         self._took = took or self.take
@@ -241,7 +241,7 @@ class ReadLoop:
         if parts and self._overlap is not None:
             parts = self._overlap.filter(parts)
         if parts:
-            xmin = self._slot_xmin()
+            xmin = None if self._read_xmin is None else self._read_xmin()
             if xmin is not None:
                 for part in parts:
                     part.xmin = xmin

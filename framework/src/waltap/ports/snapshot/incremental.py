@@ -251,7 +251,7 @@ class IncrementalSnapshots:
 
         While a chunk waits, each part must be looked at.
         """
-        if self.until is not None or self._window is not None or self._moved.watching:
+        if self._window is not None or self._settled_at is not None or self.state.chunks:
             return start
         end, table = len(parts), self._signal_table
         if table is None:
@@ -268,12 +268,12 @@ class IncrementalSnapshots:
 
     def _passed(self, parts: list[TransactionPart]) -> None:
         """Record transactions that later chunks must have seen."""
-        xids = [
-            part.xid for part in parts if part.xid is not None and (part.starts or part.complete)
-        ]
-        self._reader.recent.extend(xids)
-        if xids and self.state.queue:
-            self._stored = None
+        recent, queue = self._reader.recent, self.state.queue
+        for part in parts:
+            if part.xid is not None and (part.starts or part.complete):
+                recent.append(part.xid)
+                if queue:
+                    self._stored = None
 
     def read_at_once(self, now: int) -> None:
         """End the blocking snapshot, and read the present chunk again.

@@ -536,11 +536,11 @@ class Connector(abc.ABC):
         """
         return frozenset()
 
-    def slot_xmin(self) -> int | None:
-        """Return ``source.xmin`` of the changes just received, None without one.
+    def xmin_reader(self) -> Callable[[], int | None] | None:
+        """Return the function that returns ``source.xmin`` of the changes just received.
 
-        The engine calls it for each batch. The connector queries its server only as often as the profile
-        requests. Raises: SourceError.
+        None: changes have none. The engine calls the function for each batch; it queries the server only
+        as often as the profile requests, and raises SourceError.
         """
         return None
 

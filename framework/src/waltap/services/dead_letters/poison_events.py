@@ -5,12 +5,11 @@ A batch without failures costs one call and no work per row. A failed batch is t
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
 from waltap.changes.events.record import Record
-from waltap.changes.transactions.order import TransactionOrder
+from waltap.changes.transactions.order import OrderMark, TransactionOrder
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
 from waltap.errors import RecordError, WaltapError
 from waltap.ports.sink.bisect import (
@@ -55,19 +54,14 @@ class PoisonEventHandler:
     ) -> None:
         self._policy, self._sink, self._order, self._desk = policy, sink, order, desk
 
-    def made(self, given: Batch, make: Make) -> Batch:
+    def made_without(self, given: Batch, make: Make, mark: OrderMark) -> Batch:
         """Return the batch that ``make`` renders, without failing events.
 
-        Raises: the error of ``make`` if the policy is to stop; DeadLettersUnusable.
+        ``make`` has just failed; ``mark`` are the counters before it. Raises: its error if the policy is
+        to stop; DeadLettersUnusable.
         """
-        mark = self._order.mark()
-        try:
-            return make(given)
-        except RecordError:
-            self._order.back_to(mark)
-            return self._madewithout(given, make, mark)
+        self._order.back_to(mark)
 
-    def _madewithout(self, given: Batch, make: Make, mark: Any) -> Batch:
         def attempt(part: Part) -> None:
             self._order.back_to(mark)
             make(_of(given, [part]))

@@ -288,10 +288,10 @@ class SlotAdmin:
     def xmin(self, name: str) -> int | None:
         """Return the slot's ``catalog_xmin``, None if it has none.
 
-        The value is at most ``xmin.fetch.interval.ms`` old; 0 switches it off. Raises: SourceError.
+        The value is at most ``xmin.fetch.interval.ms`` old. Raises: SourceError.
         """
         interval_s = self.properties.xmin_fetch_interval_ms / 1000
-        if interval_s and time.monotonic() >= self._xmin_due:
+        if time.monotonic() >= self._xmin_due:
             rows = self.catalogue.query(
                 "SELECT catalog_xmin::text::int8 FROM pg_replication_slots WHERE slot_name = %s",
                 (name,),
