@@ -177,8 +177,9 @@ def _mentions(path: Path) -> set[str]:
                 found |= {alias.name for alias in names}
             case ast.ImportFrom(module=str(module), names=names):
                 found |= {module, *(f"{module}.{alias.name}" for alias in names)}
-            case ast.Constant(value=str(text)) if re.fullmatch(r"[\w.]{2,80}", text):
+            case ast.Constant(value=str(text)) if re.fullmatch(r"[\w.]{2,80}(:\w+)?", text):
                 # commands and the like are loaded by name, relative to their package
+                text = text.partition(":")[0]
                 found |= {text, f"{own}.{text}", f"{own.rpartition('.')[0]}.{text}"}
     return found - {own}
 

@@ -1,6 +1,6 @@
 """Register the framework's own connectors, formats, sinks and channels.
 
-Each hook imports its classes itself: a command loads every plugin but calls few hooks.
+A command loads every plugin, calls few hooks and uses few of the specs, so classes are named by `late`.
 """
 
 from collections.abc import Iterable
@@ -19,25 +19,23 @@ from waltap.ports.specs import (
     SourceTransformSpec,
     TopicNamingSpec,
     TransformSpec,
+    late,
 )
 
 if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter
     from waltap.encoders.format.format import Format
-    from waltap.ports.source.connector import Connector, ConnectorContext
 
 
 @hookimpl
 def register_connectors() -> Iterable[ConnectorSpec]:
     """Contribute recordings."""
-    from waltap.services.recording.properties import RecordingProperties
-
     return [
         ConnectorSpec(
             name="recording",
             summary="A stream that `waltap record` kept, in the place of a server.",
-            properties=RecordingProperties,
-            factory=_recording,
+            properties=late("waltap.services.recording.properties:RecordingProperties"),
+            factory=late("waltap.services.recording.connector:RecordingConnector"),
         )
     ]
 
@@ -46,20 +44,18 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute JSON."""
     from waltap.encoders.format.conversion import whole
-    from waltap.encoders.json.converter import JsonConverterProperties
-    from waltap.encoders.json.properties import JsonProperties
 
     return [
         FormatSpec(
             name="json",
             aliases=("org.apache.kafka.connect.json.JsonConverter",),
             summary="Debezium's records as Kafka Connect's JsonConverter writes them.",
-            properties=JsonProperties,
+            properties=late("waltap.encoders.json.properties:JsonProperties"),
             factory=_json_format,
             takes_events=True,
             takes_record_transforms=True,
-            converter=_json_converter,
-            converter_properties=JsonConverterProperties,
+            converter=late("waltap.encoders.json.converter:JsonConverter"),
+            converter_properties=late("waltap.encoders.json.converter:JsonConverterProperties"),
         ),
         FormatSpec(
             name="simple-header",
@@ -86,23 +82,18 @@ def register_topic_naming() -> Iterable[TopicNamingSpec]:
 @hookimpl
 def register_transforms() -> Iterable[TransformSpec]:
     """Contribute filter, route, reselect-columns and fields."""
-    from waltap.ports.transforms.fields import FieldsProperties, fields_changer
-    from waltap.ports.transforms.filter import FilterProperties, changes_filter
-    from waltap.ports.transforms.reselect import ColumnReselector, ReselectProperties
-    from waltap.ports.transforms.route import RouteProperties, table_router
-
     return [
         TransformSpec(
             name="filter",
             summary="Leaves changes out, by table, operation, or a function of one's own.",
-            properties=FilterProperties,
-            factory=changes_filter,
+            properties=late("waltap.ports.transforms.filter:FilterProperties"),
+            factory=late("waltap.ports.transforms.filter:changes_filter"),
         ),
         TransformSpec(
             name="route",
             summary="Sends the records of some tables to another topic.",
-            properties=RouteProperties,
-            factory=table_router,
+            properties=late("waltap.ports.transforms.route:RouteProperties"),
+            factory=late("waltap.ports.transforms.route:table_router"),
         ),
         SourceTransformSpec(
             name="reselect-columns",
@@ -111,15 +102,15 @@ def register_transforms() -> Iterable[TransformSpec]:
                 "ReselectColumnsPostProcessor",
             ),
             summary="Reads values back that the server did not send.",
-            properties=ReselectProperties,
+            properties=late("waltap.ports.transforms.reselect:ReselectProperties"),
             keeps_all=True,
-            factory=ColumnReselector,
+            factory=late("waltap.ports.transforms.reselect:ColumnReselector"),
         ),
         EventTransformSpec(
             name="fields",
             summary="Leaves fields of records out, or calls them otherwise.",
-            properties=FieldsProperties,
-            factory=fields_changer,
+            properties=late("waltap.ports.transforms.fields:FieldsProperties"),
+            factory=late("waltap.ports.transforms.fields:fields_changer"),
         ),
     ]
 
@@ -135,28 +126,24 @@ def register_predicates() -> Iterable[PredicateSpec]:
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute JSON lines, the terminal, and the null sink."""
-    from waltap.ports.sink.jsonl import JsonLinesProperties, JsonLinesSink
-    from waltap.ports.sink.null import NullSink
-    from waltap.ports.sink.terminal import TerminalProperties, TerminalSink
-
     return [
         SinkSpec(
             name="jsonl",
             summary="One JSON object per record, to a file or standard output.",
-            properties=JsonLinesProperties,
-            factory=JsonLinesSink,
+            properties=late("waltap.ports.sink.jsonl:JsonLinesProperties"),
+            factory=late("waltap.ports.sink.jsonl:JsonLinesSink"),
         ),
         SinkSpec(
             name="terminal",
             summary="One readable, coloured line per change on standard output.",
-            properties=TerminalProperties,
-            factory=TerminalSink,
+            properties=late("waltap.ports.sink.terminal:TerminalProperties"),
+            factory=late("waltap.ports.sink.terminal:TerminalSink"),
             shorthand="width",
         ),
         SinkSpec(
             name="null",
             summary="Counts records and throws them away.",
-            factory=NullSink,
+            factory=late("waltap.ports.sink.null:NullSink"),
         ),
     ]
 
@@ -172,14 +159,12 @@ def register_offset_stores() -> Iterable[OffsetStoreSpec]:
 @hookimpl
 def register_signal_channels() -> Iterable[SignalChannelSpec]:
     """Contribute the signal file."""
-    from waltap.ports.signals.file_channel import FileSignalProperties, FileSignals
-
     return [
         SignalChannelSpec(
             name="file",
             summary="A file of JSON lines.",
-            properties=FileSignalProperties,
-            factory=FileSignals,
+            properties=late("waltap.ports.signals.file_channel:FileSignalProperties"),
+            factory=late("waltap.ports.signals.file_channel:FileSignals"),
         )
     ]
 
@@ -187,32 +172,19 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
 @hookimpl
 def register_notification_channels() -> Iterable[NotificationChannelSpec]:
     """Contribute the log and HTTP."""
-    from waltap.ports.notifications.channel import LogNotifications
-    from waltap.ports.notifications.webhook_channel import WebhookNotifications, WebhookProperties
-
     return [
         NotificationChannelSpec(
-            name="log", summary="A line of the log per notification.", factory=LogNotifications
+            name="log",
+            summary="A line of the log per notification.",
+            factory=late("waltap.ports.notifications.channel:LogNotifications"),
         ),
         NotificationChannelSpec(
             name="webhook",
             summary="An HTTP POST of JSON per notification, signed by HMAC.",
-            properties=WebhookProperties,
-            factory=WebhookNotifications,
+            properties=late("waltap.ports.notifications.webhook_channel:WebhookProperties"),
+            factory=late("waltap.ports.notifications.webhook_channel:WebhookNotifications"),
         ),
     ]
-
-
-def _recording(properties: Any, context: "ConnectorContext") -> "Connector":
-    from waltap.services.recording.connector import RecordingConnector
-
-    return RecordingConnector(properties, context)
-
-
-def _json_converter(properties: Any, context: Any) -> "Converter":
-    from waltap.encoders.json.converter import JsonConverter
-
-    return JsonConverter(properties, context)
 
 
 def _simple_header(_properties: Any, context: Any) -> "Converter":

@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from waltap.base.plugin_errors import SpecMissing
-from waltap.cli.application import exit_code, show, show_bug
+from waltap.cli.application import COMMANDS, application, exit_code, show, show_bug
 from waltap.cli.commands.init import without_password
 from waltap.cli.profile_source import any_sink, overrides, read
 from waltap.cli.terminal import confirm
@@ -25,6 +27,17 @@ from waltap.errors import (
     WaltapError,
 )
 from waltap.plugins.host import Host
+
+# --- the list of commands ---------------------------------------------------------------------------
+
+
+def test_the_list_of_commands_has_the_beginning_of_the_help_of_each() -> None:
+    group: Any = get_command(application)
+    context = group.make_context("waltap", ["plugins"])
+    for name, built_in in COMMANDS.items():
+        help_text = group.get_command(context, name).help
+        assert built_in.summary == " ".join(help_text.partition("\n\n")[0].split())
+
 
 # --- a URI as a profile ------------------------------------------------------------------------------
 

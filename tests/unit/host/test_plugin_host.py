@@ -1,8 +1,10 @@
 """The plugin host: what it finds, what it says of plugins that cannot be used, who it tells."""
 
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,7 +23,7 @@ from waltap.base.plugin_errors import (
 from waltap.errors import PluginError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host, PluginHealth, PluginInfo
-from waltap.ports.specs import KINDS, SinkSpec, SnapshotterSpec, TypeSpec
+from waltap.ports.specs import KINDS, Late, SinkSpec, SnapshotterSpec, TypeSpec
 
 Install = Callable[..., None]
 
@@ -109,6 +111,86 @@ def test_a_host_is_made_anew_each_time() -> None:
     first.register(sinks("mine"), "mine")
     assert "mine" in first.sinks
     assert "mine" not in Host(discover=False).sinks
+
+
+# --- code that is loaded when it is used -----------------------------------------------------------
+
+LATE = """
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import late, SinkSpec
+
+@hookimpl
+def register_sinks():
+    code = ("acme_sink:AcmeProperties", "acme_sink:AcmeSink", "acme_sink:absent", "not_there:at_all")
+    return [
+        SinkSpec(name=name, summary="s", properties=late(model), factory=late(factory))
+        for name, model, factory in (("acme", *code[:2]), ("bad", *code[2:]))
+    ]
+"""
+ACME = """
+from waltap.config import Properties
+
+class AcmeProperties(Properties):
+    "Acme's."
+
+def AcmeSink(properties, context):
+    return properties, context
+"""
+
+
+def test_what_a_spec_names_is_imported_when_it_is_used(install: Install, tmp_path: Path) -> None:
+    install("acme-late", LATE)
+    (tmp_path / "acme_sink.py").write_text(ACME)
+    spec = Host().find(SinkSpec, "acme")
+    assert "acme_sink" not in sys.modules
+    try:
+        assert spec.properties is sys.modules["acme_sink"].AcmeProperties
+        assert spec.factory("properties", "context") == ("properties", "context")  # type: ignore[arg-type, comparison-overlap]
+        assert replace(spec, name="other").properties is spec.properties
+    finally:
+        sys.modules.pop("acme_sink", None)
+
+
+def test_a_name_that_cannot_be_imported_is_an_error_of_its_package(
+    install: Install, tmp_path: Path
+) -> None:
+    install("acme-late", LATE)
+    (tmp_path / "acme_sink.py").write_text(ACME)
+    spec = Host().find(SinkSpec, "bad")
+    try:
+        with pytest.raises(
+            ImportFailed, match="acme_sink:absent cannot be imported: .* has no attribute"
+        ):
+            _ = spec.properties
+        with pytest.raises(ImportFailed, match="Reinstall not_there"):
+            spec.factory(None, None)  # type: ignore[arg-type]
+    finally:
+        sys.modules.pop("acme_sink", None)
+
+
+def test_our_plugins_name_code_of_their_own_that_there_is() -> None:
+    """No import contract sees such a name, and no type checker."""
+    named = [
+        (plugin.module.partition(".")[0], late)
+        for plugin in Host().plugins()
+        for late in _named(plugin)
+        if plugin.distribution.startswith("waltap")
+    ]
+    assert len(named) > 50
+    for package, late in named:
+        assert late.reference.partition(".")[0] == package
+        assert late.imported() is not None
+
+
+def _named(plugin: PluginInfo) -> Iterator[Late]:
+    """Return every `late` in the specs of a plugin, made again: the host's may be resolved."""
+    module = importlib.import_module(plugin.module)
+    for kind in KINDS:
+        for spec in getattr(module, kind.hook, tuple)():
+            for value in getattr(spec, "__dict__", {}).values():
+                owner = getattr(value, "__self__", value)  # of a command: the bound method
+                if isinstance(owner, Late):
+                    yield owner
 
 
 # --- plugins that cannot be used -------------------------------------------------------------------

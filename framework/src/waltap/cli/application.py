@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -182,29 +182,81 @@ def concealed(words: list[str]) -> list[str]:
     return found
 
 
+class BuiltIn(NamedTuple):
+    """One of our commands: its module in `waltap.cli`, and its line in the list of commands."""
+
+    module: str
+    summary: str
+
+
 COMMANDS = {
-    "init": "commands.init",
-    "doctor": "commands.inspection",
-    "explain": "commands.inspection",
-    "plan": "commands.inspection",
-    "run": "commands.run",
-    "tail": "commands.special_runs",
-    "record": "commands.special_runs",
-    "replay": "commands.special_runs",
-    "signal": "commands.signal",
-    "snapshot": "commands.signal",
-    "tables": "commands.tables",
-    "status": "commands.status",
-    "top": "commands.status",
-    "offsets": "commands.offsets",
-    "slot": "commands.slot",
-    "dead-letters": "commands.dead_letters",
-    "drop": "commands.slot",
-    "repair": "commands.special_runs",
-    "plugins": "commands.plugins",
-    "docs": "commands.plugins",
+    "init": BuiltIn(
+        "commands.init", "Write a commented profile of at most 40 lines; asks for missing options."
+    ),
+    "doctor": BuiltIn("commands.inspection", "Run the checks of `waltap run`, and change nothing."),
+    "explain": BuiltIn(
+        "commands.inspection",
+        "Show every property of a profile: value, where it comes from, meaning. Secrets are hidden.",
+    ),
+    "plan": BuiltIn(
+        "commands.inspection",
+        "Show the objects that a start would create, the tables it would read, and the events.",
+    ),
+    "run": BuiltIn(
+        "commands.run", "Capture changes: snapshot first where the profile says so, then stream."
+    ),
+    "tail": BuiltIn(
+        "commands.special_runs",
+        "Stream the changes of all tables to the terminal, through a temporary slot.",
+    ),
+    "record": BuiltIn(
+        "commands.special_runs",
+        "Record the stream of a database, from now on, for `waltap replay`.",
+    ),
+    "replay": BuiltIn(
+        "commands.special_runs",
+        "Run a recording through decoder, transforms, format and sink, from its beginning to its end.",
+    ),
+    "signal": BuiltIn(
+        "commands.signal",
+        "Give a signal to the pipeline while it runs, on this machine and as the user that runs it.",
+    ),
+    "snapshot": BuiltIn(
+        "commands.signal",
+        "Read tables again while the pipeline runs, on this machine and as the user that runs it.",
+    ),
+    "tables": BuiltIn(
+        "commands.tables", "Add tables to a pipeline or remove them, also during a run."
+    ),
+    "status": BuiltIn(
+        "commands.status",
+        "Show the state of a pipeline's process, its stored offset, slot and lag.",
+    ),
+    "top": BuiltIn(
+        "commands.status", "Show the state of every pipeline of a folder, live; Ctrl-C ends it."
+    ),
+    "offsets": BuiltIn(
+        "commands.offsets",
+        "Show, move or forget the stored position of a pipeline; take it from Debezium, or give it back.",
+    ),
+    "slot": BuiltIn("commands.slot", "Show or drop a pipeline's replication slot."),
+    "dead-letters": BuiltIn(
+        "commands.dead_letters",
+        "Look at events that could not be delivered; deliver them after all, or drop them.",
+    ),
+    "drop": BuiltIn(
+        "commands.slot",
+        "Remove a pipeline: the slot and publications that it made, and its stored state.",
+    ),
+    "repair": BuiltIn(
+        "commands.special_runs",
+        "Close gaps: continue at a new slot, and read the tables of the gap again.",
+    ),
+    "plugins": BuiltIn("commands.plugins", "List plugins, or make a new one."),
+    "docs": BuiltIn("commands.plugins", "Write the reference pages, or check them."),
 }
-"""Commands in the order of use, each with its module; the function has the command's name."""
+"""Commands in the order of use; the module's function or application has the command's name. The summary
+is the beginning of its help, so that a list of commands imports none of them."""
 
 
 class LateCommand(TyperCommand):
@@ -224,10 +276,7 @@ class CommandGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        return [
-            *COMMANDS,
-            *(name for name in sorted(self._host.commands) if name not in COMMANDS),
-        ]
+        return [*COMMANDS, *sorted(set(self._host.commands) - set(COMMANDS))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, None when there is none of that name.
@@ -236,7 +285,7 @@ class CommandGroup(TyperGroup):
         plugin's fault must not take the help away.
         """
         if cmd_name in COMMANDS:
-            module = importlib.import_module(f"waltap.cli.{COMMANDS[cmd_name]}")
+            module = importlib.import_module(f"waltap.cli.{COMMANDS[cmd_name].module}")
             target = getattr(module, cmd_name.replace("-", "_"))
             return _command(cmd_name, target, getattr(module, "epilog", None))
         spec = self._host.commands.get(cmd_name)
@@ -249,12 +298,9 @@ class CommandGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the summaries of all commands, whole."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [
-            (name, (command.help or "").split("\n\n")[0].replace("\n", " "))
-            for name, command in found
-            if command is not None
-        ]
+        summaries = {name: spec.summary for name, spec in self._host.commands.items()}
+        summaries |= {name: built_in.summary for name, built_in in COMMANDS.items()}
+        rows = [(name, summaries[name]) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -2,13 +2,18 @@
 
 A spec has a ``name`` (unique among its kind, over all plugins), ``aliases`` for profiles, a one-line
 ``summary``, the ``properties`` model of its configuration (None: no properties), and a ``factory``.
+
+Every command reads the specs of all plugins and uses few of them. So a spec names its model and its
+factory by `late`, and they are imported when the component is used.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from waltap.changes.mapping.type_mapping import TypeSpec
+from waltap.base.plugin_errors import ImportFailed
+from waltap.changes.mapping.type_spec import TypeSpec
 
 if TYPE_CHECKING:
     from waltap.base.property import Properties
@@ -48,6 +53,8 @@ __all__ = [
     "DecoderSpec",
     "EventTransformSpec",
     "FormatSpec",
+    "Late",
+    "ModelField",
     "NotificationChannelSpec",
     "OffsetStoreSpec",
     "PredicateSpec",
@@ -66,10 +73,72 @@ __all__ = [
     "TopicNamingSpec",
     "TransformSpec",
     "TypeSpec",
+    "late",
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def late(reference: str) -> Any:
+    """Return a stand-in for the class or function ``package.module:name``.
+
+    It is imported when the spec's model is read, or its factory called.
+    """
+    return Late(reference)
+
+
+class Late:
+    """The name of a class or function of a plugin; `late` makes it."""
+
+    __slots__ = ("reference",)
+
+    def __init__(self, reference: str) -> None:
+        """Take the name; nothing is imported."""
+        self.reference = reference
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the function or class. Raises: ImportFailed."""
+        return self.imported()(*arguments, **named)
+
+    def __repr__(self) -> str:
+        return f"Late({self.reference!r})"
+
+    def imported(self) -> Any:
+        """Import the name and return its object. Raises: ImportFailed."""
+        module, _, name = self.reference.partition(":")
+        try:
+            return getattr(import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as cause:
+            raise ImportFailed(
+                f"{self.reference} cannot be imported: {cause}",
+                distribution=module.partition(".")[0],
+            ) from cause
+
+
+class ModelField:
+    """A spec's field with a property model: a class, or `Late` with its name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the field's name."""
+        self._name = name
+
+    def __get__(self, spec: object | None, owner: type) -> "type[Properties] | None":
+        """Return the model, None without one; of the class, the default.
+
+        Raises: ImportFailed.
+        """
+        if spec is None:
+            return None
+        values = vars(spec)
+        if isinstance(values[self._name], Late):
+            values[self._name] = values[self._name].imported()
+        model: type[Properties] | None = values[self._name]
+        return model
+
+    def __set__(self, spec: object, value: "type[Properties] | Late | None") -> None:
+        """Take the model, or its name."""
+        vars(spec)[self._name] = value
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """The common fields of all specs."""
 
@@ -77,12 +146,12 @@ class Spec:
     summary: str
     aliases: tuple[str, ...] = field(default=())
     # The model of its configuration; None: no properties.
-    properties: "type[Properties] | None" = None
+    properties: "type[Properties] | None" = ModelField()  # type: ignore[assignment]
     # The version of waltap that introduced it.
     since: str = "0.1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ConnectorSpec(Spec):
     """A database. ``factory`` receives the validated properties and the context."""
 
@@ -101,7 +170,7 @@ class ConnectorSpec(Spec):
     """Connects to the pipeline's slot beside the engine; None: the source retains nothing for a slot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DecoderSpec(Spec):
     """A decoder. ``output_plugin`` is the name the slot is created with."""
 
@@ -114,7 +183,7 @@ class DecoderSpec(Spec):
     """Notes for its users, a sentence each, for the reference page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplicaIdentitySpec(Spec):
     """A replica identity. ``letter`` is ``pg_class.relreplident``."""
 
@@ -122,14 +191,14 @@ class ReplicaIdentitySpec(Spec):
     letter: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SnapshotterSpec(Spec):
     """A snapshot mode."""
 
     factory: "Callable[[Any], Snapshotter]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FormatSpec(Spec):
     """A record format (JSON, Avro, …).
 
@@ -144,7 +213,7 @@ class FormatSpec(Spec):
     """Calls `FormatContext.record_steps`; a format that does not is refused where there are any. Formats
     of `waltap.encoders.format.conversion` do."""
     converter: "Callable[[Any, ConverterContext], Converter] | None" = None
-    converter_properties: "type[Properties] | None" = None
+    converter_properties: "type[Properties] | None" = ModelField()  # type: ignore[assignment]
     """Properties of keys or values alone, unless they are ``properties``; ``factory`` then uses this
     format
     for whole records. In a profile the names follow ``key.converter.`` and similar prefixes."""
@@ -155,7 +224,7 @@ class FormatSpec(Spec):
     replace the values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TransformSpec(Spec):
     """A transform of whole batches, which returns the next batch.
 
@@ -167,7 +236,7 @@ class TransformSpec(Spec):
     keeps_all: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EventTransformSpec(TransformSpec):
     """A transform of events.
 
@@ -193,7 +262,7 @@ class SourceTransformContext:
     rows_now: "Callable[[Relation, Sequence[str], Sequence[str], Sequence[Tuple]], list[Tuple]]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SourceTransformSpec(TransformSpec):
     """A transform of whole batches that reads from the source.
 
@@ -203,7 +272,7 @@ class SourceTransformSpec(TransformSpec):
     factory: "Callable[[Any, SourceTransformContext], Callable[[Batch], Batch]]"  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordTransformSpec(TransformSpec):
     """A transform of records, like Kafka Connect's.
 
@@ -219,14 +288,14 @@ class RecordTransformSpec(TransformSpec):
     """Replaces the change events by other values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PredicateSpec(Spec):
     """A predicate, which selects the records for a transform of records."""
 
     factory: "Callable[[Any], RecordPredicate]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ColumnConverterSpec(Spec):
     """A converter of columns (Debezium's ``converters``).
 
@@ -238,14 +307,14 @@ class ColumnConverterSpec(Spec):
     factory: "Callable[[Any], ColumnConverter]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TopicNamingSpec(Spec):
     """A ``topic.naming.strategy``: the factory returns (schema, table) → topic."""
 
     factory: Callable[[Any], Callable[[str, str], str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SinkSpec(Spec):
     """A sink.
 
@@ -269,7 +338,7 @@ class SinkSpec(Spec):
     keeps: "Callable[[Any, str], str] | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TableFormatSpec(Spec):
     """A format of Spark's tables, for ``format`` of the Spark sink.
 
@@ -286,7 +355,7 @@ class TableFormatSpec(Spec):
     session: "Callable[[str, Mapping[str, str]], Mapping[str, str]] | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OffsetStoreSpec(Spec):
     """An offset store.
 
@@ -296,7 +365,7 @@ class OffsetStoreSpec(Spec):
     factory: "Callable[[Any, str], OffsetStore]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SignalActionSpec(Spec):
     """The action for signals of the type ``name``.
 
@@ -309,7 +378,7 @@ class SignalActionSpec(Spec):
     factory: "Callable[[SignalCall], None]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SignalChannelSpec(Spec):
     """A source of signals.
 
@@ -319,7 +388,7 @@ class SignalChannelSpec(Spec):
     factory: "Callable[[Any], SignalChannel]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NotificationChannelSpec(Spec):
     """A destination of notifications.
 
@@ -329,7 +398,7 @@ class NotificationChannelSpec(Spec):
     factory: "Callable[[Any], NotificationChannel]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckSpec(Spec):
     """A check before a start, which changes nothing.
 
@@ -341,7 +410,7 @@ class CheckSpec(Spec):
     factory: "Callable[[Any], list[PreflightCheck]]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CommandSpec(Spec):
     """A sub-command of the CLI.
 

@@ -1,17 +1,21 @@
-"""Capabilities of wal2json and decoderbufs.
+"""Capabilities and remarks of each decoder.
 
 They are apart from the decoders because every run reads the capabilities, while only a profile
 that uses a decoder loads its code.
 """
+
+from dataclasses import replace
 
 from waltap.changes.decode.decoder import DecoderCapabilities
 
 __all__ = [
     "DECODERBUFS",
     "DECODERBUFS_REMARKS",
+    "PGOUTPUT",
     "PGOUTPUT_REMARKS",
     "WAL2JSON",
     "WAL2JSON_REMARKS",
+    "YBOUTPUT",
     "YBOUTPUT_REMARKS",
 ]
 
@@ -60,6 +64,27 @@ DECODERBUFS_REMARKS = (
     "Infinite dates are known by convention only.",
 )
 
+
+# On the newest servers; an instance of the decoder has the negotiated ones.
+PGOUTPUT = DecoderCapabilities(
+    truncate=True,
+    logical_messages=True,
+    origin=True,
+    streaming=True,
+    two_phase=True,
+    relations=True,
+    filters=True,
+)
+
+# pgoutput's without the messages that it never sends.
+YBOUTPUT = replace(
+    PGOUTPUT,
+    truncate=False,
+    logical_messages=False,
+    origin=False,
+    streaming=False,
+    two_phase=False,
+)
 
 # Two more losses have no capability: ±infinity of dates is known only by convention, and the zone
 # of timetz does not arrive.

@@ -18,21 +18,11 @@ import msgspec
 from waltap.base.property import Properties, declare
 from waltap.changes.decode.decoder import DecoderCapabilities, DecoderContext
 from waltap.changes.decode.relation import Relation
-from waltap_decoders.pgoutput.decoder import CAPABILITIES as PGOUTPUT_CAPABILITIES
+from waltap_decoders.capabilities import YBOUTPUT
 from waltap_decoders.pgoutput.decoder import PgOutput
 from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
 
-__all__ = ["CAPABILITIES", "YbOutput", "YbOutputProperties"]
-
-# Capabilities of yboutput: pgoutput's without the messages that it never sends.
-CAPABILITIES = replace(
-    PGOUTPUT_CAPABILITIES,
-    truncate=False,
-    logical_messages=False,
-    origin=False,
-    streaming=False,
-    two_phase=False,
-)
+__all__ = ["YbOutput", "YbOutputProperties"]
 
 
 class YbOutputProperties(Properties):
@@ -57,7 +47,7 @@ class YbOutput(PgOutput):
     name = "yboutput"
     identities: ClassVar[str] = "dnfic"
     old_keys_of_updates: ClassVar[bool] = False
-    can_carry: ClassVar[DecoderCapabilities] = CAPABILITIES
+    can_carry: ClassVar[DecoderCapabilities] = YBOUTPUT
 
     def __init__(self, context: DecoderContext) -> None:
         describe = context.describe

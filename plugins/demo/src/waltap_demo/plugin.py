@@ -1,15 +1,9 @@
 """Hook implementations of waltap-demo, and nothing else."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import CommandSpec
-
-
-def _command() -> Callable[..., None]:
-    from waltap_demo.command import demo
-
-    return demo
+from waltap.ports.specs import CommandSpec, late
 
 
 @hookimpl
@@ -18,5 +12,5 @@ def register_commands() -> Iterable[CommandSpec]:
     yield CommandSpec(
         name="demo",
         summary="PostgreSQL to live Spark tables on real data, compared row by row at the end.",
-        factory=_command,
+        factory=late("waltap_demo.command:demo").imported,
     )

@@ -1,12 +1,10 @@
 """Hook implementations of the formats."""
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from waltap.encoders.format.conversion import whole
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import FormatSpec
+from waltap.ports.specs import FormatSpec, late
 
 if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter
@@ -28,56 +26,47 @@ NUMBERS = {
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute the formats."""
-    # Only properties are imported here.
-    from waltap_formats.plain import StringProperties
-    from waltap_formats.properties import (
-        AvroProperties,
-        CloudEventsProperties,
-        JsonSchemaProperties,
-        ProtobufProperties,
-    )
-
     yield _format(
         "avro",
         "Avro with a schema registry, as Confluent's AvroConverter writes it.",
-        _lazily("waltap_formats.avro.converter", "AvroConverter"),
+        late("waltap_formats.avro.converter:AvroConverter"),
         aliases=("io.confluent.connect.avro.AvroConverter",),
-        properties=AvroProperties,
+        properties=late("waltap_formats.properties:AvroProperties"),
     )
     yield _format(
         "protobuf",
         "Protobuf with a schema registry, as Confluent's ProtobufConverter writes it.",
-        _lazily("waltap_formats.protobuf.converter", "ProtobufConverter"),
+        late("waltap_formats.protobuf.converter:ProtobufConverter"),
         aliases=("io.confluent.connect.protobuf.ProtobufConverter",),
-        properties=ProtobufProperties,
+        properties=late("waltap_formats.properties:ProtobufProperties"),
         takes_record_transforms=False,
     )
     yield _format(
         "json-schema",
         "JSON with its schema in a registry, as Confluent's JsonSchemaConverter writes it.",
-        _lazily("waltap_formats.json_schema", "JsonSchemaConverter"),
+        late("waltap_formats.json_schema:JsonSchemaConverter"),
         aliases=("io.confluent.connect.json.JsonSchemaConverter", "jsonschema"),
-        properties=JsonSchemaProperties,
+        properties=late("waltap_formats.properties:JsonSchemaProperties"),
     )
     yield _format(
         "cloudevents",
         "CloudEvents of change events, with data in JSON or Avro; keys are JSON.",
-        _lazily("waltap_formats.cloudevents", "CloudEventsConverter"),
+        late("waltap_formats.cloudevents:CloudEventsConverter"),
         aliases=("io.debezium.converters.CloudEventsConverter",),
-        properties=CloudEventsProperties,
+        properties=late("waltap_formats.properties:CloudEventsProperties"),
         events_only=True,
     )
     yield _format(
         "string",
         "Texts as they are, and other values as Java prints them.",
-        _lazily("waltap_formats.plain", "StringConverter"),
+        late("waltap_formats.plain:StringConverter"),
         aliases=("org.apache.kafka.connect.storage.StringConverter",),
-        properties=StringProperties,
+        properties=late("waltap_formats.plain:StringProperties"),
     )
     yield _format(
         "bytes",
         "Bytes as they are, for values that a transform made; others are refused.",
-        _lazily("waltap_formats.plain", "BytesConverter"),
+        late("waltap_formats.plain:BytesConverter"),
         aliases=(
             "org.apache.kafka.connect.converters.ByteArrayConverter",
             "io.debezium.converters.ByteArrayConverter",
@@ -99,6 +88,8 @@ def _format(
     name: str, summary: str, make: Make, *, takes_record_transforms: bool = True, **facts: Any
 ) -> FormatSpec:
     """Return the spec of a format with one converter."""
+    from waltap.encoders.format.conversion import whole
+
     return FormatSpec(
         name=name,
         summary=summary,
@@ -108,16 +99,6 @@ def _format(
         converter=make,
         **facts,
     )
-
-
-def _lazily(home: str, name: str) -> Make:
-    """Return the factory of a converter whose libraries load with its first use."""
-
-    def make(properties: Any, context: Any) -> "Converter":
-        converter: Converter = getattr(import_module(home), name)(properties, context)
-        return converter
-
-    return make
 
 
 def _number(kind: str) -> Make:

@@ -1,12 +1,10 @@
 """Implement the hooks of waltap-lake."""
 
-# Every waltap command imports this module, so deltalake and pyiceberg are not imported here.
-
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import SinkSpec
+from waltap.ports.specs import SinkSpec, late
 
 if TYPE_CHECKING:
     from waltap.ports.sink.sink import Sink, SinkContext
@@ -29,12 +27,10 @@ def _iceberg(properties: Any, context: "SinkContext") -> "Sink":
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Register the sinks ``delta`` and ``iceberg``."""
-    from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
-
     yield SinkSpec(
         name="delta",
         summary="Delta Lake tables of changes, written without Spark or Java; exactly once.",
-        properties=DeltaLakeProperties,
+        properties=late("waltap_lake.properties:DeltaLakeProperties"),
         factory=_delta,
         shorthand="path",
         exactly_once=True,
@@ -42,7 +38,7 @@ def register_sinks() -> Iterable[SinkSpec]:
     yield SinkSpec(
         name="iceberg",
         summary="Apache Iceberg tables of changes, written without Spark or Java; exactly once.",
-        properties=IcebergLakeProperties,
+        properties=late("waltap_lake.properties:IcebergLakeProperties"),
         factory=_iceberg,
         exactly_once=True,
     )

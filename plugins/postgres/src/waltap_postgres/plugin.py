@@ -1,49 +1,26 @@
 """Hook implementations of this distribution."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import ConnectorSpec
+from waltap.ports.specs import ConnectorSpec, late
 
 if TYPE_CHECKING:
-    from waltap.ports.source.connector import Connector
-    from waltap.ports.source.lease import LeaderLease
-    from waltap.ports.source.slot_watch import SlotWatch
     from waltap.ports.specs import ReplicaIdentitySpec, SnapshotterSpec, TypeSpec
-
-
-def _connector(properties: Any, context: Any) -> "Connector":
-    from waltap_postgres.connector import PostgresConnector
-
-    return PostgresConnector(properties, context)
-
-
-def _lease(properties: Any, context: Any) -> "LeaderLease":
-    from waltap_postgres.lease import PostgresLease
-
-    return PostgresLease(properties, context)
-
-
-def _slot_watch(properties: Any, context: Any) -> "SlotWatch":
-    from waltap_postgres.replication.slot import PostgresSlotWatch
-
-    return PostgresSlotWatch(properties, context)
 
 
 @hookimpl
 def register_connectors() -> Iterable[ConnectorSpec]:
     """Contribute the connector for PostgreSQL."""
-    from waltap_postgres.properties import PostgresProperties
-
     yield ConnectorSpec(
         name="postgres",
         aliases=("postgresql",),
         summary="PostgreSQL 10 and later, by logical replication.",
-        properties=PostgresProperties,
-        factory=_connector,
-        lease=_lease,
-        slot_watch=_slot_watch,
+        properties=late("waltap_postgres.properties:PostgresProperties"),
+        factory=late("waltap_postgres.connector:PostgresConnector"),
+        lease=late("waltap_postgres.lease:PostgresLease"),
+        slot_watch=late("waltap_postgres.replication.slot:PostgresSlotWatch"),
         classes=("io.debezium.connector.postgresql.PostgresConnector",),
     )
 

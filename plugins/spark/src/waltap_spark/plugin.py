@@ -3,27 +3,13 @@
 Neither the module nor its hooks import pyspark.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec
+from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec, late
 
-if TYPE_CHECKING:
-    from waltap.ports.sink.sink import Sink, SinkContext
-    from waltap.ports.sink.verification import VerificationSource
-
-
-def _sink(properties: Any, context: "SinkContext") -> "Sink":
-    from waltap_spark.sink.sink import SparkSink
-
-    return SparkSink(properties, context)
-
-
-def _readable(properties: Any, pipeline: str) -> "VerificationSource":
-    from waltap_spark.read.verify import open_readable
-
-    return open_readable(properties, pipeline)
+SPARK = "spark"
 
 
 def _keeps(properties: Any, table: str) -> str:
@@ -37,11 +23,9 @@ def _keeps(properties: Any, table: str) -> str:
 
 
 def _kept_as_said(context: Any) -> Any:
-    from waltap_spark.config.properties import SparkProperties
-
     profile = context.profile
     sinks = [branch.sink for branch in profile.outlets] or [profile.sink]
-    properties = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
+    properties = [sink.properties for sink in sinks if sink.spec.name == SPARK]
     if not properties:
         # the check loads pyarrow and the applier, a third of the start of a run into other sinks
         return []
@@ -56,48 +40,16 @@ def _parquet(_properties: Any, context: Any) -> Any:
     return ParquetFormat(context)
 
 
-def _delta(properties: Any, context: Any) -> Any:
-    from waltap_spark.formats.delta import DeltaFormat
-
-    return DeltaFormat(properties, context)
-
-
-def _delta_session(pyspark: str, settings: Mapping[str, str]) -> Mapping[str, str]:
-    from waltap_spark.formats.delta import session
-
-    return session(pyspark, settings)
-
-
-def _iceberg(properties: Any, context: Any) -> Any:
-    from waltap_spark.formats.iceberg import IcebergFormat
-
-    return IcebergFormat(properties, context)
-
-
-def _iceberg_session(pyspark: str, settings: Mapping[str, str]) -> Mapping[str, str]:
-    from waltap_spark.formats.iceberg import session
-
-    return session(pyspark, settings)
-
-
-def _spark_commands() -> Any:
-    from waltap_spark.cli.commands import application
-
-    return application
-
-
 @hookimpl
 def register_sinks() -> Iterable[SinkSpec]:
     """Contribute the Spark sink."""
-    from waltap_spark.config.properties import SparkProperties
-
     yield SinkSpec(
-        name="spark",
+        name=SPARK,
         summary="Tables kept up to date by Spark: every change, and the rows as they are now.",
-        properties=SparkProperties,
-        factory=_sink,
+        properties=late("waltap_spark.config.properties:SparkProperties"),
+        factory=late("waltap_spark.sink.sink:SparkSink"),
         exactly_once=True,
-        readable=_readable,
+        readable=late("waltap_spark.read.verify:open_readable"),
         keeps=_keeps,
     )
 
@@ -115,8 +67,6 @@ def register_checks() -> Iterable[CheckSpec]:
 @hookimpl
 def register_table_formats() -> Iterable[TableFormatSpec]:
     """Contribute the formats of tables."""
-    from waltap_spark.config.properties import DeltaTableProperties, IcebergTableProperties
-
     yield TableFormatSpec(
         name="parquet",
         summary="Folders of Parquet files, and commits that name them. Needs nothing but Spark.",
@@ -125,16 +75,16 @@ def register_table_formats() -> Iterable[TableFormatSpec]:
     yield TableFormatSpec(
         name="delta",
         summary="Tables of Delta Lake, kept by MERGE, read as of any position within its retention.",
-        properties=DeltaTableProperties,
-        factory=_delta,
-        session=_delta_session,
+        properties=late("waltap_spark.config.properties:DeltaTableProperties"),
+        factory=late("waltap_spark.formats.delta:DeltaFormat"),
+        session=late("waltap_spark.formats.delta:session"),
     )
     yield TableFormatSpec(
         name="iceberg",
         summary="Tables of Apache Iceberg in any catalogue, kept by MERGE, read as of a position.",
-        properties=IcebergTableProperties,
-        factory=_iceberg,
-        session=_iceberg_session,
+        properties=late("waltap_spark.config.properties:IcebergTableProperties"),
+        factory=late("waltap_spark.formats.iceberg:IcebergFormat"),
+        session=late("waltap_spark.formats.iceberg:session"),
     )
 
 
@@ -144,5 +94,5 @@ def register_commands() -> Iterable[CommandSpec]:
     yield CommandSpec(
         name="spark",
         summary="Apply a change log, query and describe the tables that Spark keeps.",
-        factory=_spark_commands,
+        factory=late("waltap_spark.cli.commands:application").imported,
     )

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from waltap.base.property import declarations
-from waltap.ports.specs import Spec
+from waltap.ports.specs import Late, Spec
 
 __all__ = ["ConformanceSuite", "RigSuite"]
 
@@ -27,6 +27,9 @@ def _assert_well_formed(spec: Spec) -> None:
     assert "\n" not in spec.summary, f"{spec.name}: the summary is more than one line"
     assert len(spec.summary) <= LONGEST_SUMMARY, f"{spec.name}: the summary is too long for a table"
     assert callable(getattr(spec, "factory", None)), f"{spec.name} has no factory"
+    for value in vars(spec).values():
+        if isinstance(value, Late):
+            value.imported()  # a name that is not there would be an error of the first user
     for declaration in declarations(spec.properties) if spec.properties is not None else ():
         assert declaration.summary, f"{spec.name}: property {declaration.name} has no summary"
 

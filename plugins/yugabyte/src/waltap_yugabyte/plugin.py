@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import ConnectorSpec
+from waltap.ports.specs import ConnectorSpec, late
 
 if TYPE_CHECKING:
-    from waltap.changes.events.cell import EventForm
     from waltap.ports.source.connector import Connector
     from waltap.ports.specs import ReplicaIdentitySpec, SnapshotterSpec, TransformSpec
 
@@ -30,26 +29,18 @@ def _recognizes(version: str) -> bool:
     return release(version) is not None
 
 
-def _form(properties: Any, decoder: str) -> "EventForm":
-    from waltap_yugabyte.dialect import event_form
-
-    return event_form(properties, decoder)
-
-
 @hookimpl
 def register_connectors() -> Iterable[ConnectorSpec]:
     """Contribute the connector for YugabyteDB."""
-    from waltap_yugabyte.properties import YugabyteProperties
-
     yield ConnectorSpec(
         name="yugabyte",
         aliases=("yugabytedb",),
         summary="YugabyteDB 2024.1 and later, by logical replication.",
-        properties=YugabyteProperties,
+        properties=late("waltap_yugabyte.properties:YugabyteProperties"),
         factory=_connector,
         classes=("io.debezium.connector.postgresql.YugabyteDBConnector",),
         recognizes=_recognizes,
-        form=_form,
+        form=late("waltap_yugabyte.dialect:event_form"),
     )
 
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
         TypeMapper,
         TypeOptions,
         TypeSample,
-        TypeSpec,
         types_named,
     )
     from waltap.changes.mapping.type_registry import TypeRegistry
+    from waltap.changes.mapping.type_spec import TypeSpec
     from waltap.changes.mapping.value_form import (
         OutOfRange,
         ValueForm,

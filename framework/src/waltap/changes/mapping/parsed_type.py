@@ -7,7 +7,8 @@ from waltap.changes.arrow.column import converted
 from waltap.changes.decode.relation import Column, DataType
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.json_schema import value_json
-from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample, TypeSpec
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
+from waltap.changes.mapping.type_spec import TypeSpec
 from waltap.changes.mapping.value_form import ValueForm, column_mapping, default_value
 
 if TYPE_CHECKING:

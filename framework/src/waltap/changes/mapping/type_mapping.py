@@ -209,21 +209,3 @@ def types_named(*names: str) -> Callable[[DataType], bool]:
     """
     wanted = frozenset(names)
     return lambda data_type: data_type.kind is TypeKind.BASE and data_type.name in wanted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeSpec:
-    """One family of types, as a plugin contributes it.
-
-    ``claims`` is called per data type (a domain after its base). ``build`` returns the mapping, or None to
-    leave the column out. The spec with the lowest ``order`` is asked first; the built-in types use 100.
-    ``samples`` fill the reference page.
-    """
-
-    name: str
-    summary: str
-    claims: "Callable[[DataType], bool]"
-    build: "Callable[[Column, TypeMapper], ColumnMapping | None]"
-    examples: tuple[str, ...] = field(default=())
-    order: int = 50
-    samples: "tuple[TypeSample, ...]" = ()

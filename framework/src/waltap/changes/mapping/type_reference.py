@@ -7,8 +7,9 @@ from waltap.base.text import GENERATED, table
 from waltap.changes.arrow.column import strings
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions, TypeSample, TypeSpec
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions, TypeSample
 from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.changes.mapping.type_spec import TypeSpec
 from waltap.errors import SinkError
 
 __all__ = ["types_page"]

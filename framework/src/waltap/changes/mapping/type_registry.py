@@ -6,7 +6,8 @@ import msgspec
 
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.mapping.conversion import ColumnConverter, conversion_mapping
-from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSpec
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
+from waltap.changes.mapping.type_spec import TypeSpec
 
 __all__ = ["TypeRegistry"]
 

@@ -1,6 +1,6 @@
 """pgoutput: PostgreSQL's own logical decoding output plugin."""
 
-from waltap_decoders.pgoutput.decoder import CAPABILITIES, PgOutput
+from waltap_decoders.pgoutput.decoder import PgOutput
 from waltap_decoders.pgoutput.properties import PgOutputProperties
 
-__all__ = ["CAPABILITIES", "PgOutput", "PgOutputProperties"]
+__all__ = ["PgOutput", "PgOutputProperties"]

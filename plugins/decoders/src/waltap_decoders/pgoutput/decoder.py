@@ -39,6 +39,7 @@ from waltap.changes.decode.message import (
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import DecodeError
+from waltap_decoders.capabilities import PGOUTPUT
 from waltap_decoders.pgoutput.payload import PG_EPOCH_US, PayloadReader
 from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
 from waltap_decoders.pgoutput.relation_cache import AnnouncedRelation, RelationCache, RelationScope
@@ -51,18 +52,7 @@ from waltap_decoders.pgoutput.tuple_codec import (
     row_reader,
 )
 
-__all__ = ["CAPABILITIES", "PgOutput"]
-
-# Capabilities on the newest servers; an instance has the negotiated ones.
-CAPABILITIES = DecoderCapabilities(
-    truncate=True,
-    logical_messages=True,
-    origin=True,
-    streaming=True,
-    two_phase=True,
-    relations=True,
-    filters=True,
-)
+__all__ = ["PgOutput"]
 
 
 class _SessionState(enum.Enum):
@@ -101,7 +91,7 @@ class PgOutput(Decoder):
     name = "pgoutput"
     # Replica identity letters that the plugin may send.
     identities: ClassVar[str] = "dnfi"
-    can_carry: ClassVar[DecoderCapabilities] = CAPABILITIES
+    can_carry: ClassVar[DecoderCapabilities] = PGOUTPUT
     # False: a key-only old tuple of an update carries no information and is dropped.
     old_keys_of_updates: ClassVar[bool] = True
 
