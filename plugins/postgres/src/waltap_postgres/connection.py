@@ -135,9 +135,10 @@ def _resolved(host: str, port: str, watch: ServerWaits) -> list[str]:
 
 
 CONNECT_TIMEOUT_S = 15
-REMEMBERED = b"""
-SELECT pg_catalog.set_config('waltap.users_path', pg_catalog.current_setting('search_path'), false)
-"""
+REMEMBERED = (
+    "SELECT pg_catalog.set_config('waltap.users_path', pg_catalog.current_setting('search_path'),"
+    " false)"
+)
 USERS_PATH = b"SELECT set_config('search_path', current_setting('waltap.users_path'), false)"
 LEAVE_S, LEAVE_BYTES = 1.0, 1 << 20
 MIN_ASK_S = 1.0
@@ -353,7 +354,6 @@ def connect(
     """
     connection = _opened(properties, role=role, watch=watch)
     try:
-        connection.execute(f"SET statement_timeout = {properties.query_timeout_ms}".encode())
         _begin_as_user_wants(connection, properties)
     except BaseException as error:
         connection.close()
@@ -367,12 +367,12 @@ def _begin_as_user_wants(
     connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties
 ) -> None:
     """Run ``database.initial.statements`` and store their search_path."""
+    timeout = f"SET statement_timeout = {properties.query_timeout_ms}"
     # The profile's own SQL runs with that path.
-    connection.execute(b"SET search_path TO DEFAULT")
-    for statement in _statements(properties.initial_statements):
-        connection.execute(statement.encode())
-    connection.execute(REMEMBERED)
-    connection.execute(PINNED.encode())
+    before, after = f"{timeout}; SET search_path TO DEFAULT", f"{REMEMBERED}; {PINNED}"
+    own = _statements(properties.initial_statements)
+    for statements in (before, *own, after) if own else (f"{before}; {after}",):
+        connection.execute(statements.encode())
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -131,6 +131,9 @@ class PostgresConnector(Connector):
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         return self.catalogue.query(sql, parameters)
 
+    def once(self) -> AbstractContextManager[None]:
+        return self.catalogue.once()
+
     def rows_now(
         self, relation: Relation, columns: Sequence[str], key: Sequence[str], keys: Sequence[Tuple]
     ) -> list[Tuple]:
@@ -145,14 +148,15 @@ class PostgresConnector(Connector):
         return self._descriptions.renew(relation)
 
     def check(self, offset: Offset | None) -> list[PreflightCheck]:
-        look = self.dialect.preflight(
-            self.catalogue, self.properties, self.context, self.server, self.captured()
-        )
-        return look.checks(
-            lambda: self._decide(offset),
-            self._publications.plan,
-            lambda: self._snapshot.targets(self.captured()),
-        )
+        with self.once():
+            look = self.dialect.preflight(
+                self.catalogue, self.properties, self.context, self.server, self.captured()
+            )
+            return look.checks(
+                lambda: self._decide(offset),
+                self._publications.plan,
+                lambda: self._snapshot.targets(self.captured()),
+            )
 
     def plan(self, offset: Offset | None) -> SetupPlan:
         decision, parts = self._decide(offset), (self.catalogue, self._publications, self._slots)
@@ -263,18 +267,19 @@ class PostgresConnector(Connector):
 
     def _decide(self, offset: Offset | None) -> StartupPlan:
         """Plan the start, and set it for the snapshot mode's answers."""
-        slot = self._read_slot()
-        known = situation(
-            self.properties,
-            self.context,
-            self.server,
-            slot,
-            offset,
-            self._resumption(),
-            publication_gone=self._publications.gone,
-        )
-        decision = self.dialect.decide(known)
-        status = None if slot is None else slot.status(self.catalogue.wal_end())
+        with self.once():
+            slot = self._read_slot()
+            known = situation(
+                self.properties,
+                self.context,
+                self.server,
+                slot,
+                offset,
+                self._resumption(),
+                publication_gone=self._publications.gone,
+            )
+            decision = self.dialect.decide(known)
+            status = None if slot is None else slot.status(self.catalogue.wal_end())
         self._terms.about(decision.start_of_snapshot(offset, status, self.catalogue.query))
         return decision
 
@@ -525,8 +530,9 @@ class PostgresConnector(Connector):
         return {oid: place for oid, place in self.existing_tables().items() if captures(*place)}
 
     def unsent(self) -> frozenset[str]:
-        unsent, places = self._publications.unsent(), self._captured_places()
-        unsent |= self._publications.left_out(places.values())
+        with self.once():
+            unsent, places = self._publications.unsent(), self._captured_places()
+            unsent |= self._publications.left_out(places.values())
         return frozenset(number for number, place in places.items() if place in unsent)
 
     def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:

@@ -48,6 +48,7 @@ class ServerIdentity:
     ) -> None:
         self.catalogue, self.version_num = catalogue, version_num
         self.replication = replication
+        self._version: str | None = None
 
     def identify(self) -> ServerInfo:
         """Return the server's identity, which lasts as long as its data.
@@ -93,8 +94,10 @@ class ServerIdentity:
 
     def version(self) -> str:
         """Return the server's version text."""
-        ((version,),) = self.catalogue.query("SELECT version()")
-        return str(version)
+        if self._version is None:
+            ((version,),) = self.catalogue.query("SELECT version()")
+            self._version = str(version)
+        return self._version
 
     def history(self, timeline: int) -> str:
         """Return the history file of a timeline.

@@ -294,7 +294,7 @@ class StreamLoop:
     def _note(self) -> None:
         """Record the captured tables and the slot for the status."""
         self._state.captures(self._stages.new_tables.captured)
-        with suppress(WaltapError):
+        with suppress(WaltapError), self._connector.once():
             slot = self._connector.slot()
             self._run.guard.take(slot, self._orphans())
 

@@ -133,16 +133,29 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     if runs:
         asked = asked_of_the_stored_offset(stages.store, connector.check, _start_refused)
         found += map(_expected, asked)
+        found += _of_source(stages, connector, offset, found)
     else:
-        asked = connector.check(offset)
-        found += asked if locked else _of_a_standby(stages, asked)
-    found += _of_patterns(stages, connector)
+        with connector.once():
+            asked = connector.check(offset)
+            found += asked if locked else _of_a_standby(stages, asked)
+            found += _of_source(stages, connector, offset, found)
+    return found + _of_plugins(stages, connector, offset)
+
+
+def _of_source(
+    stages: PipelineStages,
+    connector: Connector,
+    offset: Offset | None,
+    others: Sequence[PreflightCheck],
+) -> list[PreflightCheck]:
+    """Return the checks of the source that hold for every connector."""
+    found = _of_patterns(stages, connector)
     found += _of_guardrail(stages, connector)
     found += _orphans(stages, connector)
-    found += _gaps(stages, found)
-    if offset is not None and all(check.verdict != "error" for check in found):
+    found += _gaps(stages, [*others, *found])
+    if offset is not None and all(check.verdict != "error" for check in (*others, *found)):
         found += _interrupted(stages, connector, offset)
-    return found + _of_plugins(stages, connector, offset)
+    return found
 
 
 def refuse(found: Iterable[PreflightCheck]) -> None:

@@ -104,8 +104,9 @@ class _KnownTables(msgspec.Struct):
 
     def interrupted(self, connector: Connector) -> set[str]:
         """Return captured tables that are not streamed wholly."""
-        changed = connector.streamed_otherwise(self.streamed_as, connector.streamed_as())
-        return set((changed | connector.unsent()).intersection(self.captured))
+        with connector.once():
+            changed = connector.streamed_otherwise(self.streamed_as, connector.streamed_as())
+            return set((changed | connector.unsent()).intersection(self.captured))
 
 
 class NewTables:
@@ -180,12 +181,14 @@ class NewTables:
         """
         self._ask, self._kept, self._missed = ask, kept, missed
         database = _database(offset)
-        captured, before = connector.captured_tables(), self._load(database)
-        self._names = connector.existing_tables()
+        before = self._load(database)
+        with connector.once():
+            captured, self._names = connector.captured_tables(), connector.existing_tables()
+            streamed_as = _texts(connector.streamed_as())
         self._captured = set(captured)
         self.captured = tuple(sorted(captured.values()))
         self._joining.clear()
-        self._known = _KnownTables(database, [], [], _texts(connector.streamed_as()), _had(before))
+        self._known = _KnownTables(database, [], [], streamed_as, _had(before))
         if before is not None and not whole:
             known, others = set(before.captured), set(before.others)
             for identifier, name in captured.items():

@@ -11,6 +11,7 @@ Life cycle, all in the engine's thread unless stated otherwise:
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -330,6 +331,13 @@ class Connector(abc.ABC):
     catalogue: Catalogue
     outlives: bool = True
     """Whether a new connection can resume where this one ends."""
+
+    def once(self) -> AbstractContextManager[None]:
+        """Ask the source equal questions once while the block lasts.
+
+        The block neither changes the source nor waits for a change.
+        """
+        return nullcontext()
 
     @abc.abstractmethod
     def check(self, offset: Offset | None) -> list[PreflightCheck]:

@@ -6,6 +6,7 @@ them with the relations of the wire.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import msgspec
@@ -292,16 +293,38 @@ class PostgresCatalogue:
         self._connection, self.properties = connection, properties
         self.backend_pid = connection.info.backend_pid
         self._types: dict[int, DataType] = {}
+        # Rows of the queries in a block of `once`, by SQL and parameters.
+        self._answers: dict[tuple[str, str], list[tuple[Any, ...]]] | None = None
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Run equal queries once while the block lasts.
+
+        The block neither changes the server nor waits for a change. Blocks may be nested.
+        """
+        before = self._answers
+        if before is None:
+            self._answers = {}
+        try:
+            yield
+        finally:
+            self._answers = before
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """Run one query.
 
         Raises: SourceError.
         """
+        known, key = self._answers, (sql, repr(parameters))
+        if known is not None and key in known:
+            return list(known[key])
         try:
-            return self._connection.execute(sql.encode(), parameters or None).fetchall()
+            rows = self._connection.execute(sql.encode(), parameters or None).fetchall()
         except psycopg.Error as error:
             raise driver_error(error, self.properties) from error
+        if known is not None:
+            known[key] = list(rows)
+        return rows
 
     def plan(self, statement: str) -> None:
         """Plan a SELECT of the profile without reading rows.

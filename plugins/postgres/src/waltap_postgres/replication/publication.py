@@ -95,6 +95,8 @@ def run_statements(
 
     ``lock`` is a statement that locks their tables first. Raises: SourceError.
     """
+    if not statements:
+        return
     timeout_ms = properties.snapshot_lock_timeout_ms
     try:
         with connection.transaction():
@@ -169,13 +171,12 @@ def streams_new(
 
 def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] | None:
     """Return the publication's tables, None if it does not exist."""
-    if not catalogue.query("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)):
-        return None
     rows = catalogue.query(
-        "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = %s",
+        "SELECT t.schemaname::text, t.tablename::text FROM pg_publication p"
+        " LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname WHERE p.pubname = %s",
         (name,),
     )
-    return set(rows)
+    return {place for place in rows if place[0] is not None} if rows else None
 
 
 def published_by_any(catalogue: PostgresCatalogue, names: Iterable[str]) -> set[tuple[str, str]]:

@@ -133,17 +133,19 @@ class PublicationSet:
         operations = published_operations(self._context.capture)
         captured = self._captured()
         inserts = self._belonging(self._properties.publication_name + INSERTS_SUFFIX)
-        plan = plan_publication(
-            self._catalogue,
-            self._properties,
-            captured,
-            operations=operations,
-            version_num=self._version_num,
-            inserts_known=new_slot or self._dropped(inserts),
-        )
-        for name in plan.names:
-            if name not in plan.created:
-                self._complete(plan, name, captured, operations or ", ".join(OPERATIONS.values()))
+        with self._catalogue.once():
+            plan = plan_publication(
+                self._catalogue,
+                self._properties,
+                captured,
+                operations=operations,
+                version_num=self._version_num,
+                inserts_known=new_slot or self._dropped(inserts),
+            )
+            every = operations or ", ".join(OPERATIONS.values())
+            for name in plan.names:
+                if name not in plan.created:
+                    self._complete(plan, name, captured, every)
         return plan
 
     def _complete(
