@@ -4,12 +4,11 @@ database reach terminals, pages, logs and labels as text that drives nothing."""
 import os
 import pty
 import re
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.harness import command
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
@@ -24,16 +23,12 @@ def on_terminal(shop: Shop, *arguments: str, term: str = "xterm") -> tuple[int, 
     """
     master, terminal = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WALTAP_LOG")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "waltap", *arguments],
-        cwd=shop.path.parent,
-        env={**environment, "TERM": term, "COLUMNS": "100"}
-        | ({} if term == "dumb" else {"NO_COLOR": "1"}),
-        stdin=subprocess.DEVNULL,
-        stdout=terminal,
-        stderr=terminal,
-    )
-    os.close(terminal)
+    colors = {} if term == "dumb" else {"NO_COLOR": "1"}
+    with os.fdopen(terminal, "wb", buffering=0) as screen:
+        process = command.start(
+            *arguments, cwd=shop.path.parent, out=screen, errors=screen,
+            environment={**environment, "TERM": term, "COLUMNS": "100", **colors},
+        )  # fmt: skip
     seen = b""
     while True:
         try:
