@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
-WORKERS ?= 4
+WORKERS ?= 6
 SECONDS ?= 600
 ROUNDS ?= 10
 LOAD ?= 8
@@ -41,8 +41,8 @@ flaky: setup-test ## run the tests ROUNDS=10 times in random order under LOAD=8;
 mutants: setup-test ## plant each fault of tests/mutants, run the tests that cover it; MUTANTS="assembler-*"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
-test-times: setup-test ## run each tier, and write its tests and minutes into CONTRIBUTING.md
-	@$(BIN)/python -m tests.harness.tiers.times
+test-times: setup-test ## run each tier, and write its tests and minutes into CONTRIBUTING.md; TIERS="unit test"
+	@$(BIN)/python -m tests.harness.tiers.times --workers $(WORKERS) $(TIERS)
 
 check: setup ## ruff, formatting, mypy --strict, import contracts, names and prose
 	@$(BIN)/ruff check

@@ -1,8 +1,12 @@
-"""``python -m tests.harness.tiers.times``: run the tiers one after the other and write the table of CONTRIBUTING.md.
+"""``python -m tests.harness.tiers.times [TIER …]``: run tiers one after the other, write CONTRIBUTING.md's table.
+
+    python -m tests.harness.tiers.times --workers 6            unit, test, all
+    python -m tests.harness.tiers.times --workers 6 unit test  these; the rows of the others stay
 
 A tier's minutes are those of this machine, without set-up. Run it where nothing else runs.
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -17,10 +21,11 @@ PAGE = ROOT / "CONTRIBUTING.md"
 TABLE = re.compile(r"(?<=<!-- times -->\n).*?(?=<!-- end of times -->)", re.DOTALL)
 FAST = ["-m", "not exhaustive"]
 TIERS = {
-    "make test-unit": ["-n", "2", *FAST, "tests/unit", "tests/property"],
-    "make test": ["-n", "4", "--dist", "loadgroup", *FAST],
-    "make test-all": ["-n", "4", "--dist", "loadgroup"],
+    "unit": ["-n", "2", *FAST, "tests/unit", "tests/property"],
+    "test": ["-n", "WORKERS", "--dist", "loadgroup", *FAST],
+    "all": ["-n", "WORKERS", "--dist", "loadgroup"],
 }
+COMMANDS = {"unit": "make test-unit", "test": "make test", "all": "make test-all"}
 
 
 def measured(options: list[str]) -> tuple[int, int, float, float]:
@@ -41,20 +46,40 @@ def measured(options: list[str]) -> tuple[int, int, float, float]:
     return passed, len(cases) - passed, minutes, slowest
 
 
-def main() -> int:
-    """Return 0 when the table is written."""
-    lines = [
+def write_rows(rows: dict[str, str]) -> None:
+    """Replace the rows of some tiers in the page's table; ``rows``: tier → its cells."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = TABLE.search(text)
+    assert found is not None, f"{PAGE} has no place for the table"
+    lines = found[0].splitlines()
+    kept = {
+        tier: line
+        for tier, command in COMMANDS.items()
+        for line in lines
+        if line.startswith(f"| `{command}` |")
+    }
+    table = [
         f"A machine with {os.cpu_count()} cores and nothing else to do, set-up not counted:",
         "",
         "| command | passed | skipped or failed | minutes | slowest test |",
         "|---|---:|---:|---:|---:|",
+        *(line for tier in COMMANDS if (line := (kept | rows).get(tier))),
     ]
-    for command, options in TIERS.items():
+    whole = "\n".join(["", *table, "", ""])
+    PAGE.write_text(text[: found.start()] + whole + text[found.end() :], encoding="utf-8")
+
+
+def main() -> int:
+    """Return 0 when the table is written."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("tiers", nargs="*", choices=[*TIERS, []], help="default: all three")
+    parser.add_argument("--workers", default="6", help="pytest's workers")
+    given = parser.parse_args()
+    for tier in given.tiers or TIERS:
+        options = [given.workers if word == "WORKERS" else word for word in TIERS[tier]]
         passed, others, minutes, slowest = measured(options)
-        lines.append(f"| `{command}` | {passed:,} | {others:,} | {minutes:.1f} | {slowest:.0f} s |")
-        text = PAGE.read_text(encoding="utf-8")
-        table = "\n".join(["", *lines, "", ""])
-        PAGE.write_text(TABLE.sub(lambda _, table=table: table, text), encoding="utf-8")
+        cells = f"{passed:,} | {others:,} | {minutes:.1f} | {slowest:.0f} s"
+        write_rows({tier: f"| `{COMMANDS[tier]}` | {cells} |"})
     return 0
 
 
