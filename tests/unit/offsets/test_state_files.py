@@ -5,6 +5,7 @@ tests/golden/state has the files as waltap wrote them on 2026-11-25; whoever cha
 
 import stat
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,9 @@ class _Shop:
 
     def streamed_as(self) -> dict[str, list[str | None]]:
         return {}
+
+    def once(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def streamed_otherwise(self, _before: object, _now: object) -> set[str]:
         return set()
