@@ -22,6 +22,7 @@ from waltap.changes.decode import (
     ServerInfo,
     Truncate,
     Update,
+    singly,
 )
 from waltap.changes.transactions.position import parse_lsn
 from waltap_decoders.decoderbufs import DecoderBufs
@@ -196,7 +197,7 @@ def told(messages: list[Message], *, tables: frozenset[str] | None = None) -> li
     Commits are kept as "C", so that the grouping shows.
     """
     found: list[tuple[Any, ...]] = []
-    for message in messages:
+    for message in singly(messages):
         match message:
             case Insert():
                 one: tuple[Any, ...] = ("I", message.relation.name, message.new)

@@ -20,10 +20,10 @@ from tests.harness.typed_values import LITERALS, UNKNOWN, printed_once, typed
 from waltap.changes.arrow.out_of_range import MisfitCount
 from waltap.changes.arrow.tuples import RelationCodec
 from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.mapping.json_schema import value_json
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
-from waltap.changes.transactions.row_block import RowBlock
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.encoders.format.record_block import RecordBlock
 from waltap.encoders.json.format import JsonFormat

@@ -1,8 +1,11 @@
 """The assembler against a model: however a history is sent, the same changes come, each once."""
 
 import tempfile
+from itertools import groupby
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,8 +13,10 @@ from waltap.changes.decode import (
     Begin,
     Commit,
     Insert,
+    InsertBlock,
     Message,
     Relation,
+    RowBlock,
     Skipped,
     StreamAbort,
     StreamCommit,
@@ -33,6 +38,23 @@ NODES = st.recursive(
 TRANSACTIONS = st.lists(
     st.tuples(st.booleans(), st.lists(NODES, max_size=6)), min_size=1, max_size=4
 )
+
+
+def joined(messages: list[Message], draw) -> list[Message]:
+    """Return ``messages`` with some neighbouring inserts as blocks."""
+    found: list[Message] = []
+    for kind, each in groupby(messages, type):
+        run = list(each)
+        while run and kind is Insert:
+            size = draw(st.integers(1, len(run)))
+            some, run = run[:size], run[size:]
+            if draw(st.booleans()):
+                column = pa.array([insert.new[0] for insert in some], pa.string())
+                lsns = np.array([insert.lsn for insert in some], "u8")
+                some = [InsertBlock(TABLE, lsns, RowBlock([column], size))]
+            found += some
+        found += run
+    return found
 
 
 class History:
@@ -76,7 +98,7 @@ class History:
             else:
                 rows = [event for event in events if event[0] == "row" and event[3]]
                 self.messages.append(Begin(lsn - 50, xid, lsn, 0))
-                self.messages += [self._row(event, 0) for event in rows]
+                self.messages += joined([self._row(event, 0) for event in rows], draw)
                 self.messages.append(Commit(end, lsn, end, 0, xid))
             self.wanted.append((xid, kept))
 

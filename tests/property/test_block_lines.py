@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from tests.harness.json_events import json_format
 from tests.property.test_copy import answer, written
 
+from waltap.changes.decode.message import Insert
 from waltap.changes.decode.relation import Column, DataType, Relation
-from waltap.changes.transactions.row_block import RowBlock
-from waltap.changes.transactions.transaction import SnapshotRows
+from waltap.changes.decode.row_block import RowBlock
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.encoders.format.record_block import RecordBlock
 from waltap.encoders.json.lines import JsonLines
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
 from waltap_postgres.snapshot.copy_pieces import copy_block, copy_rows
+from waltap_testing.workload import insert_block
 
 pytest.importorskip("pyarrow")
 
@@ -183,6 +185,37 @@ def test_lines_by_columns_are_lines_by_rows(
         records = json_format({**modes, **enable}).render([part], 4)
         if form is block:
             assert isinstance(records, RecordBlock)
+        lines.append(b"".join(JsonLines().portions(records)))
+    assert lines[0] == lines[1]
+    assert lines[0].count(b"\n") == len(rows)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(tables(), MODES, st.booleans(), st.integers(0, 6), st.none() | st.integers(2, 9))
+def test_lines_of_inserts_by_columns_are_lines_by_rows(
+    table: tuple[Relation, list[tuple[str | None, ...]]],
+    modes: dict[str, str],
+    schemas: bool,
+    cut: int,
+    previous: int | None,
+) -> None:
+    relation, rows = table
+    inserts = [Insert(relation, 2**63 + 8 * n, row) for n, row in enumerate(rows)]
+    enable = {f"{side}.converter.schemas.enable": str(schemas) for side in ("key", "value")}
+    lines: list[bytes] = []
+    for form in (inserts, insert_block(relation, inserts)):
+        whole = TransactionPart(
+            xid=3,
+            begin_lsn=1,
+            commit_lsn=9,
+            commit_ts=1_700_000_000_123_456,
+            end_lsn=10,
+            previous_end_lsn=previous,
+            changes=form,
+        )
+        parts: Any = [part for part in whole.split(cut) if part.changes]
+        records = json_format({**modes, **enable}).render(parts, 4)
+        assert isinstance(records, RecordBlock) == (form is not inserts)
         lines.append(b"".join(JsonLines().portions(records)))
     assert lines[0] == lines[1]
     assert lines[0].count(b"\n") == len(rows)

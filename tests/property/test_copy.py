@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from waltap.changes.transactions.row_block import RowBlock
+from waltap.changes.decode.row_block import RowBlock
 from waltap.errors import DecodeError
 from waltap_postgres.replication.copy_buffer import HEAD, CopyBuffer, HeadedRows
 from waltap_postgres.replication.wire import CopyEnded, CopySplitter

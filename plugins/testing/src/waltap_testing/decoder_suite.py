@@ -48,6 +48,7 @@ from waltap.changes.decode.message import (
     StreamStop,
     Truncate,
     Update,
+    singly,
 )
 from waltap.changes.decode.relation import DataType, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
@@ -648,7 +649,7 @@ def _outcome(outcome: list[Message] | Exception) -> str:
 
 def _decoded(rig: DecoderRig) -> Iterator[tuple[FrameRecording, list[Message]]]:
     for recording in rig.recordings:
-        yield recording, rig.build(recording).feed(recording.frames)
+        yield recording, list(singly(rig.build(recording).feed(recording.frames)))
 
 
 def _feed_in_groups(

@@ -28,7 +28,7 @@ from waltap.ports.specs import FormatSpec
 from waltap_testing.installed import format_context
 from waltap_testing.notification_channel_suite import NOTIFICATIONS
 from waltap_testing.suite import RigSuite
-from waltap_testing.workload import COMMIT_TS, ITEMS, NOW, TEXTS, as_block, mixed
+from waltap_testing.workload import COMMIT_TS, ITEMS, NOW, TEXTS, as_block, insert_block, mixed
 
 __all__ = ["FormatRig", "FormatSuite", "every_part"]
 
@@ -139,6 +139,26 @@ class FormatSuite(RigSuite):
             found.append([_plain(record) for record in rig.build().render([part, part], NOW)])
             found.append([_plain(record) for record in rig.build().render([part], NOW)] * 2)
         assert all(each == found[0] for each in found)
+
+    @pytest.mark.parametrize("count", [1, 2, 50])
+    def test_inserts_that_come_as_columns_give_the_same_bytes(
+        self, rig: FormatRig, count: int
+    ) -> None:
+        """An `InsertBlock` gives the same bytes as a list (`TransactionPart`)."""
+        pytest.importorskip("pyarrow")
+        texts = [*TEXTS.values(), None]
+        inserts = [
+            Insert(ITEMS, 8 * n, (str(n), str(-n), texts[n % len(texts)])) for n in range(count)
+        ]
+        listed, block = _transaction(*inserts), _transaction()
+        block.changes = insert_block(ITEMS, inserts)
+        other = _transaction(Delete(ITEMS, 9, inserts[0].new, OldTuple.FULL))
+        for others in ([], [other]):
+            found = [
+                [_plain(record) for record in rig.build().render([part, part, *others], NOW)]
+                for part in (listed, block)
+            ]
+            assert found[0] == found[1]
 
     def test_nothing_gives_nothing(self, rig: FormatRig) -> None:
         """No parts give no records."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from waltap.base.files.durable_file import private
 from waltap.changes.decode.decoder import Decoder, Frame
-from waltap.changes.decode.message import Message, OldTuple
+from waltap.changes.decode.message import Message, OldTuple, SingleMessage, singly
 from waltap.changes.decode.relation import DataType, Relation
 from waltap.changes.decode.tuple_image import MissingValue
 from waltap.changes.transactions.position import lsn_text, parse_lsn
@@ -102,9 +102,9 @@ def neutral(messages: Iterable[Message], shapes: "RelationShapes | None" = None)
     """
     shapes = shapes or RelationShapes()
     found: list[Neutral] = []
-    for message in messages:
+    # The grouping of frames and rows is no property of a decoder.
+    for message in singly(messages):
         item = shapes.message(message)
-        # The grouping of skipped frames is no property of a decoder: only their number is.
         if item["type"] == "Skipped" and found and _same_run(found[-1], item):
             found[-1]["count"] += item["count"]
         else:
@@ -209,7 +209,7 @@ class RelationShapes:
         self._counts: dict[str, int] = {}
         self._new: Neutral = {}
 
-    def message(self, message: Message) -> Neutral:
+    def message(self, message: SingleMessage) -> Neutral:
         """Return one message in neutral form."""
         kind = type(message)
         # msgspec lists defaults for the last fields only; the fields before them are always

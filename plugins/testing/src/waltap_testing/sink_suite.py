@@ -68,6 +68,7 @@ from waltap_testing.workload import (
     TEXTS,
     ScriptedWorkload,
     as_columns,
+    inserts_as_columns,
     large_transaction,
     mixed,
     relation,
@@ -282,6 +283,23 @@ class SinkSuite(
         batches = workload.snapshot([ITEMS, NOTES, KINDS], 3, records=sink.capabilities.records)
         # Few rows arrive as lists: pieces of both forms alternate.
         forms = [as_columns(b) if number % 3 != 1 else b for number, b in enumerate(batches)]
+        assert deliver(sink, forms) == batches[-1].position
+        assert_complete(rig, sink.capabilities, workload)
+
+    def test_inserts_may_come_as_columns(self, rig: SinkRig, tmp_path: Path) -> None:
+        """The changes of a part may be an `InsertBlock`."""
+        pytest.importorskip("pyarrow")
+        sink, workload = rig.build(tmp_path), ScriptedWorkload()
+        for transaction in range(1, 6):
+            table = NOTES if transaction == 3 else ITEMS
+            for number in range(1, 9):
+                workload.insert(table, 100 * transaction + number, "new")
+            if transaction == 4:
+                workload.update(ITEMS, 101, "changed")
+            workload.commit()
+        # Transactions that are one block, blocks with a rest, and lists.
+        batches = list(workload.batches(5, records=sink.capabilities.records))
+        forms = [inserts_as_columns(batch) for batch in batches]
         assert deliver(sink, forms) == batches[-1].position
         assert_complete(rig, sink.capabilities, workload)
 

@@ -10,12 +10,20 @@ from dataclasses import dataclass, field
 import msgspec
 import orjson
 
-from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    InsertBlock,
+    OldTuple,
+    Truncate,
+    Update,
+)
 from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, Tuple
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import START, Position
-from waltap.changes.transactions.row_block import RowBlock
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.record_block import RecordBlock
 
@@ -29,6 +37,8 @@ __all__ = [
     "as_block",
     "as_columns",
     "batches",
+    "insert_block",
+    "inserts_as_columns",
     "large_transaction",
     "mixed",
     "relation",
@@ -391,6 +401,29 @@ def as_columns(batch: Batch) -> Batch:
         chunks = [(keys[:1], values[:1]), (keys[1:], values[1:])]
         records = RecordBlock(records[0].topic, chunks, records[0].headers)
     return msgspec.structs.replace(batch, parts=parts, records=records)
+
+
+def inserts_as_columns(batch: Batch) -> Batch:
+    """Return ``batch`` with an `InsertBlock` for each part of inserts into one table."""
+    parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
+    for part in batch.parts:
+        kept = part
+        if isinstance(part, TransactionPart):
+            inserts = [change for change in part.changes if isinstance(change, Insert)]
+            relations = {change.relation for change in inserts}
+            if len(inserts) == len(part.changes) and len(relations) == 1:
+                block = insert_block(relations.pop(), inserts)
+                kept = msgspec.structs.replace(part, changes=block)
+        parts.append(kept)
+    return msgspec.structs.replace(batch, parts=parts)
+
+
+def insert_block(table: Relation, inserts: Sequence[Insert]) -> InsertBlock:
+    """Return ``inserts`` into ``table``, of texts and NULL, as columns."""
+    import numpy as np
+
+    lsns = np.array([insert.lsn for insert in inserts], "u8")
+    return InsertBlock(table, lsns, as_block([insert.new for insert in inserts]))
 
 
 def _record(table: Relation, operation: str, row: tuple[str | None, ...]) -> Record:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from waltap.changes.arrow.column import strings
 from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit, named
 from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper
-from waltap.changes.transactions.row_block import RowBlock, texts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

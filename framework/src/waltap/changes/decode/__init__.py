@@ -16,6 +16,7 @@ from waltap.changes.decode.message import (
     CommitPrepared,
     Delete,
     Insert,
+    InsertBlock,
     LogicalMessage,
     Message,
     OldTuple,
@@ -31,9 +32,11 @@ from waltap.changes.decode.message import (
     StreamStop,
     Truncate,
     Update,
+    singly,
 )
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple, Value
 
 __all__ = [
@@ -54,6 +57,7 @@ __all__ = [
     "Frame",
     "IdentityWarning",
     "Insert",
+    "InsertBlock",
     "LogicalMessage",
     "Message",
     "MissingValue",
@@ -64,6 +68,7 @@ __all__ = [
     "RelationSeen",
     "ReplicaIdentity",
     "RollbackPrepared",
+    "RowBlock",
     "RowImages",
     "ServerInfo",
     "Skipped",
@@ -77,4 +82,5 @@ __all__ = [
     "TypeKind",
     "Update",
     "Value",
+    "singly",
 ]

@@ -1,6 +1,7 @@
 """Decoder-neutral messages of an output plugin, with tuples still undecoded.
 
-There is one class per event of the wire; readers must treat objects as immutable. LSNs are
+There is one class per event of the wire, and `InsertBlock` for many inserts together; readers must
+treat objects as immutable. LSNs are
 unsigned 64-bit integers, times are microseconds since 1970-01-01 UTC, transaction ids are the
 wire's 32-bit numbers.
 
@@ -10,11 +11,17 @@ transaction is streamed in progress, 0 otherwise.
 """
 
 import enum
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
 from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "Begin",
@@ -24,6 +31,7 @@ __all__ = [
     "CommitPrepared",
     "Delete",
     "Insert",
+    "InsertBlock",
     "LogicalMessage",
     "Message",
     "OldTuple",
@@ -31,6 +39,7 @@ __all__ = [
     "Prepare",
     "RelationSeen",
     "RollbackPrepared",
+    "SingleMessage",
     "Skipped",
     "StreamAbort",
     "StreamCommit",
@@ -39,6 +48,7 @@ __all__ = [
     "StreamStop",
     "Truncate",
     "Update",
+    "singly",
     "skip",
 ]
 
@@ -85,6 +95,51 @@ class Insert(msgspec.Struct, gc=False):
     lsn: int
     new: Tuple
     xid: int = 0
+
+
+class InsertBlock(Sequence[Insert]):
+    """Hold neighbouring inserts into one relation as columns.
+
+    A block is a message that stands for its inserts, and a sequence of them. It makes them at the
+    first access and keeps them; slices share the columns. Immutable. ``lsns`` has the LSN of each
+    row as a 64-bit integer; the xid of all rows is 0.
+    """
+
+    __slots__ = ("_inserts", "lsns", "relation", "rows")
+
+    def __init__(self, relation: Relation, lsns: "np.ndarray[Any, Any]", rows: RowBlock) -> None:
+        self.relation, self.lsns, self.rows = relation, lsns, rows
+        self._inserts: list[Insert] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Insert: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Insert]: ...
+
+    def __getitem__(self, index: int | slice) -> Insert | Sequence[Insert]:
+        # Inserts that exist stay the same objects: readers compare changes by identity.
+        if isinstance(index, slice) and self._inserts is None:
+            rows = self.rows[index]
+            if isinstance(rows, RowBlock):
+                return InsertBlock(self.relation, self.lsns[index], rows)
+        return self.inserts()[index]
+
+    def __iter__(self) -> Iterator[Insert]:
+        return iter(self.inserts())
+
+    def inserts(self) -> list[Insert]:
+        """Return the messages of the rows."""
+        if self._inserts is None:
+            relation = self.relation
+            self._inserts = [
+                Insert(relation, lsn, row)
+                for lsn, row in zip(self.lsns.tolist(), self.rows, strict=True)
+            ]
+        return self._inserts
 
 
 class Update(msgspec.Struct, gc=False):
@@ -250,7 +305,7 @@ class StreamPrepare(msgspec.Struct, gc=False):
 
 Change = Insert | Update | Delete | Truncate | LogicalMessage
 
-Message = (
+SingleMessage = (
     Change
     | Begin
     | BeginPrepare
@@ -267,6 +322,17 @@ Message = (
     | StreamStart
     | StreamStop
 )
+
+Message = SingleMessage | InsertBlock
+
+
+def singly(messages: Iterable[Message]) -> Iterator[SingleMessage]:
+    """Yield ``messages`` with the inserts of a block in its place."""
+    for message in messages:
+        if isinstance(message, InsertBlock):
+            yield from message
+        else:
+            yield message
 
 
 def skip(messages: list[Message], xid: int = 0) -> None:

@@ -11,6 +11,7 @@ from waltap.changes.decode.message import (
     Change,
     Delete,
     Insert,
+    InsertBlock,
     LogicalMessage,
     OldTuple,
     Truncate,
@@ -74,6 +75,8 @@ def runs(changes: Sequence[Change]) -> list[Run]:
     """
     if not changes:
         return []
+    if isinstance(changes, InsertBlock):
+        return [(INSERTS, changes.relation, changes)]
     if (
         # Bulk loads: two passes in C instead of a loop in Python.
         len(changes) >= WORTH_A_LOOK

@@ -26,7 +26,7 @@ back, captured or not. So a stored position means the same under another filter.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Never
 
@@ -36,8 +36,10 @@ from waltap.base.files.durable_file import replace_durably
 from waltap.changes.decode.message import (
     Begin,
     BeginPrepare,
+    Change,
     Commit,
     CommitPrepared,
+    InsertBlock,
     LogicalMessage,
     Message,
     Origin,
@@ -224,6 +226,8 @@ class TransactionAssembler:
         self._open: TransactionPart | None = None
         # The changes of it to drop, because an earlier run delivered them; None: all.
         self._drop: int | None = 0
+        # Blocks of it, and the changes before each.
+        self._before: list[Sequence[Change]] = []
         self._gaps: list[tuple[int, int]] = []
         self._spool: TransactionBuffer | None = None
         self._begun: Begin | BeginPrepare | None = None
@@ -384,7 +388,7 @@ class TransactionAssembler:
             changes=[],
             complete=False,
         )
-        self._extend = part.changes.extend  # type: ignore[assignment]
+        self._extend = part.changes.extend  # type: ignore[attr-defined]
         resume = self._resume
         if commit_lsn < resume.end_lsn:
             self._drop, self._extend = None, _ignore
@@ -396,21 +400,42 @@ class TransactionAssembler:
     def _drop_first(self, changes: Sequence[Item]) -> None:
         assert self._open is not None
         assert self._drop is not None
-        self._open.changes.extend(changes[self._drop :])  # type: ignore[arg-type]
+        self._open.changes.extend(changes[self._drop :])  # type: ignore[attr-defined]
         self._drop = max(0, self._drop - len(changes))
 
     def _hand_out(self, part: TransactionPart, parts: list[TransactionPart]) -> None:
-        """Add the changes of the open transaction so far as an incomplete part."""
-        if not part.changes:
+        """Add the changes of the open transaction so far as incomplete parts."""
+        if not part.changes and not self._before:
             return
-        if self._gaps or not part.begin_lsn:
-            self._complete(part)
-        parts.append(part)
-        first = part.first_index + part.wire_count
-        rest = self._open = msgspec.structs.replace(
-            part, changes=[], gaps=(), first_index=first, starts=False
-        )
-        self._extend = rest.changes.extend  # type: ignore[assignment]
+        rest = self._open = self._handed_out(part, self._pieces(part), parts)
+        self._extend = rest.changes.extend  # type: ignore[attr-defined]
+
+    def _handed_out(
+        self, part: TransactionPart, pieces: list[Sequence[Change]], parts: list[TransactionPart]
+    ) -> TransactionPart:
+        """Add ``pieces`` of an open transaction; return the part that follows."""
+        for changes in pieces:
+            part.changes = changes
+            if self._gaps or not part.begin_lsn:
+                self._complete(part)
+            parts.append(part)
+            first = part.first_index + part.wire_count
+            part = msgspec.structs.replace(
+                part, changes=[], gaps=(), first_index=first, starts=False
+            )
+        return part
+
+    def _pieces(self, part: TransactionPart, *, together: bool = False) -> list[Sequence[Change]]:
+        """Return and forget the changes so far: blocks and lists.
+
+        They are one list if they belong ``together``, or if changes were left out between them.
+        """
+        pieces, self._before = self._before, []
+        if part.changes:
+            pieces.append(part.changes)
+        if len(pieces) > 1 and (together or self._gaps):
+            return [list(chain.from_iterable(pieces))]
+        return pieces
 
     def _complete(self, part: TransactionPart) -> None:
         # 0 is no position: the plugin sent none with the begin.
@@ -426,6 +451,11 @@ class TransactionAssembler:
             if self._drop is None:
                 self._drop = 0
                 return
+            if self._before:
+                # A transaction that is complete here stays one part: sinks have less work with it.
+                *others, last = self._pieces(part, together=part.starts)
+                part = self._handed_out(part, others, parts)
+                part.changes = last
             if self._gaps or not part.begin_lsn:
                 self._complete(part)
             part.complete, part.end_lsn = True, message.end_lsn
@@ -489,7 +519,22 @@ class TransactionAssembler:
             self._drop -= dropped
             count -= dropped
         if count:
-            pass_over(self._gaps, len(part.changes), count)
+            pass_over(self._gaps, len(part.changes) + sum(map(len, self._before)), count)
+
+    def _inserts(self, message: InsertBlock, _parts: list[TransactionPart]) -> None:
+        part = self._open
+        if part is None:
+            # Buffers hold single changes.
+            self._extend(list(message))
+        elif self._drop is not None:
+            block = message[self._drop :] if self._drop else message
+            self._drop = max(0, self._drop - len(message))
+            if block:
+                if part.changes:
+                    self._before.append(part.changes)
+                    changes: list[Change] = []
+                    part.changes, self._extend = changes, changes.extend  # type: ignore[assignment]
+                self._before.append(block)
 
     def _relation(self, message: RelationSeen, _parts: list[TransactionPart]) -> None:
         """Ignore an announcement: every change names its relation."""
@@ -705,6 +750,7 @@ class TransactionAssembler:
         BeginPrepare: _begin_prepare,
         Commit: _commit,
         CommitPrepared: _commit_prepared,
+        InsertBlock: _inserts,
         LogicalMessage: _logical,
         Origin: _origin,
         Prepare: _prepare,

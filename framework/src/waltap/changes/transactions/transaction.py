@@ -44,7 +44,8 @@ class TransactionPart(msgspec.Struct, kw_only=True):
     # End LSN of the transaction or non-transactional message delivered before, None if there was
     # none since the very start: the first half of Debezium's `source.sequence`.
     previous_end_lsn: int | None = None
-    changes: list[Change]
+    # A list or an `InsertBlock`, which is a sequence of inserts for readers that know no columns.
+    changes: Sequence[Change]
     # The index of `changes[0]` in the transaction.
     first_index: int = 0
     # The transaction's begin belongs to this part.
@@ -81,7 +82,7 @@ class TransactionPart(msgspec.Struct, kw_only=True):
             number += 1
         return found
 
-    def with_only(self, changes: list[Change], numbers: Iterable[int]) -> "TransactionPart":
+    def with_only(self, changes: Sequence[Change], numbers: Iterable[int]) -> "TransactionPart":
         """Return the part with ``changes`` in place of its own.
 
         They are some of its changes, or replacements for some, with their ``numbers``, ascending.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RecordBlock",
     "TextRows",
+    "joined",
 ]
 
 
@@ -155,6 +156,11 @@ class RecordBlock(Sequence[Record]):
         self._records: list[Record] | None = None
 
     @property
+    def rows(self) -> "list[tuple[TextRows | None, TextRows]]":
+        """Return keys and values that are not joined yet, in order."""
+        return self._chunks
+
+    @property
     def chunks(self) -> "Iterator[tuple[pa.StringArray | None, pa.StringArray]]":
         """Yield keys and values as arrays, in order.
 
@@ -209,6 +215,22 @@ class RecordBlock(Sequence[Record]):
                 ]
             self._records = made
         return self._records
+
+
+def joined(pieces: Sequence[Sequence[Record]]) -> Sequence[Record]:
+    """Return the records of ``pieces`` together.
+
+    They stay a `RecordBlock` if all have one topic and the same headers.
+    """
+    full = [piece for piece in pieces if piece]
+    if len(full) == 1:
+        return full[0]
+    blocks = [piece for piece in full if isinstance(piece, RecordBlock)]
+    kinds = {(block.topic, block.headers) for block in blocks}
+    if len(blocks) < len(full) or len(kinds) != 1:
+        return [record for piece in full for record in piece]
+    ((topic, headers),) = kinds
+    return RecordBlock(topic, [chunk for block in blocks for chunk in block.rows], headers)
 
 
 def _rows(texts: "pa.StringArray | TextRows") -> TextRows:

@@ -6,8 +6,8 @@ The bytes are those of the functions that `waltap.encoders.json.codec` generates
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.mapping.json_schema import quote
-from waltap.changes.transactions.row_block import RowBlock, texts_of
 from waltap.encoders.format.record_block import RecordBlock, TextRows
 from waltap.encoders.json.codec import ColumnCodec, RowCodec
 
@@ -21,11 +21,18 @@ Heads = Sequence[tuple[int, str]]
 
 
 def record_block(
-    codec: RowCodec, block: RowBlock, heads: Heads, b: str, x: str, c: str
+    codec: RowCodec,
+    block: RowBlock,
+    heads: Heads,
+    b: str,
+    x: str,
+    c: str,
+    n: "pa.StringArray | str" = "",
 ) -> RecordBlock:
     """Return the records of ``block``.
 
     `waltap.encoders.json.format` defines the texts; ``heads`` has the text ``a`` of all rows, in order.
+    ``n`` is a text or one for each row.
 
     Raises: one of `MISFITS` for a value that does not fit; no event was counted then.
     """
@@ -37,9 +44,9 @@ def record_block(
     chunks: list[tuple[TextRows | None, TextRows]] = []
     at = 0
     for count, a in heads:
-        end = f',"source":{{{a}{b}{codec.table}{x}{c}'
+        source = [f',"source":{{{a}', n, f"{b}{codec.table}{x}", n, c]
         key = None if keys is None else _rows([before, *keys, after], at, count)
-        chunks.append((key, _rows([start, *values, end], at, count)))
+        chunks.append((key, _rows([start, *values, *source], at, count)))
         at += count
     return RecordBlock(codec.plan.topic, chunks, codec.headers)
 

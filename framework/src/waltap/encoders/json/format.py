@@ -10,6 +10,7 @@ LSN ``n`` and the row itself vary from row to row. Neighbouring rows of one tabl
 call, across transactions.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, groupby, repeat
@@ -18,8 +19,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from waltap.changes.decode.message import Delete, LogicalMessage, Truncate, Update
+from waltap.changes.decode.message import Delete, InsertBlock, LogicalMessage, Truncate, Update
 from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events import (
     INSERTS,
@@ -38,10 +40,9 @@ from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION, E
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import TransactionOrder
-from waltap.changes.transactions.row_block import RowBlock
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.format import Format, FormatContext
-from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.format.record_block import RecordBlock, joined
 from waltap.encoders.json.blocks import Heads, record_block
 from waltap.encoders.json.codec import MISFITS, RowCodec, json_text
 from waltap.encoders.json.properties import JsonProperties
@@ -187,9 +188,13 @@ class JsonFormat(Format):
         ``event.converting.failure.handling.mode`` is fail.
         """
         stamps = self._wording.stamps(now)
-        # A single `RowBlock` can be rendered by columns, which gives a `RecordBlock`.
-        block = self._block(parts[0], stamps) if len(parts) == 1 else None
-        out = self._by_row(parts, now, stamps) if block is None else block
+        pieces: list[Sequence[Record]] = []
+        for columns, some in groupby(parts, _has_columns):
+            if columns and not self._eventful:
+                pieces += [self._block(part, now, stamps) for part in some]
+            else:
+                pieces.append(self._by_row(list(some), now, stamps))
+        out = joined(pieces)
         if self._tables.nulls.noted:
             self._tables.nulls.place(parts, self._codec)
         return out
@@ -457,25 +462,39 @@ class JsonFormat(Format):
             at += count
 
     def _block(
-        self, part: TransactionPart | SnapshotRows | Heartbeat, stamps: str
-    ) -> RecordBlock | None:
-        """Return the records of rows that arrive as columns.
+        self, part: TransactionPart | SnapshotRows | Heartbeat, now: int, stamps: str
+    ) -> Sequence[Record]:
+        """Return the records of ``part``, as a `RecordBlock` where that is possible."""
+        found: RecordBlock | None = None
+        # Rendering by row finds a value that does not fit, and names its column.
+        with contextlib.suppress(*MISFITS):
+            if isinstance(part, SnapshotRows):
+                found = self._read_block(part, stamps)
+            elif isinstance(part, TransactionPart):
+                found = self._insert_block(part, now, stamps)
+        return self._by_row([part], now, stamps) if found is None else found
 
-        Returns None where they must be rendered by row.
-        """
-        if self._eventful or not isinstance(part, SnapshotRows):
+    def _read_block(self, part: SnapshotRows, stamps: str) -> RecordBlock | None:
+        rows, codec = part.rows, self._reading(part.relation)
+        if codec is None or not isinstance(rows, RowBlock) or not rows:
             return None
-        rows = part.rows
-        if not isinstance(rows, RowBlock) or not rows:
+        return record_block(codec, rows, *self._read_texts(part, stamps))
+
+    def _insert_block(self, part: TransactionPart, now: int, stamps: str) -> RecordBlock | None:
+        block = part.changes
+        # Each event has a place of its own in a transaction's order.
+        if not isinstance(block, InsertBlock) or self._order is not None:
             return None
-        codec = self._reading(part.relation)
-        if codec is None:
+        codec = self._codec(block.relation)
+        if codec is None or INSERTS in self._skipped:
             return None
-        try:
-            return record_block(codec, rows, *self._read_texts(part, stamps))
-        except MISFITS:
-            # Rendering by row finds the value and names its column.
-            return None
+        import pyarrow as pa
+
+        texts = self._sources([part], now, stamps, None, [])
+        (a,), (b,), (x,) = texts.frames(0, 1)
+        (c,) = texts.ends(OPERATIONS[INSERTS], 0, 1)
+        n = pa.array(block.lsns).cast(pa.string())
+        return record_block(codec, block.rows, [(len(block), a)], b, x, c, n)
 
     def _reading(self, relation: Relation) -> RowCodec | None:
         """Return the codec of a relation's snapshot rows."""
@@ -528,6 +547,12 @@ class JsonFormat(Format):
         """Append the records of rows of ``part`` that share their texts."""
         columns = (rows, *([text] * len(rows) for text in ("", c, *frame)))
         _render(codec, columns, out, lambda same: same)
+
+
+def _has_columns(part: TransactionPart | SnapshotRows | Heartbeat) -> bool:
+    if type(part) is TransactionPart:
+        return type(part.changes) is InsertBlock
+    return type(part) is SnapshotRows and type(part.rows) is RowBlock
 
 
 class SourceTexts:

@@ -21,10 +21,10 @@ from waltap.changes.decode.message import (
     Update,
 )
 from waltap.changes.decode.relation import Column, PerRelation, Relation
+from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import MissingValue, Tuple, Value
 from waltap.changes.mapping.conversion import ColumnConversion, ColumnConverter, carried
 from waltap.changes.transactions.position import lsn_text
-from waltap.changes.transactions.row_block import RowBlock, texts_of
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import RecordError, RetryVerdict
 

@@ -26,12 +26,12 @@ SELECT permission). Each case is logged as a warning.
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
-from waltap.changes.decode.message import Change, Delete, Insert
+from waltap.changes.decode.message import Change, Delete, Insert, InsertBlock
 from waltap.changes.decode.relation import Relation, schema_and_table
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
@@ -259,7 +259,7 @@ class IncrementalSnapshots:
         relations = {
             change.relation
             for part in (parts[start:] if start else parts)
-            for change in part.changes
+            for change in _of_tables(part)
             if isinstance(change, Insert | Delete)
         }
         if not any(map(self._is_signal_table, relations)):
@@ -289,9 +289,9 @@ class IncrementalSnapshots:
     def _concerns(self, part: TransactionPart) -> bool:
         if self._window is not None or self._moved.watching:
             return bool(part.changes)
-        return self._signal_table is not None and any(
-            self._is_signal(change) for change in part.changes
-        )
+        if self._signal_table is None:
+            return False
+        return any(self._is_signal(change) for change in _of_tables(part))
 
     def _is_signal(self, change: Change) -> bool:
         return isinstance(change, Insert | Delete) and self._is_signal_table(change.relation)
@@ -673,3 +673,9 @@ def _doing(do: Callable[[int], None]) -> Action:
 
 def _nothing(_xid: int) -> bool:
     return False
+
+
+def _of_tables(part: TransactionPart) -> Sequence[Change]:
+    """Return changes of ``part``, at least one of each table."""
+    changes = part.changes
+    return changes[:1] if isinstance(changes, InsertBlock) else changes

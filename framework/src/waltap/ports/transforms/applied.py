@@ -6,6 +6,9 @@ Changes that stay keep their numbers within the transaction. Sans-IO.
 from collections.abc import Callable
 from copy import copy
 
+import msgspec
+
+from waltap.changes.decode.message import InsertBlock
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 
 __all__ = ["transformed"]
@@ -16,6 +19,15 @@ def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
 
     A transform need not set `TransactionPart.gaps`: a comparison finds the dropped changes.
     """
+    if any(map(_has_columns, batch.parts)):
+        # Transforms work on lists, which they may change.
+        listed = [
+            msgspec.structs.replace(part, changes=list(part.changes))
+            if isinstance(part, TransactionPart) and _has_columns(part)
+            else part
+            for part in batch.parts
+        ]
+        batch = msgspec.structs.replace(batch, parts=listed)
     # A transform may change the batch in place, so the parts are copied before.
     events, came = batch.events, [_as_it_is(part) for part in batch.parts]
     made = transform(batch)
@@ -32,6 +44,10 @@ def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
     return made
 
 
+def _has_columns(part: object) -> bool:
+    return type(part) is TransactionPart and type(part.changes) is InsertBlock
+
+
 def _as_it_is(part: object) -> TransactionPart | None:
     """Copy a transaction's part with its list of changes.
 
@@ -40,7 +56,7 @@ def _as_it_is(part: object) -> TransactionPart | None:
     if type(part) is not TransactionPart:
         return None
     noted = copy(part)
-    noted.changes = part.changes.copy()
+    noted.changes = list(part.changes)
     return noted
 
 

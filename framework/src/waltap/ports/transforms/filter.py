@@ -134,7 +134,7 @@ class _TableFilter:
             known = self._tables[key] = not self._matches or self._matches(relation.name)
         return known
 
-    def _changes(self, changes: list[Change]) -> list[Change]:
+    def _changes(self, changes: Sequence[Change]) -> list[Change]:
         """Return the changes that stay."""
         kept: list[Change] = []
         judged, operations = self._function is not None, self._operations

@@ -10,7 +10,15 @@ from typing import Final, Protocol
 
 import msgspec
 
-from waltap.changes.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    InsertBlock,
+    LogicalMessage,
+    Truncate,
+    Update,
+)
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.snapshot_progress import TableChunks
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
@@ -162,6 +170,10 @@ class TableCounts:
         self, kept: _RelationCounts, part: TransactionPart, changes: Sequence[Change]
     ) -> None:
         place = part.commit_lsn, part.commit_ts
+        if isinstance(changes, InsertBlock):
+            kept.events[Insert, changes.relation] += len(changes)
+            kept.placed[changes.relation] = place
+            return
         # Most transactions of an application change one row: skip the loops for them.
         if len(changes) == 1 and type(changes[0]) in _ROWS:
             change = changes[0]
@@ -209,7 +221,16 @@ class TableCounts:
 def _event(part: TransactionPart | SnapshotRows, now_ms: int) -> LastEvent:
     if isinstance(part, SnapshotRows):
         return LastEvent(op="r", table=part.relation.name, xid=None, commit_lsn=0, at_ms=now_ms)
-    change, table = part.changes[-1], ""
+    changes = part.changes
+    if isinstance(changes, InsertBlock):  # only its relation is asked, not its last row
+        return LastEvent(
+            op=_LETTERS[Insert],
+            table=changes.relation.name,
+            xid=part.xid,
+            commit_lsn=part.commit_lsn,
+            at_ms=now_ms,
+        )
+    change, table = changes[-1], ""
     if isinstance(change, Truncate):
         table = change.relations[-1].name
     elif not isinstance(change, LogicalMessage):

@@ -37,6 +37,7 @@ from waltap.changes.decode.message import (
     skip,
 )
 from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.row_block import has_columns
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import DecodeError
 from waltap_decoders.capabilities import PGOUTPUT
@@ -50,6 +51,12 @@ from waltap_decoders.pgoutput.tuple_codec import (
     TupleKind,
     read_tuple,
     row_reader,
+)
+from waltap_decoders.pgoutput.tuple_columns import (
+    HEAD_BYTES,
+    LEAST_ROWS,
+    insert_block,
+    insert_runs,
 )
 
 __all__ = ["PgOutput"]
@@ -94,6 +101,8 @@ class PgOutput(Decoder):
     can_carry: ClassVar[DecoderCapabilities] = PGOUTPUT
     # False: a key-only old tuple of an update carries no information and is dropped.
     old_keys_of_updates: ClassVar[bool] = True
+    # So many neighbouring inserts into one relation become columns.
+    least_together: ClassVar[int] = LEAST_ROWS
 
     def __init__(self, context: DecoderContext) -> None:
         self._options = self._negotiate(context)
@@ -134,6 +143,35 @@ class PgOutput(Decoder):
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         """Decode ``frames`` as `Decoder.feed` specifies."""
         messages: list[Message] = []
+        if len(frames) < self.least_together or not has_columns():
+            self._one_by_one(frames, messages)
+            return messages
+        done = 0
+        for start, end in insert_runs(frames, self.least_together):
+            self._one_by_one(frames[done:start], messages)
+            self._together(frames[start:end], messages)
+            done = end
+        self._one_by_one(frames[done:], messages)
+        return messages
+
+    def _together(self, frames: Sequence[Frame], messages: list[Message]) -> None:
+        """Decode a run of inserts into one relation."""
+        head = frames[0][1][:HEAD_BYTES]
+        # The first row of a relation is read with care; it tells whether the next may be read
+        # together.
+        if head not in self._readers:
+            self._one_by_one(frames[:1], messages)
+            frames = frames[1:]
+        if head in self._readers:
+            relation = self._cache.session.relations[int.from_bytes(head[1:5], "big")].relation
+            block = insert_block(relation, frames)
+            if block is not None:
+                messages.append(block)
+                self._fresh = False
+                return
+        self._one_by_one(frames, messages)
+
+    def _one_by_one(self, frames: Sequence[Frame], messages: list[Message]) -> None:
         append = messages.append
         readers, between = self._readers, _SessionState.BETWEEN
         for lsn, data in frames:
@@ -164,7 +202,6 @@ class PgOutput(Decoder):
             readers = self._readers
         if self._fresh and messages and type(messages[-1]) in _ROW_MESSAGES:
             self._fresh = False
-        return messages
 
     def _other(self, lsn: int, data: bytes, messages: list[Message]) -> None:
         """Decode one frame that no compiled reader has read."""

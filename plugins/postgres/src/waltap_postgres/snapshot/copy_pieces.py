@@ -7,12 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from waltap.base.pandas_blocker import spare_pandas
+from waltap.changes.decode.row_block import RowBlock, has_columns
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.row_block import RowBlock
 from waltap.errors import DecodeError
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.replication.copy_buffer import (
@@ -138,15 +137,6 @@ COLUMN_ESCAPES: Final = {
 
 # Replaces a doubled backslash while other escapes are replaced.
 _STAND_IN: Final = "\x01"
-
-
-@functools.cache
-def reads_blocks() -> bool:
-    """Return whether the libraries are installed.
-
-    The first block imports them.
-    """
-    return find_spec("pyarrow") is not None and find_spec("numpy") is not None
 
 
 def copy_block(rows: HeadedRows | bytes, width: int, count: int) -> RowBlock | None:
@@ -364,7 +354,7 @@ def copy_pieces(
 
     def make() -> Iterator[tuple[Sequence[Tuple], int]]:
         copy = f"COPY ({sql}) TO STDOUT"
-        if not reads_blocks():
+        if not has_columns():
             return pieces_of(copy_out(session, copy), width, most)
         return pieces_of(copy_out_in_place(session, copy, size), width, most)
 
@@ -446,7 +436,7 @@ def _pieces(
     held.clear()
     size = len(data)
     rows: Sequence[Tuple] | None = None
-    if count >= BLOCK_ROWS <= most and reads_blocks():
+    if count >= BLOCK_ROWS <= most and has_columns():
         rows = copy_block(data, width, count)
     if rows is None:
         rows = [row for some in copy_rows([data], width, offset) for row in some]

@@ -15,8 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.row_block import RowBlock
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import StopRequested
 from waltap_postgres.snapshot.plan import ReadTask

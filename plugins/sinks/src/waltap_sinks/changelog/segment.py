@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from waltap.base.files.store import FileStore
 from waltap.changes.arrow.column import integer_array
-from waltap.changes.decode.message import Change, Truncate
+from waltap.changes.decode.message import Change, InsertBlock, Truncate
 from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.row_block import RowBlock
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog.manifest import Segment, TableEntry
 from waltap_sinks.changelog.table_version import LogRows, TableVersion
@@ -42,6 +42,8 @@ def by_relation(part: TransactionPart) -> Sequence[RelationChanges]:
     A truncate is a change of each table that it empties. The changes of one table stay in order: a
     relation version that returns after another one has a second group.
     """
+    if isinstance(part.changes, InsertBlock):
+        return [(part.changes.relation, part.changes, part.numbers())]
     with suppress(AttributeError):  # truncates and logical messages have no relation
         relations = set(map(_relation_of, part.changes))
         if len(relations) == 1:
@@ -212,6 +214,10 @@ class TableBuffer:
         self, part: TransactionPart, changes: Sequence[Change], numbers: Sequence[int]
     ) -> None:
         """Add changes of one transaction with their numbers in it."""
+        if isinstance(changes, InsertBlock):
+            self.convert()
+            self._append_inserts(part, changes, numbers)
+            return
         if self._tuples:
             self.convert()
         count = len(changes)
@@ -225,7 +231,8 @@ class TableBuffer:
         """Add rows that a snapshot read."""
         if isinstance(tuples, RowBlock):
             self.convert()
-            self._append_block(tuples, lsn, ts, xid)
+            own = "r", lsn, SNAPSHOT_SEQUENCE, 0, lsn, ts, xid, None
+            self._append_block(tuples, own, lsn)
             return
         if self._changes:
             self.convert()
@@ -305,22 +312,41 @@ class TableBuffer:
         self._moved += rows.moved
         self._keep(columns, count)
 
-    def _append_block(self, block: RowBlock, lsn: int, ts: int, xid: int | None) -> None:
-        """Add rows that a snapshot read as columns."""
+    def _append_inserts(
+        self, part: TransactionPart, block: InsertBlock, numbers: Sequence[int]
+    ) -> None:
+        """Add inserts that came as columns."""
+        import numpy as np
+
+        # Changes are left out before or after a block, never within it.
+        sequence = np.arange(numbers[0], numbers[0] + len(block), dtype="i4")
+        lsn = part.commit_lsn
+        own = "c", lsn, sequence, 0, block.lsns, part.commit_ts, part.xid, None
+        self._append_block(block.rows, own, lsn)
+
+    def _append_block(self, block: RowBlock, own: tuple[object, ...], lsn: int) -> None:
+        """Add rows of one operation that came as columns.
+
+        ``own`` are the values of `LOG_COLUMNS`, each an array or the value of all rows. ``lsn`` is
+        the commit LSN.
+        """
+        import numpy as np
         import pyarrow as pa
 
-        rows, count = self.version.snapshot(block), len(block)
+        rows, count = self.version.block(block), len(block)
         if count == 0:
             return
-        columns = list(self.version.arrow(rows.tuples).columns)
-        own = rows.operations, lsn, SNAPSHOT_SEQUENCE, rows.subs, lsn, ts, xid, None
+        columns = list(self.version.arrow(rows).columns)
         kinds = self.version.segment_schema.types[len(columns) :]
-        columns += [
-            pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
-            for value, kind in zip(own, kinds, strict=True)
-        ]
+        for value, kind in zip(own, kinds, strict=True):
+            if value is None:
+                columns.append(pa.nulls(count, kind))
+            elif isinstance(value, np.ndarray):
+                columns.append(pa.array(value, kind))
+            else:
+                columns.append(pa.repeat(pa.scalar(value, kind), count))
         self._misfits.update(self.version.misfits())
-        self._operations["r"] += count
+        self._operations[str(own[0])] += count
         self._put_in = lsn
         self._keep(columns, count)
 
@@ -482,6 +508,9 @@ def estimated_bytes(batch: Batch) -> int:
     for part in batch.parts:
         if type(part) is TransactionPart:
             changes = part.changes
+            if isinstance(changes, InsertBlock):
+                total += changes.rows.nbytes
+                continue
             stride = len(changes) // SAMPLED + 1
             for change in changes[::stride]:
                 total += stride * _length(getattr(change, "new", ()))

@@ -26,6 +26,7 @@ from waltap.changes.decode.relation import (
     TypeKind,
     type_name,
 )
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.changes.events import (
     CHANGED,
@@ -39,7 +40,6 @@ from waltap.changes.events import (
     runs,
 )
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
-from waltap.changes.transactions.row_block import RowBlock
 from waltap.errors import WaltapError
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.changelog.errors import ColumnNameTaken
@@ -264,14 +264,14 @@ class TableVersion:
         return False
 
     def snapshot(self, tuples: Sequence[Tuple]) -> LogRows:
-        """Return rows that a snapshot read; a `RowBlock` stays one."""
+        """Return rows that a snapshot read."""
         project = self._project
-        if isinstance(tuples, RowBlock):
-            return LogRows(tuples if project is None else self._projected(tuples), "r")
         return LogRows(tuples if project is None else [project(row) for row in tuples], "r")
 
-    def _projected(self, block: RowBlock) -> RowBlock:
-        """Apply `_project` to a block."""
+    def block(self, block: RowBlock) -> RowBlock:
+        """Return rows of a snapshot or inserts as the columns of the log."""
+        if self._project is None:
+            return block
         masks = self._masks
         columns = [
             block.mapped(n, masks[n]) if n in masks else block.columns[n] for n in self._kept

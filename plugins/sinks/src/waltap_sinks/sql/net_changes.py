@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
-from waltap.changes.transactions.row_block import RowBlock
 from waltap_sinks.sql.shape import HistoryShape, TargetShape
 
 __all__ = [

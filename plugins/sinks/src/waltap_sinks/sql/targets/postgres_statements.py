@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.row_block import RowBlock
 from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments, escaped
 
 if TYPE_CHECKING:

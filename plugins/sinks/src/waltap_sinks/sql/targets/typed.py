@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from waltap.changes.arrow.tuples import RelationCodec
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import MissingValue, Tuple
 from waltap.changes.mapping.type_mapping import TypeMapper
-from waltap.changes.transactions.row_block import RowBlock
 from waltap_sinks.sql.errors import SqlKeyUnfit
 from waltap_sinks.sql.shape import TargetColumn, TargetShape
 

@@ -1,9 +1,11 @@
-"""Keep the rows of a snapshot as columns.
+"""Keep rows that were read together as columns.
 
-A reader that works on columns gets the columns of one read together.
+Snapshots and decoders make blocks; a reader that works on columns gets them as they are.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, overload
 
 from waltap.changes.decode.tuple_image import Tuple
@@ -11,7 +13,16 @@ from waltap.changes.decode.tuple_image import Tuple
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RowBlock", "texts_of"]
+__all__ = ["RowBlock", "has_columns", "texts_of"]
+
+
+@functools.cache
+def has_columns() -> bool:
+    """Return whether the libraries for blocks are installed.
+
+    The first block imports them.
+    """
+    return find_spec("pyarrow") is not None and find_spec("numpy") is not None
 
 
 def texts_of(column: "pa.Array") -> list[str | None]:

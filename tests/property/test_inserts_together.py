@@ -1,0 +1,140 @@
+"""Inserts that are split together give what single ones give, errors included."""
+
+import struct
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from tests.harness import pgoutput_wire as wire
+from tests.harness.captures import context
+
+from waltap.changes.decode import UNCHANGED, Frame, InsertBlock, Message, singly
+from waltap.errors import DecodeError
+from waltap_decoders.pgoutput import PgOutput
+from waltap_decoders.pgoutput.tuple_columns import insert_runs
+
+OIDS = (0x0102_FFFE, 7)
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
+LONG = st.integers(200, 70_000).map("x".__mul__)
+
+
+class Together(PgOutput):
+    """A decoder that reads even two inserts together."""
+
+    least_together = 2
+
+
+class Singly(PgOutput):
+    """A decoder that reads every row by itself."""
+
+    least_together = 1 << 30
+
+
+@st.composite
+def columns_of_tables(draw):
+    count = draw(st.integers(0, 8))
+    return [(f"c{i}", 25, -1, draw(st.booleans())) for i in range(count)]
+
+
+@st.composite
+def rows(draw, columns, *, sound: bool = False):
+    """Return the cells of an insert; rarely ones that no insert has, unless ``sound``."""
+    cells = []
+    for *_, key in columns:
+        cell = TEXT if key else TEXT | st.none()
+        odd = draw(st.integers(0, 40)) == 0 and not sound
+        other = st.none() | st.just(UNCHANGED) | st.just("a\0b") | LONG
+        cells.append(draw(other if odd else cell))
+    return cells
+
+
+def damaged(draw, payload: bytes) -> bytes:
+    """Return ``payload`` with a fault, or perhaps another valid one."""
+    at = draw(st.integers(0, len(payload) - 1))
+    return draw(
+        st.sampled_from(
+            [
+                payload[:at],
+                payload + b"n",
+                payload[:at] + bytes([draw(st.integers(0, 255))]) + payload[at + 1 :],
+                payload[:at] + struct.pack("!i", draw(st.integers(-9, 2**31 - 1))) + payload[at:],
+                payload[:at] + payload[at + 1 :],
+            ]
+        )
+    )
+
+
+@st.composite
+def histories(draw) -> list[Frame]:
+    """Return the frames of transactions of mostly inserts, some of them damaged."""
+    tables = [draw(columns_of_tables()) for _ in OIDS]
+    identities = [draw(st.sampled_from("dfni")) for _ in OIDS]
+    payloads: list[bytes] = []
+    for lsn in range(100, 100 + draw(st.integers(1, 3))):
+        payloads.append(wire.begin(lsn))
+        for oid, columns, identity in zip(OIDS, tables, identities, strict=True):
+            if lsn == 100 or draw(st.integers(0, 4)) == 0:
+                payloads.append(wire.relation(oid, "s", f"t{oid}", columns, identity))
+        for _ in range(draw(st.integers(0, 4))):
+            which = draw(st.integers(0, 1))
+            oid, columns = OIDS[which], tables[which]
+            inserts = draw(st.lists(rows(columns), min_size=1, max_size=7))
+            payloads += [wire.insert(oid, cells) for cells in inserts]
+            if draw(st.booleans()):
+                payloads.append(wire.update(oid, draw(rows(columns, sound=True))))
+        payloads.append(wire.commit(lsn, lsn + 1))
+    if draw(st.integers(0, 2)) == 0:
+        at = draw(st.integers(1, len(payloads) - 1))
+        payloads[at] = damaged(draw, payloads[at])
+    return [(number * 8, payload) for number, payload in enumerate(payloads, 1)]
+
+
+def outcome(decoder: PgOutput, groups: Sequence[Sequence[Frame]]) -> list[Message | str]:
+    """Return the messages of ``groups``, and the error that ends them."""
+    found: list[Message | str] = []
+    for frames in groups:
+        try:
+            found += decoder.feed(frames)
+        except DecodeError as error:
+            return [*found, str(error)]
+    return found
+
+
+@settings(max_examples=300)
+@given(histories(), st.data())
+def test_frames_mean_the_same_together(frames: list[Frame], data: st.DataObject) -> None:
+    cuts = data.draw(st.sets(st.integers(1, len(frames) - 1), max_size=4))
+    bounds = [0, *sorted(cuts), len(frames)]
+    groups = [frames[start:end] for start, end in pairwise(bounds)]
+    found = outcome(Together(context()), groups)
+    event(f"blocks: {any(isinstance(each, InsertBlock) for each in found)}")
+    expected = outcome(Singly(context()), groups)
+    assert [str(each) for each in singly(found)] == [str(each) for each in expected]
+
+
+@given(st.data())
+def test_sound_rows_become_columns(data: st.DataObject) -> None:
+    columns = data.draw(columns_of_tables().filter(bool))
+    cells = data.draw(st.lists(rows(columns, sound=True), min_size=2, max_size=30))
+    relation = wire.relation(OIDS[0], "s", "t", columns)
+    frames = [(8, wire.begin(9)), (0, relation), (8, wire.insert(OIDS[0], cells[0]))]
+    _, _, block = Together(context()).feed(
+        [*frames[:2], *((16 + at, wire.insert(OIDS[0], row)) for at, row in enumerate(cells))]
+    )[1:]
+    assert isinstance(block, InsertBlock)
+    assert [insert.new for insert in block] == [tuple(row) for row in cells[1:]]
+    assert [insert.lsn for insert in block] == [16 + at for at in range(1, len(cells))]
+
+
+@given(st.lists(st.integers(1, 12), max_size=8), st.integers(2, 6))
+def test_every_run_that_is_long_enough_is_found(lengths: list[int], least: int) -> None:
+    # Tables and kinds alternate, so that no two runs are one.
+    frames: list[Frame] = []
+    expected: list[tuple[int, int]] = []
+    for number, length in enumerate(lengths):
+        kind = wire.update if number % 3 == 2 else wire.insert
+        if length >= least and kind is wire.insert:
+            expected.append((len(frames), len(frames) + length))
+        frames += [(1, kind(OIDS[number % 2], [str(number)]))] * length
+    assert insert_runs(frames, least) == expected
