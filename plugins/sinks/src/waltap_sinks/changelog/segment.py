@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from waltap.base.files.store import FileStore
 from waltap.changes.arrow.column import integer_array
@@ -172,6 +172,10 @@ class GivenUp(NamedTuple):
     batches: "list[pa.RecordBatch]"
     operations: Counter[str]
     misfits: Counter[str]
+    unchanged: dict[str, None]
+    moved: int
+    crossed: bool
+    put_in: int
 
 
 class TableBuffer:
@@ -449,24 +453,64 @@ class TableBuffer:
     def absorb(self, other: "TableBuffer") -> None:
         """Take over the rows of ``other``, a snapshot in the same version."""
         self.convert()
-        given = other.given_up()
+        other.convert()
         self.stretch = self.stretch if self.stretch == other.stretch else ""
-        self._segments += given.segments
-        self._batches += given.batches
-        self._operations.update(given.operations)
-        self._misfits.update(given.misfits)
+        self._take(other.given_up())
         self._put_in = -1
         self.rows += other.rows
         self.bytes += other.bytes
         self.chunks += other.chunks
 
+    def follows(self, other: "TableBuffer") -> bool:
+        """Return whether the rows may join those of ``other`` by `extend`."""
+        like = self.version.fingerprint, self.stretch
+        written = self._file is not None or self._segments
+        return not written and like == (other.version.fingerprint, other.stretch)
+
+    def extend(self, later: "TableBuffer") -> None:
+        """Take over the changes of ``later``, a later transaction's.
+
+        `follows` allows it.
+        """
+        self.goes_on_as(later.version)
+        given, waiting = later.given_up(), later.waiting()
+        if given.batches:
+            self.convert()
+            self._put_in = given.put_in
+        self._take(given)
+        self.rows += later.rows
+        self.bytes += later.bytes
+        for own, more in zip(self.waiting(), waiting, strict=True):
+            own.extend(more)
+
+    def waiting(self) -> tuple[list[Any], ...]:
+        """Return the lists that hold the changes before `convert`."""
+        return self._changes, self._sequence, self._commit_lsn, self._commit_ts, self._xid
+
+    def _take(self, given: "GivenUp") -> None:
+        self._segments += given.segments
+        self._batches += given.batches
+        self._operations.update(given.operations)
+        self._misfits.update(given.misfits)
+        self._unchanged.update(given.unchanged)
+        self._moved += given.moved
+        self._crossed |= given.crossed
+
     def given_up(self) -> "GivenUp":
-        """Return the content for another buffer."""
-        self.convert()
+        """Return the content for another buffer, without what is `waiting`."""
         if self._file is not None:
             self._segments.append(self._file.finish())
             self._file = None
-        return GivenUp(self._segments, self._batches, self._operations, self._misfits)
+        return GivenUp(
+            self._segments,
+            self._batches,
+            self._operations,
+            self._misfits,
+            self._unchanged,
+            self._moved,
+            self._crossed,
+            self._put_in,
+        )
 
     def abandon(self) -> None:
         """Forget all rows; an open segment stays as an unnamed file."""

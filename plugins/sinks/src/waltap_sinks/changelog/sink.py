@@ -526,14 +526,21 @@ class ChangeLogSink(Sink):
             pending.finished.append(entry)
 
     def _merge_open(self) -> None:
-        """Count a transaction of several batches, which is now complete."""
-        for pending in (self._whole, self._open):
-            for buffer in list(pending.buffers()):
-                if buffer.generation is None or pending is self._open:
-                    self._finish(pending, buffer)
-        generations = {k: b for k, b in self._whole.current.items() if k[2] is not None}
-        self._whole.finished += self._open.finished
-        self._whole.current = generations
+        """Count a transaction of several parts, which is now complete."""
+        current = self._whole.current
+        if self._open.finished:
+            # A table changed within the transaction: its earlier rows are in these entries.
+            for key in [key for key, buffer in current.items() if buffer.generation is None]:
+                self._finish(self._whole, current.pop(key))
+            self._whole.finished += self._open.finished
+        for key, buffer in self._open.current.items():
+            earlier = current.get(key)
+            if earlier is not None and buffer.follows(earlier):
+                earlier.extend(buffer)
+                continue
+            if earlier is not None:
+                self._finish(self._whole, earlier)
+            current[key] = buffer
         self._open = PendingTables()
         self._open_commit = None
         self._routes.clear()
