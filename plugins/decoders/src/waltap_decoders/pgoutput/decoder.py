@@ -157,8 +157,8 @@ class PgOutput(Decoder):
     def _together(self, frames: Sequence[Frame], messages: list[Message]) -> None:
         """Decode a run of inserts into one relation."""
         head = frames[0][1][:HEAD_BYTES]
-        # The first row of a relation is read with care; it tells whether the next may be read
-        # together.
+        # The first row of a relation is read with care. Without a reader behind it, the next rows
+        # need care too.
         if head not in self._readers:
             self._one_by_one(frames[:1], messages)
             frames = frames[1:]

@@ -497,7 +497,7 @@ class TableBuffer:
         self._crossed |= given.crossed
 
     def given_up(self) -> "GivenUp":
-        """Return the content for another buffer, without what is `waiting`."""
+        """Return the columns and segments for another buffer."""
         if self._file is not None:
             self._segments.append(self._file.finish())
             self._file = None
