@@ -1,5 +1,7 @@
-"""Change events that came by way of Kafka, Debezium's or ours: a change log of them, which the same
-appliers follow. Needs Spark's Kafka source in the session."""
+"""A change log from Kafka topics of change events.
+
+The same appliers follow it. The session needs Spark's Kafka source.
+"""
 
 from waltap_spark.kafka.feed import KafkaFeed
 from waltap_spark.kafka.topics import KafkaTopics

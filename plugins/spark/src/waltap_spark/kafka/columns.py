@@ -1,4 +1,4 @@
-"""Values of change events as columns of Spark: what a semantic type means, and which were not sent."""
+"""Turn values of change events into Spark's types, and find unsent ones."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 CORRUPT: Final = "__waltap_corrupt"
-"""The field of a row that was JSON in which Spark puts what it could not read."""
+"""The field in which Spark's JSON reader stores an unreadable row."""
 
 _RAW: Final = {
     "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
@@ -54,20 +54,20 @@ _INTEGERS: Final = ("int16", "int32", "int64")
 _WORD: Final = 1 << 64
 _MOST_DIGITS: Final = 38
 _SURE_DIGITS: Final = 15
-"""Of so many digits any number comes back from a double."""
+"""Digits of a number that a double keeps exactly."""
 _DAY_S: Final = 86_400
 _FIRST_S, _END_S = -62_135_596_800, 253_402_300_800
-"""Seconds of the years 1 to 9999: what a database's own change log holds as date and timestamp."""
+"""Seconds of the years 1 to 9999, the range of dates in a database's own change log."""
 _FIRST, _LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
 _FAR: Final = r"infinity|^[+-]?\\d{5,}-|^-|^0000-| BC$"
 _DIGITS: Final = "waltap_digits"
 
 
 def learn_functions(spark: "SparkSession") -> None:
-    """Teach ``spark`` the function that numbers of any length are read with."""
+    """Register the function that reads numbers of any length."""
 
     def digits(number: bytes | None, scale: int | None) -> str | None:
-        """``number``: two's complement, as Connect has decimals."""
+        """Return the text of ``number``, in two's complement as in Connect's decimals."""
         from decimal import Context, Decimal
 
         if number is None or scale is None:
@@ -80,7 +80,7 @@ def learn_functions(spark: "SparkSession") -> None:
 
 
 def raw_struct(fields: tuple[TopicField, ...]) -> str:
-    """Return the DDL by which the JSON of a row is read, before its values are understood."""
+    """Return the DDL that reads a row's JSON without interpreting values."""
     columns = ", ".join(f"{quoted(each.name)} {_raw(each)}" for each in fields)
     return f"{columns}, {CORRUPT} string" if columns else f"{CORRUPT} string"
 
@@ -103,27 +103,30 @@ def _raw(field: TopicField) -> str:
 
 
 def _has_pairs(field: TopicField) -> bool:
-    """Tell whether a map is an array of pairs in JSON, whose objects have no other keys than text."""
+    """Return whether a map is an array of pairs in JSON, as its keys are no texts."""
     return field.keys is not None and field.keys.kind != "string"
 
 
 def _is_variant(field: TopicField) -> bool:
-    """Tell whether JSON has to say if digits are a number or base64: one of a scale has a point."""
+    """Return whether digits in JSON may be a number or base64.
+
+    With a scale above 0 a number has a point, so it is distinguishable.
+    """
     return field.meaning == DECIMAL and int(field.parameters.get("scale", "0")) <= 0
 
 
 def is_there(field: TopicField, column: str, *, avro: bool) -> str:
-    """Return SQL that tells whether a raw value is none of null."""
+    """Return SQL of whether a raw value is not null."""
     if not avro and _is_variant(field):
         return f"({column} is not null and not is_variant_null({column}))"
     return f"{column} is not null"
 
 
 def typed_column(field: TopicField, column: str, *, avro: bool, inside: bool = False) -> str:
-    """Return SQL that makes of a raw value, ``column``, what the field means; null where it cannot.
+    """Return SQL that converts the raw value ``column``, null if that fails.
 
-    Avro has bytes as such (`without_decimals`), JSON as base64. ``inside`` an array Spark calls no
-    function of Python's, and numbers have up to 38 digits.
+    Avro has plain bytes (`without_decimals`), JSON base64. ``inside`` an array Spark cannot call a
+    Python function, so numbers have up to 38 digits there.
     """
     meaning = field.meaning
     if meaning in _DATES:
@@ -190,7 +193,7 @@ def _decimal(field: TopicField, column: str, *, avro: bool, inside: bool) -> str
         kind = f"schema_of_variant({column})"
         plain = f"try_cast({text} as {exact})" if fits else f"if({kind} = 'DOUBLE', null, {text})"
         return f"if({kind} = 'STRING', {made}, {plain})"
-    # Spark reads such a token as a double
+    # Spark reads such a token as a double, so only numbers that a double keeps are certain.
     plain = f"try_cast({text} as {exact})" if scale <= _MOST_DIGITS else "null"
     plain = f"if(abs(try_cast({text} as double)) < 1E{_SURE_DIGITS - scale}D, {plain}, null)"
     plain = plain if fits else f"cast({plain} as string)"
@@ -198,7 +201,7 @@ def _decimal(field: TopicField, column: str, *, avro: bool, inside: bool) -> str
 
 
 def _number_text(number: str, scale: str, *, inside: bool) -> str:
-    """Return SQL of the text of a number in two's complement with so many digits behind the point."""
+    """Return SQL of the text of a number in two's complement with ``scale`` decimals."""
     if not inside:
         return f"{_DIGITS}({number}, {scale})"
     digits = _unscaled(number)
@@ -244,7 +247,10 @@ def _time(column: str, per_second: int) -> str:
 
 
 def _unscaled(value: str) -> str:
-    """Return SQL of the digits of a number in two's complement, of up to 38 digits."""
+    """Return SQL of the digits of a number in two's complement, at most 38.
+
+    Two halves, since `conv` reads 64 bits.
+    """
     full = f"lpad(hex({value}), 32, if(substr(hex({value}), 1, 1) >= '8', 'F', '0'))"
     high = f"cast(conv(substr({full}, 1, 16), 16, -10) as decimal(38,0))"
     low = f"cast(conv(substr({full}, 17, 16), 16, 10) as decimal(20,0))"
@@ -253,8 +259,10 @@ def _unscaled(value: str) -> str:
 
 
 def declared_field(name: str, kind: str) -> TopicField:
-    """Return the field of a column that somebody declared: its values are read as text, but decimals with
-    all digits of a number."""
+    """Return the field of a declared column.
+
+    Values are read as text, decimals as variants, which keep the digits of a number.
+    """
     return (
         TopicField(name, "bytes", DECIMAL)
         if kind.startswith("decimal(")
@@ -263,8 +271,10 @@ def declared_field(name: str, kind: str) -> TopicField:
 
 
 def declared_column(kind: str, column: str) -> str:
-    """Return SQL that makes of a JSON value, ``column``, one of a type (DDL) that somebody declared, null
-    where it cannot: days, and microseconds, are numbers."""
+    """Return SQL that converts a JSON value to a declared type, null if that fails.
+
+    Dates are days and times microseconds if they are numbers.
+    """
     number = f"try_cast({column} as bigint)"
     if kind == "date":
         day = f"date_from_unix_date(try_cast({number} as int))"
@@ -285,8 +295,11 @@ def declared_column(kind: str, column: str) -> str:
 
 
 def _declared_decimal(kind: str, column: str) -> str:
-    """Return SQL of a number that is text, or a variant. One with a point went through a double, and its
-    variant has 17 digits at most; text and whole numbers have all."""
+    """Return SQL of a number from a text or variant.
+
+    A number with a point went through a double, and its variant has 17 digits at most. Texts and
+    integers have all digits.
+    """
     text, found = _text_in(column), f"schema_of_variant({column})"
     scale = int(kind.partition(",")[2].rstrip(")"))
     size = f"abs(try_cast({text} as double))"
@@ -300,8 +313,10 @@ def _text_in(variant: str) -> str:
 
 
 def out_of_range(field: TopicField, kind: str | None, column: str) -> str:
-    """Return SQL that tells whether a raw value which became null is one that no type of Spark's holds:
-    an infinite or far date or time, 24:00. ``kind``: the type that was declared, if any."""
+    """Return SQL of whether a value became null since no type of Spark holds it.
+
+    Such values are infinite or far dates and times, and 24:00. ``kind`` is the declared type, if any.
+    """
     if kind is not None:
         number = f"try_cast({column} as bigint) is not null"
         return (
@@ -317,8 +332,10 @@ def _far(column: str, kind: str) -> str:
 
 
 def unread(field: TopicField, column: str, *, avro: bool) -> tuple[str, str] | None:
-    """Return SQL that tells whether a part of a raw array became null that cannot be read, and whether one
-    did that no type of Spark's holds; None for other values."""
+    """Return SQL of two tests of an array's elements, None for other values.
+
+    Whether one became null since it is unreadable, and whether one did since no type of Spark holds it.
+    """
     if field.kind == "array" and field.items is not None:
         inner = typed_column(field.items, "e", avro=avro, inside=True)
         if inner == "e":
@@ -334,8 +351,10 @@ def unread(field: TopicField, column: str, *, avro: bool) -> tuple[str, str] | N
 def was_not_sent(
     field: TopicField, kind: str | None, column: str, placeholder: str, *, avro: bool
 ) -> str | None:
-    """Return SQL that tells whether a raw value stands for one that the server did not send; None for
-    types that are never out of line. ``kind``: the type that was declared, if any."""
+    """Return SQL of whether a raw value is the placeholder of an unsent one.
+
+    None for types that are never stored out of line. ``kind`` is the declared type, if any.
+    """
     if kind is not None:
         column = _text_in(column) if _is_variant(field) else column
         listed = ", ".join(map(text_of, _texts_of_unsent(kind, placeholder)))
@@ -364,7 +383,7 @@ def was_not_sent(
 
 
 def _texts_of_unsent(kind: str, placeholder: str) -> list[str]:
-    """Return what stands in JSON, as text, for a value of a declared type that was not sent."""
+    """Return the texts of the placeholder in JSON for a declared type."""
     texts = [placeholder, _object_of(placeholder)]  # hstore as JSON is an object of it
     if kind == "binary":
         texts.append(_base64_of(placeholder))

@@ -1,7 +1,7 @@
-"""Schemas of change events, as Kafka Connect writes them: within JSON, or as Avro in a registry.
+"""Schemas of change events, as Kafka Connect writes them in JSON or as Avro.
 
-A `TopicField` is a column: Connect's type, the semantic name that says what values mean, and what
-it is made of. Knows no Spark.
+A `TopicField` is a column with Connect's type, the semantic name of its values, and its parts. Knows
+no Spark.
 """
 
 import json
@@ -29,24 +29,26 @@ _AVRO: Final = {
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 _TELLING: Final = ("scale", "connect.decimal.precision", "length")
-"""Parameters that values go by. Others tell of the labels of an enum, or of the source."""
+"""Parameters that change the meaning of values, unlike labels of an enum or the source's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicField:
-    """One column, or a part of one. ``kind`` is Connect's type, ``meaning`` its semantic name; ``keys`` is
-    of a map in JSON."""
+    """One column, or a part of one."""
 
     name: str
+    # Connect's type.
     kind: str
+    # The semantic name, such as io.debezium.time.Date.
     meaning: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
     items: "TopicField | None" = None
     fields: "tuple[TopicField, ...]" = ()
+    # Of a map in JSON.
     keys: "TopicField | None" = None
 
     def described(self) -> str:
-        """Return the type as a change log's manifest names it; equal where values mean the same."""
+        """Return the type in a manifest, equal for values of equal meaning."""
         parts = [self.meaning or self.kind]
         told = sorted(self.parameters.items())
         parts += [f"{name}={value}" for name, value in told if name in _TELLING]
@@ -56,7 +58,7 @@ class TopicField:
 
 
 def fields_of_json(schema: str) -> tuple[TopicField, ...]:
-    """Return the columns that an event's own schema has (text of the JSON). Raises: EventUnread."""
+    """Return the columns of an event's own JSON schema. Raises: EventUnread."""
     try:
         envelope = json.loads(schema)
         for each in envelope["fields"]:
@@ -83,7 +85,7 @@ def _of_json(found: Mapping[str, Any]) -> TopicField:
 
 
 def fields_of_avro(schema: str) -> tuple[TopicField, ...]:
-    """Return the columns that an Avro schema of events has. Raises: EventUnread."""
+    """Return the columns of an Avro schema of events. Raises: EventUnread."""
     try:
         envelope = json.loads(schema)
         known: dict[str, Any] = {}
@@ -145,9 +147,9 @@ def key_fields(key: str) -> tuple[str, ...]:
 
 
 def names_in_avro(schema: str) -> dict[str, set[str]]:
-    """Return the fields of an Avro record, with the fields that those have which are records.
+    """Return the fields of an Avro record, with the fields of inner records.
 
-    Raises: EventUnread for what is no record.
+    Raises: EventUnread if it is no record.
     """
     try:
         return {each["name"]: _names(each["type"]) for each in json.loads(schema)["fields"]}
@@ -163,7 +165,10 @@ def _names(kind: Any) -> set[str]:
 
 
 def without_decimals(schema: str) -> str:
-    """Return an Avro schema by which decimals are read as bytes: Spark's have 38 digits at most."""
+    """Return an Avro schema without decimals, which then are bytes.
+
+    Spark's decimals have 38 digits at most.
+    """
 
     def bare(part: Any) -> Any:
         if isinstance(part, list):

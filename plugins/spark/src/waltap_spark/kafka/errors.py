@@ -1,10 +1,10 @@
-"""What can go wrong with change events that come by way of Kafka.
+"""Errors of change events from Kafka topics.
 
 SinkError
-├── TopicsUnreadable   WT-5250   Spark has not what it takes to read topics, or no broker answers
+├── TopicsUnreadable   WT-5250   Spark cannot read topics, or no broker answers
 ├── OffsetsLost        WT-5251   records after those that were taken are gone
-├── EventUnread        WT-5252   a record is no change event in the form that was said
-└── ColumnsUnknown     WT-5253   events without a schema, of a table whose columns nobody named
+├── EventUnread        WT-5252   a record is no change event of the declared form
+└── ColumnsUnknown     WT-5253   events without a schema, of a table without declared columns
 """
 
 from waltap.errors import SinkError
@@ -23,8 +23,10 @@ class TopicsUnreadable(SinkError):
 
 
 class OffsetsLost(SinkError):
-    """A topic no longer has the records that follow those that were taken: retention removed them, or
-    the topic was made anew. Tables would lack changes in silence."""
+    """A topic has lost records that were not read yet.
+
+    Retention removed them, or the topic was created again. Tables would silently lack changes.
+    """
 
     code = "WT-5251"
     remedy = (
@@ -34,7 +36,7 @@ class OffsetsLost(SinkError):
 
 
 class EventUnread(SinkError):
-    """A record is no change event of Debezium's form in the format that was said, or cannot be taken."""
+    """A record is no change event of Debezium in the declared format, or is unusable."""
 
     code = "WT-5252"
     remedy = (
@@ -46,7 +48,7 @@ class EventUnread(SinkError):
 
 
 class ColumnsUnknown(SinkError):
-    """JSON events have no schema, and nobody said what the table's columns are."""
+    """JSON events have no schema, and the table's columns are not declared."""
 
     code = "WT-5253"
     remedy = (

@@ -1,9 +1,9 @@
-"""Where events stand: the position of each, whether it came before already, and whether it has one at all.
+"""Positions of events, and repeated events.
 
-An event stands at (commit before its transaction, its LSN), as Debezium writes it in ``source.sequence``.
-A partition only goes forward in that; a record that goes back was delivered again. Rows of a first
-snapshot go forward by themselves: beside a slot that was there before, the next transaction may follow a
-commit from before the snapshot, and is behind it nevertheless.
+The position of an event is (commit before its transaction, its LSN), as Debezium writes it in
+``source.sequence``. Positions of a partition only grow; a record that goes back was delivered again.
+Rows of a first snapshot grow by themselves: with an older slot the next transaction may follow a
+commit of before the snapshot, and comes after the snapshot nevertheless.
 """
 
 from collections.abc import Mapping
@@ -18,22 +18,30 @@ if TYPE_CHECKING:
 __all__ = ["AFTER_ROW", "placed"]
 
 AFTER_ROW: Final = "has_row"
-"""Whether the event brings the row that its operation is about."""
+"""Whether the event has the row of its operation."""
 
 SNAPSHOT_GAP: Final = 32
-"""So far before its position stands a first snapshot: before whatever the first transaction has, which may
-have begun before it. Commit records are longer than that."""
+"""Bytes of WAL by which a first snapshot is placed before its position.
+
+So it is before all changes of the first transaction, which may have begun earlier. A commit record is
+longer than 32 bytes, so no other position is in between.
+"""
 _FIRST_GAP: Final = 8
 
 
 def placed(
     events: "DataFrame", reached: Mapping[Place, Reached], spread: frozenset[str]
 ) -> "DataFrame":
-    """Return ``events`` with ``_told`` and ``rank`` (what partitions go forward in), ``_commit`` (the
-    same, but no further back than the first snapshot), ``_commit_lsn`` and ``_seq`` (the order of
-    changes), ``_lsn``, ``first_read`` (a row of a first snapshot), ``again``, and ``problem``.
+    """Return ``events`` with their positions.
 
-    ``reached``: how far partitions were before; ``spread``: topics of several partitions.
+    - ``_told``, ``rank``: the position that grows within a partition
+    - ``_commit``: the same, but not before the first snapshot
+    - ``_commit_lsn``, ``_seq``: the order of changes; ``_lsn``
+    - ``first_read``: whether it is a row of a first snapshot
+    - ``again``: whether it was delivered before
+    - ``problem``: why it has no position, else null
+
+    ``reached`` has earlier positions of partitions, ``spread`` the topics of several partitions.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
@@ -48,7 +56,7 @@ def placed(
         f"if(problem is null and {first}, _lsn - {_FIRST_GAP}, null) AS _read",
         "if(problem is null and op <> 'm', _before, null) AS _follows",
         f"coalesce({first}, false) AS first_read",
-        # the delete of a row whose key changed has the LSN of its insert, and comes before it
+        # The delete of a changed key has the LSN of its insert, and comes before it.
         f"if({first}, 0L, if(leaves and op = 'd', _lsn - 1, _lsn)) AS rank",
     )  # fmt: skip
     known = _with_reached(known, reached)
@@ -57,7 +65,7 @@ def placed(
     before = until.rowsBetween(Window.unboundedPreceding, -1)
     counts = F.expr("problem is null and op <> 'm'")
     floor = F.greatest(F.max("_read").over(here), F.col("_high_read._commit"))
-    # the first transaction that a connector reads has no commit before it
+    # The first transaction that a connector reads has no commit before it.
     followed = F.greatest(F.max("_follows").over(here), floor, F.col("_high._commit"))
     begins = F.first(F.when(counts, F.col("_lsn")), ignorenulls=True).over(here)
     told = F.coalesce(F.col("_read"), F.col("_follows"), followed, begins)
@@ -67,14 +75,15 @@ def placed(
     position = F.when(counts, F.struct(F.col("_told").alias("_commit"), "rank"))
     streamed = F.when(~F.col("first_read"), position)
     furthest = F.greatest(F.max(streamed).over(before), F.col("_high"))
-    once = F.expr("moved and op = 'c'")  # nothing but itself stands at its position
+    once = F.expr("moved and op = 'c'")  # no other event has its position
     again = (position < furthest) | (once & (position == furthest))
     back = position < F.greatest(F.max(position).over(before), F.col("_high"), F.col("_high_read"))
     again = F.when(F.col("first_read"), back).otherwise(again)
     return (
         known.selectExpr(
             "*",
-            # 31 bits of WAL at a time: a transaction may be longer, or have begun long before
+            # ``_seq`` is an int: 31 bits of WAL at a time, since a transaction may be longer or have begun
+            # long before its commit.
             f"if({first}, _commit - {SNAPSHOT_GAP - _FIRST_GAP},"
             " _commit + floor((_lsn - _commit) / 2147483648D)) AS _commit_lsn",
             f"if({first}, 0, cast(pmod(_lsn - _commit, 2147483648L) as int)) AS _seq",
@@ -85,7 +94,7 @@ def placed(
 
 
 def _problem(spread: frozenset[str]) -> "Column":
-    """Return why an event cannot be taken, null if it can."""
+    """Return why an event is bad, null for a good one."""
     from pyspark.sql import functions as F  # noqa: N812
 
     operation = F.coalesce(F.col("op").isin("c", "r", "u", "d", "t"), F.lit(False))

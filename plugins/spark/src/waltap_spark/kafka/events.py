@@ -1,4 +1,4 @@
-"""From records of topics to rows of a change log: envelopes, tables, what waits, what is no event."""
+"""Turn records of topics into rows of a change log."""
 
 import functools
 import json
@@ -35,13 +35,13 @@ _ANSWER_S: Final = 30
 
 
 class SchemaRegistry:
-    """Asks for each schema once. ``address`` may have user and password."""
+    """Requests each schema once; ``address`` may contain user and password."""
 
     def __init__(self, address: str) -> None:
         self._address, self._known = address, dict[str, str]()
 
     def schema(self, schema_id: str) -> str:
-        """Return a schema by its id. Raises: TopicsUnreadable; EventUnread where there is none."""
+        """Return a schema by its id. Raises: TopicsUnreadable; EventUnread for an unknown id."""
         found = self._known.get(schema_id)
         if found is None:
             found = self._known[schema_id] = self._asked(schema_id)
@@ -80,7 +80,7 @@ _MOVED_HERE, _MOVES_AWAY = "__debezium.oldkey", "__debezium.newkey"
 
 @dataclass(frozen=True, slots=True)
 class _KeyChangeHalf:
-    """One of the two events of a row whose key changed, whose other is not there."""
+    """One event of a changed key without its other one."""
 
     place: Place
     offset: int
@@ -89,9 +89,11 @@ class _KeyChangeHalf:
 
 
 class TopicEvents:
-    """The events of some ranges of topics. ``reached``: how far partitions were taken before;
-    ``keys``: what is known of tables' keys; ``spread``: topics of several partitions. Use as a context:
-    they are held meanwhile."""
+    """The events of some ranges of topics; as a context it keeps them cached.
+
+    ``reached`` has the progress of partitions, ``keys`` the known keys of tables, ``spread`` the topics
+    with several partitions.
+    """
 
     def __init__(
         self,
@@ -110,6 +112,7 @@ class TopicEvents:
         )
         read = self._of_avro(own) if self._avro else self._of_json(own)
         self._highs = {place: max(high, (first, 0)) for place, (high, first) in reached.items()}
+        # Cached: a portion is read for its summary, for waiting events, and once for each table.
         self._whole = placed(read, reached, spread).persist()
         self._all, self._alone = self._whole, frozenset[tuple[str, int, int]]()
         self._seen: list[Row] | None = None
@@ -140,6 +143,7 @@ class TopicEvents:
 
     def _of_avro(self, own: "DataFrame") -> "DataFrame":
         """Return the envelopes; rows stay within ``value``."""
+        # Confluent's frame: a zero byte, four bytes of the schema's id, then Avro.
         number = "conv(hex(substring(value, 2, 4)), 16, 10)"
         framed = "length(value) > 5 and substring(value, 1, 1) = X'00'"
         numbered = own.selectExpr("*", f"if({framed}, {number}, '') AS schema_id")
@@ -180,10 +184,10 @@ class TopicEvents:
         schema = without_decimals(self._registry.schema(schema_id))
         return from_avro(F.expr("substring(value, 6)"), schema, {"mode": "PERMISSIVE"})
 
-    # --- what there is ------------------------------------------------------------------------------
+    # --- summary ------------------------------------------------------------------------------------
 
     def _summary(self) -> "list[Row]":
-        """Return what there is, by partition, table and schema: one look at all events."""
+        """Return counts and positions by partition, table and schema, in one pass."""
         from pyspark.sql import functions as F  # noqa: N812
 
         if self._seen is not None:
@@ -215,7 +219,7 @@ class TopicEvents:
         return self._seen
 
     def bad(self) -> list[BadRecord]:
-        """Return the records that are no change events, or have no place: one more at most than may be."""
+        """Return the bad records, at most one more than the limit."""
         if not any(row["bad"] for row in self._summary()):
             return []
         found = self._all.where("problem is not null").sort("topic", "partition", "offset")
@@ -223,18 +227,21 @@ class TopicEvents:
         return [BadRecord(*row) for row in rows.limit(self._topics.most_bad + 1).collect()]
 
     def hold_back(self, unfinished: frozenset[Place]) -> dict[Place, int]:
-        """Leave out what is to wait, with all that follows it in its partition: one of the two events of a
-        row whose key changed, while the other may still come; what has a schema for the second time.
-        Return where partitions end then.
+        """Leave out events that must wait, and all later ones of their partitions.
 
-        ``unfinished``: partitions that have more than this. However old an event is, the other one may lie
-        there, unless the partition went beyond its position already."""
+        These are single events of a changed key while the other one may still come, and events whose
+        schema began out of turn. Return the ends of the partitions then.
+
+        ``unfinished``: partitions with more records. The other event may be there, however old an event
+        is, unless the partition has passed its position.
+        """
         ends: dict[Place, int] = {}
         more = {place: self._highs.get(place, (0, 0)) for place in unfinished}
         for row in self._summary():
             place = row["topic"], row["partition"]
             if place in more and row["high"] is not None:
                 more[place] = max(more[place], tuple(row["high"]))
+        # A cut may separate two events of a key or two schemas again, so both are repeated.
         while turns := self._turns():
             ends |= {place: offset for place, (offset, *_position) in turns.items()}
             more |= {place: (commit, rank) for place, (_offset, commit, rank) in turns.items()}
@@ -253,10 +260,11 @@ class TopicEvents:
         return ends
 
     def _turns(self) -> dict[Place, tuple[int, int, int]]:
-        """Return offset and position by partition in which a schema of a table begins out of turn.
+        """Return the places where a table's schema begins out of turn.
 
-        `tables` has all rows of a schema at once, in the order in which schemas begin: that is to be the
-        order of every partition."""
+        Partition → offset and position. `tables` yields all rows of a schema together, in the order in
+        which schemas begin, so every partition must have that order.
+        """
         parts: dict[Place, list[Row]] = {}
         for row in self._summary():
             if row["first"] is not None:
@@ -279,8 +287,10 @@ class TopicEvents:
         return found
 
     def _may_follow(self, half: _KeyChangeHalf, more: Mapping[Place, High]) -> bool:
-        """Tell whether the other event may still come; ``more``: positions from which on there is more in
-        partitions than is here."""
+        """Return whether the other event may still come.
+
+        ``more``: the positions after which partitions have further records.
+        """
         return half.age_s < self._topics.patience_s or any(
             place[0] == half.place[0] and begins <= half.position for place, begins in more.items()
         )
@@ -314,7 +324,7 @@ class TopicEvents:
         ]  # fmt: skip
 
     def reached(self) -> dict[Place, Reached]:
-        """Return how far every partition is that has events.
+        """Return the progress of every partition with events.
 
         Raises: OffsetsLost.
         """
@@ -334,7 +344,7 @@ class TopicEvents:
         return found
 
     def tables(self) -> Iterator[TableRows]:
-        """Return the rows of every table and schema, in the order in which schemas began.
+        """Yield the rows of every table and schema, in the order in which schemas began.
 
         Raises: EventUnread, ColumnsUnknown, ColumnNameTaken, TopicsUnreadable.
         """
@@ -369,7 +379,7 @@ class TopicEvents:
         return table_rows(self._topics, table, key, events, schema, self._alone)
 
     def keys(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Return what is known of keys after `tables`."""
+        """Return the known keys of tables, after `tables`."""
         return dict(self._keys)
 
     def _key_names(self, key: bytes) -> tuple[str, ...]:
@@ -391,7 +401,7 @@ class TopicEvents:
 
 
 def _schema(row: "Row") -> tuple[str, str, str]:
-    """Return the table and the schema that a row of a summary is about."""
+    """Return the table and schema of a row of the summary."""
     return row["schema"], row["table"], row["schema_id"]
 
 

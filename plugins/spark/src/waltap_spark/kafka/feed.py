@@ -1,4 +1,4 @@
-"""Topics of change events as a change log: what the appliers follow, whatever wrote it."""
+"""Write topics of change events as a change log."""
 
 import base64
 import datetime as dt
@@ -41,14 +41,15 @@ log = logging.getLogger(__name__)
 BAD: Final = "bad-records"
 OPERATIONS: Final = ("r", "c", "u", "d", "t")
 NEWEST: Final = 100
-"""Manifests in which the keys of tables are looked for at the start."""
+"""Manifests that a start reads for the keys of tables: a rarely changed table may lack its key
+until its next event, which brings it again."""
 
 
 class KafkaFeed:
-    """Writes the events of topics to a change log, each once. One at a time for a log; single-threaded.
+    """Writes events of topics to a change log, each once.
 
-    A manifest has the offsets up to which it went, so that rows and offsets appear together: whoever goes
-    on after a crash begins behind the last manifest.
+    A manifest has the offsets that it reached, so rows and offsets appear together, and the next feed
+    continues after the last manifest. One feed at a time for a log; single-threaded.
 
     >>> with KafkaFeed(spark, topics, "lake/changelog") as feed:
     ...     while feed.pull():
@@ -76,7 +77,7 @@ class KafkaFeed:
         self.close()
 
     def open(self) -> None:
-        """Take hold of the log, and go on behind its last manifest.
+        """Lock the log, and continue after its last manifest.
 
         Raises: FilesInUse, ChangeLogDamaged.
         """
@@ -90,7 +91,7 @@ class KafkaFeed:
         self._sweep()
 
     def close(self) -> None:
-        """Let go of the log; may be called twice."""
+        """Unlock the log; may be called twice."""
         self._store.unlock()
 
     def _take(self, manifest: Manifest) -> None:
@@ -98,13 +99,14 @@ class KafkaFeed:
             for partition, (offset, commit, lsn) in partitions.items():
                 self._taken[topic, partition] = offset
                 read = manifest.reads.get(topic, {}).get(partition, 0)
-                # a position without LSN is that of a first snapshot, also in logs of earlier versions
+                # A position without LSN is of a first snapshot, also in logs of earlier versions.
                 high = (commit, lsn) if lsn else (0, 0)
                 self._reached[topic, partition] = high, max(read, 0 if lsn else commit)
 
     def pull(self) -> Manifest | None:
-        """Take what the topics have behind what was taken, and publish it; None when there is nothing, or
-        nothing but what is waiting for another event (`KafkaTopics.patience_s`).
+        """Publish the next records of the topics; None without new ones.
+
+        Records that wait for another event (`KafkaTopics.patience_s`) count as none.
 
         Raises: TopicsUnreadable, OffsetsLost, EventUnread, ColumnsUnknown, FilesUnavailable.
         """
@@ -122,10 +124,10 @@ class KafkaFeed:
                     return self._pulled(events, ends)
             if not what.unfinished:
                 return None
-            at_a_time *= 2  # what everything waits for is behind the portion
+            at_a_time *= 2  # every event waits for one that is after this portion
 
     def _tell_absent(self, ends: Mapping[Place, int]) -> None:
-        """Tell of topics that are not there, once: connectors make theirs with the first event."""
+        """Warn once of missing topics; connectors create theirs with the first event."""
         absent = frozenset(self._topics.topics) - {topic for topic, _partition in ends}
         if new := absent - self._absent:
             names = ", ".join(sorted(new))
@@ -133,6 +135,7 @@ class KafkaFeed:
         self._absent = absent
 
     def _pulled(self, events: TopicEvents, ends: Mapping[Place, int]) -> Manifest:
+        # Never an earlier bucket, even if the clock goes back: readers list the newest ones only.
         bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
         if bucket != self._bucket:
             self._sweep()
@@ -141,7 +144,7 @@ class KafkaFeed:
         self._require_few(bad)
         reached = dict(self._reached)
         for place, (high, read) in events.reached().items():
-            older = reached.get(place, (high, read))  # a portion may be all of what comes again
+            older = reached.get(place, (high, read))  # a portion may have repeated events only
             reached[place] = max(older[0], high), max(older[1], read)
         entries, times = [], list[int]()
         for number, rows in enumerate(events.tables()):
@@ -164,8 +167,11 @@ class KafkaFeed:
         return manifest
 
     def _sweep(self) -> None:
-        """Remove what is left of segments from before the first manifest: those that it named were retired
-        (`ChangeLog.expire`), and folders stay behind; others were never published."""
+        """Remove segments of before the first manifest.
+
+        Spark writes a folder per table, and `ChangeLog.expire` leaves its empty folders. Other segments
+        were never published.
+        """
         epochs = self._store.folders("manifests")
         kept = [each for epoch in epochs for each in self._store.folders(f"manifests/{epoch}")]
         if kept:
@@ -176,7 +182,7 @@ class KafkaFeed:
     # --- bad records --------------------------------------------------------------------------------
 
     def _require_few(self, bad: list[BadRecord]) -> None:
-        """Raises: EventUnread, unless bad records are to be kept and are not too many."""
+        """Raises: EventUnread, unless ``bad`` is ``keep`` and the limit is not reached."""
         if not bad:
             return
         if self._topics.bad == "fail":
@@ -186,7 +192,10 @@ class KafkaFeed:
             raise EventUnread(f"{more}, the first is {bad[0].told()}")
 
     def _keep(self, events: TopicEvents, bad: list[BadRecord]) -> None:
-        """Write bad records to a file, called after the manifest before: a second attempt replaces it."""
+        """Write bad records to a file with the previous position in its name.
+
+        So a second attempt at the same portion replaces it.
+        """
         contents = events.contents(bad)
         lines = []
         for each in bad:
@@ -204,7 +213,10 @@ class KafkaFeed:
         log.warning(text, len(bad), self._store.uri(path), bad[0].told())
 
     def bad_records(self) -> list[dict[str, Any]]:
-        """Return the bad records that were kept: topic, partition, offset, code, reason, key, value."""
+        """Return the kept bad records as dicts.
+
+        Members: topic, partition, offset, code, reason, key, value.
+        """
         return [
             json.loads(line)
             for name in sorted(self._store.names(BAD))
@@ -249,8 +261,10 @@ class KafkaFeed:
     def _written(
         self, rows: TableRows, number: int
     ) -> tuple[TableEntry, list[int], list[BadRecord]]:
-        """Write the rows of one table; return what a manifest says of them, their first and last commit
-        (µs), and what cannot be taken."""
+        """Write the rows of one table.
+
+        Return the entry for the manifest, the first and last commit time (µs), and bad records.
+        """
         from pyspark.sql import Observation
 
         schema, table = rows.table
@@ -260,7 +274,7 @@ class KafkaFeed:
         observed = Observation()
         frame = rows.frame.observe(observed, *_counts(rows))
         good = frame.where(f"{PROBLEM} is null").drop(*MARKS)
-        # files beside the segments would stay when those are retired
+        # `_SUCCESS` files beside the segments would stay when the segments expire.
         unmarked = good.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         unmarked.mode("overwrite").parquet(uri)
         seen = observed.get
@@ -272,6 +286,7 @@ class KafkaFeed:
             path = f"{folder}/{name}"
             if not name.endswith(".parquet"):
                 continue
+            # Hadoop's local file system writes checksums that nothing reads or removes later.
             if self._store.local:
                 self._store.delete(f"{folder}/.{name}.crc")
             if not (held := self._store.parquet_rows(path)):
@@ -284,8 +299,9 @@ class KafkaFeed:
         self._store.settle()
         operations = {op: seen[f"op_{op}"] for op in OPERATIONS if seen[f"op_{op}"]}
         if rows.key and set(operations) == {"c"}:
-            # unlike a database's, inserts from topics may meet a row of their key: they come again, and a
-            # compacted topic has lost the delete between two. Alone, they would be added unlooked
+            # Inserts from topics may meet a row of their key: they are repeated, and a compacted topic has
+            # lost the delete between two. An entry of inserts alone would be added without a look at the
+            # table, so it claims updates too.
             operations["u"] = 0
         entry = TableEntry(
             schema=schema,
@@ -309,7 +325,7 @@ class KafkaFeed:
         return entry, times, self._bad_rows(rows) if seen["bad"] else []
 
     def _crossed(self, rows: TableRows, uri: str, operations: Mapping[str, int]) -> bool:
-        """Tell whether a key goes and comes in one transaction."""
+        """Return whether a transaction deletes a key and puts it again."""
         from pyspark.sql import functions as F  # noqa: N812
 
         if not rows.key or "d" not in operations or len(operations) == 1:
@@ -335,7 +351,7 @@ class KafkaFeed:
 
 
 def _shown(content: bytes | None) -> str | dict[str, str] | None:
-    """Return text as it is, other bytes as base64."""
+    """Return text unchanged, other bytes as base64."""
     if content is None:
         return None
     try:
@@ -345,7 +361,10 @@ def _shown(content: bytes | None) -> str | dict[str, str] | None:
 
 
 def _counts(rows: TableRows) -> "list[Column]":
-    """Return what is seen of rows while they are written: what a manifest says of them."""
+    """Return the counts of rows that a manifest needs.
+
+    Spark observes them while it writes, which saves a second pass.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     good = F.col(PROBLEM).isNull()

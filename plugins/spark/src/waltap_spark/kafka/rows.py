@@ -1,4 +1,4 @@
-"""Events of one table and schema as rows of a change log: typed, with what was not sent, what is bad."""
+"""Turn events of one table and schema into typed rows of a change log."""
 
 import hashlib
 import json
@@ -33,30 +33,32 @@ __all__ = ["LOST", "MARKS", "PROBLEM", "TableRows", "table_rows"]
 
 PROBLEM: Final = "__waltap_problem"
 LOST: Final = "__waltap_lost"
-"""Why a row cannot be taken; how many of its values no type of Spark's holds."""
+"""The reason why a row is bad; the number of its values that no type of Spark holds."""
 _WHERE: Final = ("__waltap_topic", "__waltap_partition", "__waltap_offset")
 MARKS: Final = (PROBLEM, LOST, *_WHERE)
-"""Columns of `TableRows.frame` that are no columns of the change log."""
+"""Columns of `TableRows.frame` that the change log does not have."""
 
 _VALUE, _HELD = "__waltap_value", "__waltap_held"
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows of a change log that events of one table and schema make, and `MARKS`. ``types`` as `types_of`
-    has them, ``described``: name → type as a manifest names it, ``unsent``: columns whose values may
-    not have been sent."""
+    """Rows of a change log from events of one table and schema."""
 
     table: tuple[str, str]
     key: tuple[str, ...]
+    # The rows, with `MARKS`.
     frame: "DataFrame"
+    # As `types_of` gives them.
     types: dict[str, str]
+    # Column → its type in a manifest.
     described: dict[str, str]
+    # Columns that may have unsent values.
     unsent: tuple[str, ...]
 
     @property
     def fingerprint(self) -> str:
-        """Return what tells this schema from others of the table."""
+        """Return an id that differs for each schema of the table."""
         text = json.dumps([self.types, self.described, self.key])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -69,9 +71,10 @@ def table_rows(
     schema: str | None,
     alone: Iterable[tuple[str, int, int]],
 ) -> TableRows:
-    """Return the rows that ``events`` make: all of ``table``, of one ``schema`` (Avro: with the rows
-    decoded as ``b`` and ``a``). ``alone``: events (topic, partition, offset) of a row whose key changed
-    whose other event is not there.
+    """Return the rows of ``events``, all of one ``table`` and ``schema``.
+
+    Avro events have their rows decoded as ``b`` and ``a``. ``alone`` has events (topic, partition,
+    offset) of changed keys without their other event.
 
     Raises: EventUnread, ColumnsUnknown, ColumnNameTaken.
     """
@@ -106,8 +109,11 @@ def table_rows(
 
 
 class _ColumnSql:
-    """SQL of the columns of a change log, from a row ``p.row``. ``stage`` makes each value once, however
-    often it is looked at; ``held`` are columns whose values may not have been sent."""
+    """SQL of the change log's columns, from a row ``p.row``.
+
+    ``stage`` computes each value once, since several columns test it. ``held`` has columns that may
+    have unsent values.
+    """
 
     def __init__(self, topics: KafkaTopics, kinds: Mapping[str, str], *, avro: bool) -> None:
         self._placeholder, self._kinds, self._avro = topics.placeholder, kinds, avro
@@ -150,14 +156,14 @@ class _ColumnSql:
         self.columns.append(f"{value} AS {quoted(field.name)}")
 
     def unchanged(self) -> str:
-        """Return SQL of the names of columns whose values were not sent; null where all were."""
+        """Return SQL of the names of unsent columns, null without any."""
         if not self._unsent:
             return "cast(null as array<string>)"
         names = f"cast(array_compact(array({', '.join(self._unsent)})) as array<string>)"
         return f"if(p.op in ('u', 'c') and size({names}) > 0, {names}, null)"
 
     def problem(self, alone: Iterable[tuple[str, int, int]]) -> str:
-        """Return SQL of why a row cannot be taken; null if it can."""
+        """Return SQL of the reason why a row is bad, null for a good one."""
         bad = list(self._bad)
         found = [f"{topic} {partition} {offset}" for topic, partition, offset in alone]
         if found:
@@ -171,7 +177,10 @@ class _ColumnSql:
 
 
 def _changes(*, keyed: bool) -> str:
-    """Return SQL of the changes that an event is: without a key an update is a delete and an insert."""
+    """Return SQL of an event's changes.
+
+    Without a key an update is a delete and an insert, as in `waltap_sinks.changelog`.
+    """
     changed = "array(named_struct('op', 'u', 'sub', 0, 'row', a))"
     if not keyed:
         gone, new = "'op', 'd', 'sub', 0, 'row', b", "'op', 'c', 'sub', 1, 'row', a"
@@ -184,7 +193,7 @@ def _changes(*, keyed: bool) -> str:
 
 
 def _require_free(table: tuple[str, str], fields: tuple[TopicField, ...]) -> None:
-    """Raises: ColumnNameTaken, where a column is called like one of the change log's own."""
+    """Raises: ColumnNameTaken if a column has the name of one of the change log's own."""
     for each in fields:
         if each.name in LOG_COLUMNS:
             name = ".".join(table)
@@ -195,7 +204,10 @@ def _require_free(table: tuple[str, str], fields: tuple[TopicField, ...]) -> Non
 def _key_within(
     table: str, key: tuple[str, ...], fields: tuple[TopicField, ...]
 ) -> tuple[str, ...]:
-    """Return the key's columns that rows have; others were added for the topic. Raises: EventUnread."""
+    """Return the key's columns that rows have. Raises: EventUnread.
+
+    A transform may have added others, such as the name of a shard.
+    """
     names = {each.name for each in fields}
     found = tuple(name for name in key if name in names)
     if key and not found:
@@ -204,7 +216,10 @@ def _key_within(
 
 
 def _parsed(events: "DataFrame", ddl: str) -> "DataFrame":
-    """Return events with their sides as structs; a delete that brings no row is known by its key."""
+    """Return events with their rows as structs.
+
+    A delete without a row is identified by its key.
+    """
     kind = f"{text_of(ddl)}, map('columnNameOfCorruptRecord', '{CORRUPT}')"
     key = "cast(key as string)"
     key = f"coalesce(get_json_object({key}, '$.payload'), {key})"

@@ -1,4 +1,4 @@
-"""Topics as Spark's own Kafka source reads them: how far they go, and ranges of them as rows."""
+"""Read offsets and records of topics by Spark's Kafka source."""
 
 import json
 from collections.abc import Mapping
@@ -26,42 +26,41 @@ Place = tuple[str, int]
 """Topic and partition."""
 
 High = tuple[int, int]
-"""The position of the newest event of a partition: the commit before its transaction, and its own LSN."""
+"""Position of a partition's newest event: the commit before its transaction, its own LSN."""
 
 Reached = tuple[High, int]
-"""How far a partition is: the position of its newest change, and that of its newest first snapshot."""
+"""Progress of a partition: the positions of its newest change and first snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaTopics:
-    """Topics of change events, and how they are read.
-
-    ``form``: what values are, ``registry``: the address of the schema registry that Avro needs (user and
-    password in the address, if any). ``columns``: for JSON without schemas, SCHEMA.TABLE → columns as in
-    CREATE TABLE. ``options``: more options of Spark's source, such as kafka.security.protocol.
-    ``records``: most records of a partition that are taken at a time. ``placeholder``: what stands for a
-    value that the server did not send. ``bad``: what becomes of a record that cannot be taken: ``fail``
-    (nothing is taken until somebody has seen to it), or ``keep`` it in a file beside the change log and
-    go on, up to ``most_bad`` in one portion. ``patience_s``: how long an event of a row whose key changed
-    waits for the other one, that may be in another partition.
-    """
+    """Topics of change events and their format."""
 
     bootstrap: str
     topics: tuple[str, ...]
+    # The format of values.
     form: Literal["json", "avro"] = "json"
+    # The schema registry for Avro; the address may contain user and password.
     registry: str = ""
+    # For JSON without schemas: SCHEMA.TABLE → columns as in CREATE TABLE.
     columns: Mapping[str, str] = field(default_factory=dict)
+    # More options of Spark's source, such as kafka.security.protocol.
     options: Mapping[str, str] = field(default_factory=dict)
+    # Most records of a partition in one portion: one manifest, one commit.
     records: int = 1_000_000
+    # The text for values that the server did not send.
     placeholder: str = "__debezium_unavailable_value"
+    # ``fail`` stops at a bad record; ``keep`` writes it to a file beside the change log.
     bad: Literal["fail", "keep"] = "fail"
+    # Bad records of one portion; more mean a wrong format, not single faults.
     most_bad: int = 1_000
+    # How long one event of a changed key waits for the other, which may be in another partition.
     patience_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that cannot be taken, and why."""
+    """A bad record with its reason."""
 
     topic: str
     partition: int
@@ -75,7 +74,7 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Records of one partition: from ``start``, before ``end``."""
+    """Offsets of one partition from ``start`` to before ``end``."""
 
     start: int
     end: int
@@ -83,16 +82,18 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class AvailableRanges:
-    """What topics have behind what was taken: ``ranges`` of a portion, the ``ends`` of partitions, and
-    topics ``spread`` over several partitions."""
+    """New records of topics."""
 
+    # The offsets of one portion.
     ranges: dict[Place, OffsetRange]
+    # The ends of the partitions now.
     ends: dict[Place, int]
+    # Topics with several partitions.
     spread: frozenset[str]
 
     @property
     def unfinished(self) -> frozenset[Place]:
-        """Return the partitions that have more than the portion has of them."""
+        """Return the partitions that have more records than the portion."""
         return frozenset(
             place for place, each in self.ranges.items() if each.end < self.ends[place]
         )
@@ -101,8 +102,9 @@ class AvailableRanges:
 def offered(
     spark: "SparkSession", topics: KafkaTopics, taken: Mapping[Place, int], *, records: int
 ) -> AvailableRanges:
-    """Return what there is behind what was ``taken`` (the next offset of each partition), up to
-    ``records`` of each partition.
+    """Return the new records, up to ``records`` of each partition.
+
+    ``taken`` has the next offset of each partition.
 
     Raises: TopicsUnreadable, OffsetsLost.
     """
@@ -128,9 +130,10 @@ def offered(
 def _bounds(
     spark: "SparkSession", topics: KafkaTopics
 ) -> tuple[dict[Place, int], dict[Place, int]]:
-    """Return the first offset of every partition, and the one behind its last."""
+    """Return the first offset of every partition, and its end."""
     from py4j.protocol import Py4JJavaError
 
+    # Spark's source has no Python call for offsets; its Kafka client is in the session's JVM.
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:
         raise TopicsUnreadable("topics are not read by a session of Spark Connect")
@@ -181,8 +184,10 @@ def _consumer(topics: KafkaTopics) -> dict[str, str]:
 def records(
     spark: "SparkSession", topics: KafkaTopics, wanted: Mapping[Place, OffsetRange]
 ) -> "DataFrame":
-    """Return the records of ``wanted``, without aborted ones: topic, partition, offset, key, value,
-    headers."""
+    """Return the records of ``wanted``, without aborted transactions.
+
+    Columns: topic, partition, offset, timestamp, key, value, headers.
+    """
     sides: dict[str, dict[str, dict[str, int]]] = {"starting": {}, "ending": {}}
     for (topic, partition), each in wanted.items():
         sides["starting"].setdefault(topic, {})[str(partition)] = each.start
