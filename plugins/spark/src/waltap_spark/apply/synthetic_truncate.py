@@ -1,5 +1,8 @@
-"""A truncate that no server sent: rows whose past is kept end when a snapshot finds their table empty, or
-when another table takes its name."""
+"""Truncates that no server sent.
+
+Rows of a table with history end when a snapshot finds the table empty, or when another table takes its
+name.
+"""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ending"]
 
 BEHIND_NOTHING: Final = -3
-"""A number before those of all changes and rows of a snapshot."""
+"""A sequence number before all changes and rows of a snapshot (-1)."""
 
 
 def ending(
@@ -28,8 +31,11 @@ def ending(
     at_us: int,
     files: FileStore,
 ) -> GroupRows:
-    """Return a truncate that stands before ``rows``, those of ``group``; without any it stands where the
-    snapshot does that found none. ``at_us``: a time (µs since 1970), where nobody knows that one."""
+    """Return a truncate before the ``rows`` of ``group``.
+
+    Without rows it is at the position of the empty snapshot. ``at_us`` is its time (µs since 1970) if
+    the snapshot has none.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     position, seq = None, BEHIND_NOTHING
@@ -39,7 +45,7 @@ def ending(
         ).first()
     if position is not None and position["first"] is not None:
         lsn, first, at = position["first"]
-        if first > 0:  # the transaction changed the table of before, too: those changes end with it
+        if first > 0:  # the transaction changed the earlier table too: these changes end as well
             seq = first - 1
     else:
         lsn, ts = group.at or ((group.until or step.mark).end_lsn, None)

@@ -1,7 +1,7 @@
-"""Where rows that got a new key have their unsent values from, for as many as fit here. Knows no Spark.
+"""Find the sources of unsent values of changed keys, in memory. Knows no Spark.
 
-What `waltap_spark.compact.key_changes` has Spark find out, for sets of changes that are read faster than
-plans are made: their positions, keys and operations come here, and values stay where they are.
+`waltap_spark.compact.key_changes` does the same as a Spark plan. For small sets of changes the plan takes
+longer than the reading. Here positions, keys and operations are enough; values have numbers.
 """
 
 import itertools
@@ -11,51 +11,59 @@ from dataclasses import dataclass
 __all__ = ["LogEvent", "Place", "ValueSource", "ValueSources", "stands"]
 
 Place = tuple[int, int, int, int]
-"""Epoch, commit LSN, sequence and part of an update: what rows are put in order by."""
+"""Epoch, commit LSN, sequence and part of an update: the order of rows."""
 
 
 @dataclass(slots=True, frozen=True)
 class LogEvent:
-    """One row of the change log. ``key`` is equal where keys are; ``held``: columns that were not sent;
-    ``number``: of the row, for who has them in a table."""
+    """One row of the change log."""
 
     place: Place
+    # Equal for equal keys.
     key: int
     op: str
+    # Columns that were not sent.
     held: frozenset[str] = frozenset()
+    # The row's index in the caller's table.
     number: int = 0
 
     @property
     def arrives(self) -> bool:
-        """Tell whether it is the new key of an update."""
+        """Return whether it is the new key of an update."""
         return self.op == "c" and self.place[3] == 1
 
 
 @dataclass(slots=True, frozen=True)
 class ValueSource:
-    """The value of the row that arrives by ``move`` is that which ``source`` brought under the key that
-    ``leaving`` is about; without one, that of the row which was there before all events."""
+    """The source of an unsent value of a changed key."""
 
+    # The event with the new key.
     move: LogEvent
+    # The event that deletes the old key.
     leaving: LogEvent
+    # The event that has the value under the old key; None: the table has it.
     source: LogEvent | None
 
 
 @dataclass(slots=True)
 class _KeyStep:
-    """What a transaction has under one key. ``numbers``: which of the rows under it each event is about; 1
-    is the one that was there before, where ``was``. ``left``: the one that is there afterwards."""
+    """The events of one transaction under one key."""
 
     events: list[LogEvent]
+    # The row of each event: several rows may have the key within a transaction, one after the other.
     numbers: list[int]
+    # Whether row 1 existed before.
     was: bool
+    # The row that exists afterwards.
     left: int
 
 
 class ValueSources:
-    """``events``: in any order. ``crossed``: keys may be taken before the row there has gone;
-    ``standing``: of those events, which are of different keys, the keys under which there is a row before
-    all of them."""
+    """Finds sources in ``events``, given in any order.
+
+    ``crossed``: a key may be reused before its row is deleted. ``standing`` returns the keys of its
+    argument, events of different keys, that exist before all of them.
+    """
 
     def __init__(
         self,
@@ -75,7 +83,7 @@ class ValueSources:
         self._steps = [_steps(key, key[0][0].key in there, crossed=crossed) for key in self._keys]
 
     def of(self, name: str) -> list[ValueSource]:
-        """Return where moved rows have their unsent values of the column ``name`` from."""
+        """Return the sources of unsent values of the column ``name``."""
         moves = {move.place[:3]: move for move in self._moves if name in move.held}
         moves = {number: move for number, move in moves.items() if number in self._leaves}
         if not moves:
@@ -95,8 +103,10 @@ class ValueSources:
         return found
 
     def _before(self, name: str) -> dict[Place, LogEvent]:
-        """Return for rows that leave their key the last event that brought, or carried along, the value of
-        ``name``; those whose value the base has are not in it."""
+        """Return the last event with the value of ``name`` for each deleted old key.
+
+        Rows whose value only the base has are left out.
+        """
         found: dict[Place, LogEvent] = {}
         for steps in self._steps:
             earlier = None
@@ -116,7 +126,7 @@ class ValueSources:
 
 
 def stands(events: Sequence[LogEvent]) -> bool | None:
-    """Tell whether there is a row under a key after its ``events``, in order; None: as before them."""
+    """Return whether a row exists under a key after its ``events``; None: as before."""
     verdicts = [_verdict(part) for part in _transactions(events)]
     return next((each for each in reversed(verdicts) if each is not None), None)
 
@@ -130,8 +140,10 @@ def _departs(event: LogEvent) -> bool:
 
 
 def _asks(key: list[list[LogEvent]]) -> bool:
-    """Tell whether it has to be known if there is a row under a key before all of its events: it is put
-    there, and goes, in transactions of which none before says what is there."""
+    """Return whether the base decides if a row exists under a key.
+
+    So it is if a transaction inserts and deletes the key before any event shows its state.
+    """
     for events in key:
         if events[0].op == "c" and any(event.op == "d" for event in events):
             return True
@@ -162,7 +174,7 @@ def _steps(key: list[list[LogEvent]], in_base: bool, *, crossed: bool) -> list[_
 
 
 def _verdict(events: Sequence[LogEvent]) -> bool | None:
-    """Tell whether there is a row under a key after a transaction's ``events``; None: as before it."""
+    """Return whether a row exists under a key after a transaction; None: as before."""
     if events[-1].op != "d":
         return True
     more = sum((event.op == "c") - (event.op == "d") for event in events)

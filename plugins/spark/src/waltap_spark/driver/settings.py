@@ -1,7 +1,7 @@
-"""The sink's properties as a command line has them: ``--set NAME=VALUE``, the names those of a profile.
+"""The sink's properties as ``--set NAME=VALUE``, with a profile's names.
 
-The engine's process, the driver and `waltap spark apply` all read and write them here, so that what a
-profile can say, each of them can be told.
+The engine's process, the driver and `waltap spark apply` read and write them here, so each takes every
+property of a profile.
 """
 
 import json
@@ -34,18 +34,19 @@ __all__ = [
 ]
 
 GIVEN: Final = "WALTAP_SPARK_PROPERTIES"
-"""The variable by which an engine gives its Spark process what the profile says. Arguments would show
-credentials to everybody on the machine."""
+"""The variable that passes the profile's properties to the Spark process.
+
+Every user of the machine can read arguments, and these may be credentials.
+"""
 
 ELSEWHERE = frozenset({"path", "applier", "compression", "drain.timeout.ms", "snapshot.readers"})
-"""Properties that say nothing to a driver: where the log lies it is told, and who starts it knows."""
+"""Properties without effect in a driver, whose arguments name log and output."""
 
 
 def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkProperties:
     """Return the properties that ``pairs`` (NAME=VALUE) make for the tables at ``output``.
 
-    ``given``: properties by the name of their field, which win. Raises: ConfigurationError, with
-    everything that is wrong.
+    ``given``: properties by field name, which win. Raises: ConfigurationError with all problems.
     """
     findings = ValidationResult(debezium=False, folder=Path.cwd())
     settings: dict[str, GivenProperty] = {}
@@ -67,24 +68,24 @@ def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkPr
 
 
 def packed_pairs(properties: SparkProperties) -> str:
-    """Return ``properties`` as the variable `GIVEN` has them."""
+    """Return the value of the variable `GIVEN`."""
     return json.dumps(pairs_of(properties))
 
 
 def taken_pairs() -> list[str]:
-    """Return the pairs of the variable `GIVEN`, which processes that this one starts do not get."""
+    """Return the pairs of the variable `GIVEN`, and remove it for child processes."""
     found: list[str] = json.loads(os.environ.pop(GIVEN, "[]"))
     return found
 
 
 def storage_pairs(storage: StorageProperties) -> list[str]:
-    """Return how an object store is reached as NAME=VALUE."""
+    """Return the settings of an object store as NAME=VALUE."""
     values = ((each, getattr(storage, each.field)) for each in declarations(StorageProperties))
     return [f"{each.name}={_text(value)}" for each, value in values if value != each.default]
 
 
 def pairs_of(properties: SparkProperties) -> list[str]:
-    """Return ``properties`` as NAME=VALUE, as far as they say something to a driver."""
+    """Return the driver's properties as NAME=VALUE."""
     found: list[str] = []
     for each in declarations(SparkProperties):
         value = getattr(properties, each.field)
@@ -102,7 +103,7 @@ def _text(value: object) -> str:
 
 
 def apply_options(properties: SparkProperties) -> ApplyOptions:
-    """Return how tables are kept."""
+    """Return the options of tables."""
     return ApplyOptions(
         type_change=properties.type_change,
         fold_rows=properties.fold_rows,
@@ -125,7 +126,7 @@ def apply_options(properties: SparkProperties) -> ApplyOptions:
 
 
 def follow_options(properties: SparkProperties) -> FollowOptions:
-    """Return how the log is followed."""
+    """Return the options of following the log."""
     return FollowOptions(
         trigger_ms=properties.trigger_ms,
         batch_rows=properties.batch_rows,

@@ -1,9 +1,9 @@
-"""A change log applied by Structured Streaming, inside an application of one's own.
+"""Apply a change log by Structured Streaming, inside an application.
 
-The manifests are a stream of small text files: Spark sees new ones, cuts them into micro-batches, shows
-them in its user interface, and remembers in its checkpoint which it has given out. What was applied is
-known by the output's own commits alone, so that the checkpoint may be lost. Files come in no useful
-order: each batch is put in order by its marks, and what is missing in it is read from the log.
+Manifests are a stream of small text files: Spark finds new ones, cuts them into micro-batches, shows them
+in its user interface, and keeps the delivered ones in its checkpoint. The output's own commits alone say
+which changes are applied, so the checkpoint may be lost. Files arrive in any order, so each batch is
+sorted by position, and missing manifests are read from the log.
 """
 
 import time
@@ -36,10 +36,10 @@ def start_query(
 ) -> "StreamingQuery":
     """Start a streaming query that applies ``changelog``; ``applier`` is open.
 
-    ``available_now``: apply what there is, then end. A failure ends the query with it. So do tables that
-    stand still, when all others are up to date: the batch counts as not done, and comes again. A query
-    that goes on only logs them.
-    Raises: TablesStandStill, with ``available_now``, when nothing new is there and tables stand still.
+    With ``available_now`` it applies the present manifests, then ends. A failure ends the query. So do
+    suspended tables with ``available_now``, once all others are up to date: the batch counts as
+    incomplete, and is repeated. Otherwise suspended tables are only logged.
+    Raises: TablesStandStill, with ``available_now``, if nothing is new and tables are suspended.
     """
     chosen = options or FollowOptions()
     changelog.store.make_folder("manifests")
@@ -71,7 +71,7 @@ def start_query(
             applier.apply(portion)
             pace.took(time.monotonic() - started)
         if not fresh:
-            applier.apply([])  # tables that stand still
+            applier.apply([])  # tries suspended tables again
         end_batch()
 
     if last is not None and applier.state.mark >= last.mark:  # Spark may have no batch then
@@ -86,7 +86,7 @@ def start_query(
 
 
 def _chain(changelog: ChangeLog, applier: OutputApplier, found: list[Manifest]) -> list[Manifest]:
-    """Return the manifests that follow what was applied, in order and without a gap."""
+    """Return the manifests after the applied position, in order and without a gap."""
     applied = applier.state.mark
     fresh = sorted((step for step in found if step.mark > applied), key=lambda step: step.mark)
     previous = applied

@@ -1,4 +1,4 @@
-"""Which table format an output has: found by name among the plugins, with its properties."""
+"""Choose an output's table format by name among the plugins, with its properties."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -17,18 +17,18 @@ __all__ = ["PARQUET", "PREFIX", "FormatChoice", "choice_of"]
 
 PARQUET: Final = "parquet"
 PREFIX: Final = "format."
-"""What a profile's names of a format's own properties begin with."""
+"""The prefix of a format's properties in a profile."""
 
 
 class FormatChoice:
-    """A format by name, with the values of its properties as a profile has them (`PREFIX` and all)."""
+    """A format by name, with the profile's values of its properties (with `PREFIX`)."""
 
     def __init__(self, name: str = PARQUET, values: Mapping[str, str] | None = None) -> None:
         self.name, self.values = name, dict(values or {})
 
     @property
     def factory(self) -> Callable[[TableFormatContext], TableFormat]:
-        """Return what makes the format. Raises: FormatUnknown, ConfigurationError."""
+        """Return the format's factory. Raises: FormatUnknown, ConfigurationError."""
         if self.name == PARQUET and not self.values:
             return ParquetFormat
         spec = self._spec()
@@ -36,7 +36,7 @@ class FormatChoice:
         return lambda context: _made(spec, properties, context)
 
     def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Return ``settings`` of a session that is to be, with those that the format needs.
+        """Return ``settings`` of a new session, with those that the format needs.
 
         Raises: FormatUnknown, ConfigurationError, FormatNotReady, FormatUnsupported.
         """

@@ -1,8 +1,8 @@
-"""Names of columns that are made beside a table's own, for a while: no column of it is called so.
+"""Names of temporary columns that no column of a table has.
 
-The columns of a source may have any name, and Spark does not look at case. Where few are made, they are
-called as nothing there begins (`unlike`). Where many are, all of which begin with an underscore, it is the
-table's own such columns that have other names meanwhile (`set_aside`); a table without them pays nothing.
+Columns of a source may have any name, and Spark ignores case. A few temporary columns get a prefix that
+no column has (`unlike`). For plans with many, which all begin with an underscore, the table's own such
+columns are renamed (`set_aside`), so that other tables pay nothing.
 """
 
 import functools
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["GONE", "gone", "set_aside", "unlike"]
 
 GONE: Final = "__waltap_gone"
-"""Column of settled rows, see `gone`, while the table's own are set aside."""
+"""The column of `gone`, while columns of the table with underscores are renamed."""
 
 Settling = Callable[["TableState", "Sequence[LogFacts]", "DataFrame", "DataFrame"], "DataFrame"]
 
 
 def unlike(names: Iterable[str], start: str = "__") -> str:
-    """Return ``start``, with as many underscores as it takes for none of ``names`` to begin so."""
+    """Return ``start`` with enough underscores that none of ``names`` begins with it."""
     lower = [name.lower() for name in names]
     while any(name.startswith(start) for name in lower):
         start += "_"
@@ -36,14 +36,13 @@ def unlike(names: Iterable[str], start: str = "__") -> str:
 
 
 def gone(table: "TableState") -> str:
-    """Return the column of settled rows of ``table`` that tells whether there is no row under the key
-    after the changes."""
+    """Return the name of the column that says whether the changes deleted a row."""
     return unlike(table.columns, GONE)
 
 
 @dataclass(frozen=True, slots=True)
 class _RenamedFacts:
-    """`LogFacts` of rows whose columns are called otherwise."""
+    """`LogFacts` of rows with renamed columns."""
 
     rows: int
     operations: Mapping[str, int]
@@ -55,8 +54,10 @@ class _RenamedFacts:
 
 
 def set_aside(settling: Settling) -> Settling:
-    """Let those columns of the table that begin with an underscore be called otherwise in ``settling``,
-    which may make any column that begins so; what it returns has them, and `gone` in place of `GONE`."""
+    """Rename the table's columns with underscores while ``settling`` runs.
+
+    It may then create any such column. The result has the original names, and `gone` for `GONE`.
+    """
 
     @functools.wraps(settling)
     def called_otherwise(

@@ -1,6 +1,6 @@
-"""Decimals of more than 38 digits, which Spark does not read: copies of segments with text in their place.
+"""Copy segments with decimals of more than 38 digits, which Spark cannot read, as text.
 
-The change log writes none unless it is told to.
+The change log has none by default.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ __all__ = ["make_readable", "text_of"]
 
 
 def text_of(kind: "pa.DataType") -> "pa.DataType":
-    """Return ``kind`` with text in place of wide decimals, also in lists, structs and maps."""
+    """Return ``kind`` with text instead of wide decimals, also in nested types."""
     import pyarrow as pa
 
     if pa.types.is_decimal256(kind):
@@ -34,7 +34,7 @@ def text_of(kind: "pa.DataType") -> "pa.DataType":
 def make_readable(
     store: "FileStore", output: "SparkOutput", group: "SegmentGroup", folder: Callable[[], str]
 ) -> None:
-    """Copy the segments of ``group`` to a ``folder`` of ``output``, where Spark cannot read them; once."""
+    """Copy the segments of ``group`` once to a ``folder`` of ``output``, if needed."""
     if group.converted or not any("decimal256" in each.arrow for each in group.columns):
         return
     from pyarrow import parquet

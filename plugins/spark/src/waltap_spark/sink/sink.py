@@ -1,8 +1,8 @@
-"""The Spark sink: the change log, and a Spark process beside the engine that applies it.
+"""The Spark sink: a change log, and a Spark process next to the engine that applies it.
 
-The engine's process never imports pyspark. The Spark process is a child: when the engine ends, however
-that happens, it applies what the change log holds, and ends too. When it dies itself, it is started
-again; the tables go on from their last commit.
+The engine's process never imports pyspark. The Spark process is a child: if the engine ends in any way,
+it applies the rest of the change log and ends too. If it dies, the engine starts it again, and the
+tables continue after their last commit.
 """
 
 import logging
@@ -37,22 +37,22 @@ log = logging.getLogger(__name__)
 
 
 def changelog_of(path: str) -> str:
-    """Return where the change log of an output lies."""
+    """Return the location of an output's change log."""
     return f"{path.rstrip('/')}/changelog"
 
 
 def tables_of(path: str) -> str:
-    """Return where the tables of an output lie."""
+    """Return the location of an output's tables."""
     return f"{path.rstrip('/')}/tables"
 
 
 class SparkSink(Sink):
-    """A change log with an applier. Exactly once, as the change log is; single-threaded."""
+    """A change log with an applier; exactly once, single-threaded."""
 
     capabilities = ChangeLogSink.capabilities
 
     _awaited: "tuple[str, ...] | None" = None
-    """Tables whose rows tasks read at the moment."""
+    """Tables whose rows Spark tasks are reading."""
 
     _streams = False
 
@@ -72,10 +72,10 @@ class SparkSink(Sink):
         self._applied = AppliedSoFar(self._tables, properties)
         self._driver: DriverProcess | None = None
         self._went = False
-        """Whether the run got beyond its start: what was given came here."""
+        """Whether the run received a batch: `close` then waits for Spark."""
         self._context = context
         self._by_executors = properties.snapshot_readers == "executors"
-        if self._by_executors:  # one that broke off is nobody's to go on with
+        if self._by_executors:  # tasks read the exported snapshot, which ends with the engine
             self.capabilities = replace(
                 self.capabilities, resumes_snapshots=False, restarts_tables=False
             )
@@ -86,9 +86,9 @@ class SparkSink(Sink):
             self._driver = DriverProcess(properties, changelog, self._tables, log_file)
 
     def check(self) -> list[PreflightCheck]:
-        """Look for Java and pyspark, and whether the change log can be written.
+        """Check for Java, pyspark and a writable change log.
 
-        Raises: JavaMissing, PysparkUnfit, and what a change log raises.
+        Raises: JavaMissing, PysparkUnfit; errors of the change log.
         """
         checks = self._log.check()
         if self._driver is not None:
@@ -98,7 +98,7 @@ class SparkSink(Sink):
         return checks
 
     def open(self) -> Position | None:
-        """Open the change log and start Spark. Raises: JavaMissing, and what a change log raises."""
+        """Open the change log and start Spark. Raises: JavaMissing; errors of the log."""
         if self._driver is not None:
             require_java()
             self._choice.settings(require_pyspark(), self._settings)
@@ -109,33 +109,35 @@ class SparkSink(Sink):
         return held
 
     def begins(self, coverage: PublicationCompleteness) -> None:
-        """As the change log. Raises: FilesUnavailable."""
+        """Pass the captured tables to the change log. Raises: FilesUnavailable."""
         self._log.begins(coverage)
 
     def write(self, batch: Batch) -> None:
-        """Take the changes of ``batch``. Raises: as the change log."""
+        """Write ``batch`` to the change log. Raises: errors of the log."""
         self._fail_stop.check()
         self._went = True
         self._log.write(batch)
 
     def held(self) -> Position | None:
-        """Return that of the change log."""
+        """Return the change log's position."""
         return self._log.held()
 
     def identity(self) -> str:
-        """Return that of the change log."""
+        """Return the change log's id."""
         return self._log.identity()
 
     def forget(self, oid: int) -> None:
         self._log.forget(oid)
 
     def missed(self, table: str) -> None:
-        """Have the change log say so, and so the tables."""
+        """Record the gap in the change log, from which the tables get it."""
         self._log.missed(table)
 
     def flush(self) -> Position | None:
-        """Publish; then see whether Spark is alive. Raises: ApplierFailed, JvmEnded,
-        FilesUnavailable."""
+        """Publish, then check that Spark runs.
+
+        Raises: ApplierFailed, JvmEnded, FilesUnavailable.
+        """
         self._went = True
         with self._fail_stop:
             position = self._log.flush()
@@ -144,17 +146,18 @@ class SparkSink(Sink):
         return position
 
     def tend(self) -> None:
-        """See whether Spark is alive, also while nothing comes. Raises: ApplierFailed, JvmEnded."""
+        """Check that Spark runs, also in an idle stream. Raises: ApplierFailed, JvmEnded."""
         self._went = True
         with self._fail_stop:
             if self._driver is not None:
                 self._driver.look_after()
                 if not self._streams:
                     self._streams = True
-                    self._driver.give(NO_MORE)  # who waits for chunks of old is to say so
+                    # A driver that waits for the chunks of an earlier run reports it then.
+                    self._driver.give(NO_MORE)
 
     def wants_chunks(self) -> bool:
-        """Tell whether tasks are to read the snapshot: the first, into tables that hold nothing else."""
+        """Return whether Spark tasks read the snapshot: only an output's first one."""
         if not self._by_executors:
             return False
         last = self._written().last()
@@ -168,7 +171,7 @@ class SparkSink(Sink):
         return first
 
     def hand_over(self, chunks: Sequence[SnapshotChunk]) -> str:
-        """Let the Spark process have the chunks. Raises: what the type mapping raises."""
+        """Pass the chunks to the Spark process. Raises: errors of the type mapping."""
         assert self._driver is not None
         name = str(uuid.uuid4())
         tables: dict[str, list[SnapshotChunk]] = {}
@@ -180,7 +183,10 @@ class SparkSink(Sink):
         return name
 
     def handed_over(self) -> Mapping[str, int] | None:
-        """Tell whether the tables have been committed. Raises: ChunksUnread, ApplierFailed."""
+        """Return the rows by table once all are committed, else None.
+
+        Raises: ChunksUnread, ApplierFailed, TablesStandStill.
+        """
         assert self._driver is not None
         assert self._awaited is not None
         with self._fail_stop:
@@ -194,23 +200,23 @@ class SparkSink(Sink):
                     problem = f"the snapshot of {name} cannot be kept: {tables[name].failed}"
                     raise TablesStandStill(problem, output=self._tables)
         awaited, self._awaited = self._awaited, None
-        self._driver.give(NO_MORE)  # it has what connects to the source
+        self._driver.give(NO_MORE)  # it forgets the chunks, which contain the password
         return {name: tables[name].handed_rows for name in awaited if name in tables}
 
     def onward(self) -> Sequence[DownstreamProgress]:
-        """Tell how far Spark has come."""
+        """Return the progress of Spark."""
         return [self._applied.onward(self._log.mark)]
 
     def close(self) -> None:
-        """Wait until Spark has applied everything, then let go; may be called twice.
+        """Wait until Spark has applied everything; may be called twice.
 
-        A start that was refused waits for nothing.
+        A refused start does not wait.
         """
         self._log.close()
         if self._driver is None:
             return
         if self._awaited is not None:
-            # the snapshot ends with the engine: what is left of it comes to nothing
+            # The exported snapshot ends with the engine, so Spark cannot read the rest.
             self._driver.abandon()
         elif self._went:
             self._driver.finish()

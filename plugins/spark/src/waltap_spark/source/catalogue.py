@@ -1,4 +1,4 @@
-"""Which columns a query has: from what the newest manifests say of the tables, and their segments."""
+"""Find a query's tables and columns in the newest manifests and segments."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -30,29 +30,29 @@ OWN: Final = {**LOG_FIELDS, "_generation": '"integer"'}
 """Columns of the data source after the tables' own."""
 
 MANY: Final = {"_table": '"string"'}
-"""And where it has several tables, before them: each table's own are then a struct of its name."""
+"""With several tables, before them; each table is then a struct of its name."""
 
 SOURCE: Final = {"_source": '"string"'}
-"""And where it reads profiles, behind them: the name of the one that a row came by."""
+"""With profiles, after them: the name of the row's profile."""
 
 LOOKED_AT: Final = (16, 256, 4096)
 
 
 class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of one table as a query has them: name → the source's number, if that is known.
-
-    ``mark``: where the log stood when this was looked up; what it has since is new. ``oid``: of which
-    table of that name the numbers are, 0 where that is not known. ``arrow``: the types that they had then.
-    """
+    """The columns of one table in a query."""
 
     table: str
+    # Name → the source's column number, if known.
     numbers: dict[str, int | None]
+    # The log's position at the look-up; later columns and types are new.
     mark: LogPosition
+    # The table of the numbers, 0 if unknown: another table may have had the name.
     oid: int = 0
+    # The Arrow types at the look-up.
     arrow: dict[str, str] = {}
 
     def stored(self, entry: TableEntry) -> dict[str, str]:
-        """Return, for the columns that ``entry`` has, what they are called in its segments."""
+        """Return the names of the query's columns in the segments of ``entry``."""
         by_number = {each.number: each.name for each in entry.columns if each.number is not None}
         if self.oid and entry.oid and self.oid != entry.oid:
             by_number = {}  # another table had the name: its numbers are of other columns
@@ -67,14 +67,14 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def new_in(self, entry: TableEntry, mark: LogPosition) -> list[str]:
-        """Return the columns of ``entry``, of the manifest at ``mark``, that the query cannot know."""
+        """Return the columns of ``entry`` at ``mark`` that are newer than the query."""
         if mark <= self.mark:
             return []
         taken = set(self.stored(entry).values())
         return [each.name for each in entry.columns if each.name not in taken]
 
     def retyped_in(self, entry: TableEntry, mark: LogPosition) -> list[str]:
-        """Return the columns of ``entry``, of the manifest at ``mark``, whose types the query has not."""
+        """Return the columns of ``entry`` at ``mark`` whose types changed since."""
         if mark <= self.mark:
             return []
         arrow = {each.name: each.arrow for each in entry.columns}
@@ -89,8 +89,10 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
 def logged_tables(
     log: ChangeLog, options: SourceOptions, until: LogPosition | None = None
 ) -> dict[str, TableEntry]:
-    """Return the newest entry of every table that is wanted, by name; of those that are there by ``until``
-    the newest up to there. Raises: TableNotLogged."""
+    """Return the newest entry of every wanted table, by name.
+
+    Of tables that exist at ``until`` it is the newest entry up to there. Raises: TableNotLogged.
+    """
     found: dict[str, TableEntry] = {}
     later: dict[str, TableEntry] = {}
     names: set[str] = set()
@@ -122,7 +124,7 @@ def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:
 
 
 def source_struct(log: ChangeLog, options: SourceOptions) -> "StructType":
-    """Return the schema of a query: one table's columns, or a struct for each table, and the log's."""
+    """Return a query's schema: a table's columns, or a struct per table, and the log's."""
     tables = {name: table_types(log, entry) for name, entry in logged_tables(log, options).items()}
     if options.table:
         return beside(options.table, tables[options.table], OWN)
@@ -131,9 +133,9 @@ def source_struct(log: ChangeLog, options: SourceOptions) -> "StructType":
 
 
 def beside(table: str, columns: Mapping[str, str], own: Mapping[str, str]) -> "StructType":
-    """Return the schema of one ``table`` with ``columns``, and ``own`` behind them.
+    """Return the schema of ``table`` with ``columns``, then ``own``.
 
-    Raises: SourceOption, where it has one of those names itself.
+    Raises: SourceOption if a column has one of these names.
     """
     taken = next((name for name in columns if name in own), None)
     if taken is not None:
@@ -145,6 +147,7 @@ def table_types(log: ChangeLog, entry: TableEntry) -> dict[str, str]:
     """Return the columns of ``entry``: name → Spark's type in JSON."""
     import pyarrow as pa
 
+    # A segment's footer has exact nested types, a manifest their text only.
     if entry.segments:
         schema = log.store.parquet_schema(entry.segments[0].path)
         kinds = {each.name: schema.field(each.name).type for each in entry.columns}
@@ -154,7 +157,7 @@ def table_types(log: ChangeLog, entry: TableEntry) -> dict[str, str]:
 
 
 def arrow_types(schema: "pa.Schema") -> dict[str, str]:
-    """Return Spark's types of columns of a table, in JSON, by name."""
+    """Return Spark's types of a table's columns, in JSON, by name."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return {
@@ -164,7 +167,7 @@ def arrow_types(schema: "pa.Schema") -> dict[str, str]:
 
 
 def _named(text: str) -> "pa.DataType":
-    """Return the Arrow type that is written so; text where it is no simple one."""
+    """Return the Arrow type of a text; string for nested types."""
     import pyarrow as pa
 
     if text.startswith("timestamp[us, tz="):
@@ -179,8 +182,10 @@ def _named(text: str) -> "pa.DataType":
 
 
 def _readable(kind: Any) -> Any:
-    """Return the type that Spark has for values of ``kind``: decimals of more digits than it knows, and
-    times of day, which sessions do not read unless told to, are text."""
+    """Return the Arrow type that Spark reads for ``kind``.
+
+    Decimals of more than 38 digits are text, and so are times, which sessions read only with a setting.
+    """
     import pyarrow as pa
 
     if pa.types.is_decimal256(kind) or pa.types.is_time(kind):

@@ -1,7 +1,7 @@
-"""The engine of a profile inside a reader: it captures into a change log, the spool, which is read.
+"""Run a profile's engine inside a Spark reader, which reads its private change log, the spool.
 
-The spool is what makes a batch readable again, whatever fails; it is a change log like any other. The slot
-is confirmed as far as Spark has committed: until then the server could give it all again.
+The spool is an ordinary change log, from which a failed batch is read again. The slot is confirmed as
+far as Spark has committed, so the server still has all uncommitted changes if the spool is lost.
 """
 
 import datetime as dt
@@ -39,33 +39,33 @@ log = logging.getLogger(__name__)
 
 READER: Final = "spark"
 KEPT: Final = dt.timedelta(hours=2)
-"""How long the spool keeps what is committed, for who sets a checkpoint back by hand."""
+"""Retention of committed segments, for an operator who sets a checkpoint back by hand."""
 
 RETIRE_EVERY_S: Final = 60.0
 PATIENCE_S: Final = 60.0
-"""How long to wait for the engine of a query that is just ending."""
+"""Time to wait for the engine of a query that is just ending."""
 
 LOOK_S: Final = 0.05
 UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
-"""States that a run comes to when it has the pipeline's lock."""
+"""States of a run that has the pipeline's lock."""
 
 
 class HostedEngine:
-    """The engine of the profile in ``file``. Until `begin` it is a few texts, and may be pickled.
+    """The engine of the profile in ``file``; before `begin` it can be pickled.
 
-    ``spool``: the folder of change logs, "" for the profile's own: its sink, where that is a change log,
-    or a folder beside its state.
+    ``spool`` is the folder of change logs. "" means the profile's own: its sink, if that is a change log,
+    or a folder below its state.
     """
 
     def __init__(self, file: str, spool: str = "") -> None:
         """Raises: ConfigurationError, PluginError."""
         own = (
             f"changelog:{spool}" if spool else None
-        )  # then nobody asks what the profile's sink needs
+        )  # the profile's sink may need an extra that executors lack
         profile = resolve(load(Path(file)), Host(), sink=own)
         self.file, self.name, self.own = file, profile.name, False
         self.storage: StorageProperties | None = None
-        """How the spool is reached, also by tasks, to which it goes as they do: no plan or log has it."""
+        """Settings of the spool's store. Tasks get them by pickle, so no plan or log shows them."""
         self._state_dir = profile.engine.state_dir / self.name
         self._standby = profile.engine.standby
         sink = profile.sink.properties
@@ -76,7 +76,7 @@ class HostedEngine:
         else:
             self.location = str(self._state_dir / "spool")
         self.ended = False
-        """A run with an end has come to it: the spool has all that there was at its start."""
+        """Whether a run with an end has reached it: the spool has everything of before its start."""
         self._pipeline: Pipeline | None = None
         self._limits: Limits | None = None
         self._until = 0.0
@@ -86,19 +86,21 @@ class HostedEngine:
 
     @property
     def log(self) -> ChangeLog:
-        """Return the spool, which may not be there yet."""
+        """Return the spool, which may not exist yet."""
         return ChangeLog(FileStore(self.location, self.storage))
 
     @property
     def _sink(self) -> str | None:
-        """Return the sink of the engine, None: the profile's own, with all that it says."""
+        """Return the engine's sink, None for the profile's own with its settings."""
         return None if self.storage is not None else f"changelog:{self.location}"
 
     # --- the catalogue ----------------------------------------------------------------------------
 
     def catalogue(self, wants: Callable[[str], bool]) -> "dict[str, pa.Schema]":
-        """Ask the server for the captured tables that are wanted: name → columns as the spool will have
-        them. Raises: WaltapError."""
+        """Query the server for the wanted captured tables.
+
+        Name → columns as in the spool. Raises: WaltapError.
+        """
         stages = self._stages()
         connector = stages.open_connector(MadeByRun())
         try:
@@ -127,13 +129,15 @@ class HostedEngine:
 
     @property
     def begun(self) -> bool:
-        """Tell whether `begin` was called."""
+        """Return whether `begin` was called."""
         return self._pipeline is not None
 
     def begin(self, *, ends: bool, waits: bool = True) -> None:
-        """Start capturing; ``ends``: up to what there is now. ``waits``: the slot for `release`, else it
-        follows what is durable in the spool, as that of any engine. Raises: WaltapError, CapturedElsewhere
-        among them."""
+        """Start capturing.
+
+        With ``ends`` up to the server's present position. With ``waits`` the slot is confirmed by
+        `release`, otherwise as soon as the spool is durable. Raises: WaltapError, CapturedElsewhere.
+        """
         self._require_all()
         self._limits = Limits(until_idle=0.0) if ends else None
         self._until = time.monotonic() + PATIENCE_S
@@ -146,7 +150,7 @@ class HostedEngine:
         self._pipeline.start(self._limits)
 
     def _require_all(self) -> None:
-        """See that the spool has what was captured up to the stored offset."""
+        """Check that the spool has everything up to the stored offset. Raises: CapturedElsewhere."""
         stages = self._stages()
         offset = stages.store.load()
         if offset is None or offset.snapshot is not None:
@@ -158,12 +162,13 @@ class HostedEngine:
             raise CapturedElsewhere(text, file=self.file)
 
     def look(self) -> None:
-        """See whether it runs. Raises: WaltapError, what it failed with."""
+        """Check that the engine runs. Raises: WaltapError, its failure."""
         pipeline = self._pipeline
         if pipeline is None or self.ended or pipeline.running:
             return
         try:
             pipeline.stop()
+        # The engine of the previous query may still end: its Python process outlives the query.
         except PipelineRunning:
             if time.monotonic() >= self._until:
                 raise
@@ -174,19 +179,19 @@ class HostedEngine:
         self.ended = True
 
     def wait(self) -> None:
-        """Wait a moment. Raises: PipelineEnded where Spark, which had started this process, is gone."""
+        """Wait a moment. Raises: PipelineEnded if the parent Spark process has ended."""
         if os.getppid() != self._parent:
             raise PipelineEnded("Spark is gone")
         threading.Event().wait(LOOK_S)
 
     def behind(self) -> int | None:
-        """Return how many bytes of WAL the engine has not read, None where nobody knows."""
+        """Return the bytes of WAL that the engine has not read, None if unknown."""
         if self._pipeline is None:
             return None
         return next((each.lag_bytes for each in self._pipeline.status().partitions), None)
 
     def stop(self) -> None:
-        """End the engine: what was captured is made durable first."""
+        """Stop the engine; captured changes become durable first."""
         if self._pipeline is None:
             return
         try:
@@ -194,11 +199,13 @@ class HostedEngine:
         except WaltapError as error:
             log.warning("%s", error)
 
-    # --- what Spark is done with ------------------------------------------------------------------
+    # --- committed positions ----------------------------------------------------------------------
 
     def release(self, mark: LogPosition, *, spent: LogPosition) -> None:
-        """Let the slot move on to ``mark``, where Spark wants nothing more of what lies before; old
-        segments may go up to ``spent``, where the checkpoint is: a query goes on from there."""
+        """Allow the slot to advance to ``mark``, which Spark has committed.
+
+        Segments up to ``spent``, the checkpoint's position, may be removed.
+        """
         self._released = max(self._released, mark)
         now = time.monotonic()
         if self.own or now < self._next_retire or not self.log.exists():
@@ -217,8 +224,10 @@ class HostedEngine:
 
     @property
     def _locked(self) -> bool:
-        """Tell whether the engine has the pipeline's lock. Who has not may be a second query beside the
-        one that the spool is for, and throws nothing away."""
+        """Return whether the engine has the pipeline's lock.
+
+        Without it this may be a second query, which must not remove segments of the first one.
+        """
         pipeline = self._pipeline
         return pipeline is not None and pipeline.running and pipeline.status().state in UNDER_LOCK
 
@@ -229,6 +238,7 @@ class HostedEngine:
         self.log.expire(spent, bucket_of(dt.datetime.now(dt.UTC) - KEPT))
 
     def _confirmable(self, lsn: int) -> int:
+        # LSNs of two epochs do not compare: nothing is confirmed until Spark reaches the newest one.
         released, last = self._released, self.log.last()
         if last is None or last.mark <= released:
             return lsn
@@ -236,7 +246,7 @@ class HostedEngine:
 
 
 def _storage(sink: ChangeLogProperties) -> StorageProperties | None:
-    """Return how the sink says that its store is reached; None where it leaves that to the environment."""
+    """Return the sink's settings of its store, None if the environment has them."""
     fields = [each for each in declarations(StorageProperties) if each.family is None]
     said = {each.name: getattr(sink, each.field) for each in fields}
     if "://" not in sink.path or all(said[each.name] == each.default for each in fields):

@@ -1,4 +1,4 @@
-"""What a checkpoint says of one change log: its mark, which log it is, and the LSN that is waited for."""
+"""Offsets of a query in a change log, as Spark's checkpoint stores them."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,26 +12,28 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class FirstLsn:
-    """The LSN that a query was started at, and the epoch that the log was in then: LSNs of others do not
-    compare with it."""
+    """The LSN of a query's start with the log's epoch; LSNs of two epochs do not compare."""
 
     epoch: int
     lsn: int
 
     @classmethod
     def of(cls, offset: dict[str, Any]) -> "FirstLsn | None":
-        """Return that of an offset, None where nothing behind it lies below; so it is in those of earlier
-        versions, which did not say: rather a row of the first flush too many than one too few."""
+        """Return the start in an offset, None if all later rows are after it.
+
+        Offsets of earlier versions have none: the first flush may then give a row too many, never one
+        too few.
+        """
         told = offset.get("first")
         return None if told is None else cls(told["epoch"], told["lsn"])
 
     def lies_behind(self, mark: LogPosition) -> bool:
-        """Tell whether manifests after ``mark`` may have rows below it."""
+        """Return whether manifests after ``mark`` may have rows below it."""
         return (mark.epoch, mark.end_lsn) <= (self.epoch, self.lsn)
 
 
 def offset_of(identity: str, mark: LogPosition, first: FirstLsn | None = None) -> dict[str, Any]:
-    """Return the offset of ``mark`` in the log ``identity``, with ``first`` while it is of use."""
+    """Return the offset of ``mark`` in the log ``identity``, with ``first`` if needed."""
     offset: dict[str, Any] = {
         "version": VERSION,
         "log": identity,
@@ -50,4 +52,4 @@ def mark_of(offset: dict[str, Any]) -> LogPosition:
 
 
 NOWHERE: Final = offset_of("", NOTHING)
-"""The offset before everything, in a log that may not be there yet."""
+"""The offset before everything, in a log that may not exist yet."""

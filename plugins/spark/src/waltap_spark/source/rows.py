@@ -1,4 +1,4 @@
-"""Rows of segments as the Arrow batches that a query wants: on executors, whole columns at a time."""
+"""Turn segments into a query's Arrow batches, column by column, on executors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,21 +20,22 @@ BATCH_ROWS: Final = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRows:
-    """One segment of a task. ``called``: the query's columns → what they are called in it;
-    ``source``: the profile that it came by, where the query reads profiles."""
+    """One segment of a task."""
 
     path: str
     rows: int
     table: str
     epoch: int
     generation: int | None
+    # The query's columns → their names in the segment.
     called: dict[str, str]
+    # The profile, if the query reads profiles.
     source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """Which rows of the first and last manifests are wanted: by LSN within ``epoch``, or by time (µs)."""
+    """Limits of rows by LSN within ``epoch``, or by time (µs)."""
 
     epoch: int = 0
     first_lsn: int | None = None
@@ -51,7 +52,7 @@ def batches(
     *,
     many: bool,
 ) -> "Iterator[pa.RecordBatch]":
-    """Return the rows of ``segments`` in order; ``many``: the columns of each table are a struct."""
+    """Yield the rows of ``segments`` in order; with ``many`` each table is a struct."""
     schema = arrow_schema(struct)
     for segment in segments:
         for rows in store.parquet_batches(segment.path, BATCH_ROWS):
@@ -109,7 +110,7 @@ def _shaped(
 
 
 def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> "pa.Array":
-    """Return a column as the query has it, null where the segment has none."""
+    """Return a column in the query's type, null if the segment lacks it."""
     import pyarrow as pa
 
     stored = field.name if field.name in OWN else segment.called.get(field.name)
@@ -131,7 +132,7 @@ def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> 
 
 
 def _renamed(told: "pa.Array", called: dict[str, str]) -> "pa.Array":
-    """Return lists of columns' names with those that the query has (old → new)."""
+    """Return lists of column names with the query's names (old → new)."""
     import pyarrow as pa
 
     if not called:

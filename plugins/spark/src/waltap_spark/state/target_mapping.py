@@ -1,4 +1,4 @@
-"""Where the rows of a table lie, when that is not by themselves. Knows nothing of tables."""
+"""The place of a table's rows in a target that several sources share."""
 
 from typing import Final
 
@@ -7,11 +7,11 @@ import msgspec
 __all__ = ["COLUMN", "TargetMapping"]
 
 COLUMN: Final = "_source"
-"""What the column is called that says of which source a row is, if nothing else was chosen."""
+"""The default name of the column with a row's source."""
 
 
 class TargetMapping(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a target that is one table's: its rows have ``source`` in ``column``."""
+    """One source's part of a target: its rows have ``source`` in ``column``."""
 
     schema: str
     table: str

@@ -1,9 +1,9 @@
-"""Which version of every table belongs to which position of the source: tables as they were, together.
+"""Map positions of the source to table versions, for time travel over all tables.
 
-A commit of tables that are written in place adds a *cut*: its mark, its time, and the versions of the
-tables that it moved. The newest cuts are in the commit file; older ones go to files of their own, each of
-which begins with the versions of all tables.
-For Parquet, the commits that are still there are the past. This module knows no Spark.
+A commit of tables that are written in place adds a version map (*cut*): its position, its time, and the
+versions of its tables. The newest ones are in the commit file; older ones are in files, each of
+which begins with the versions of all tables. In Parquet the remaining commits are the past. Knows no
+Spark.
 """
 
 import datetime as dt
@@ -22,10 +22,10 @@ __all__ = ["committed", "noted", "state_at"]
 
 FOLDER: Final = "_waltap/cuts"
 CUTS_MOST: Final = 256
-"""Cuts in a commit file; then they go to a file of their own."""
+"""Cuts in a commit file, which is written at each commit; then they go to another file."""
 
 KEPT_S: Final = 30 * 86_400.0
-"""How long files of cuts stay; the formats keep versions for less, unless told otherwise."""
+"""Retention of files of cuts; the formats keep versions for a shorter time by default."""
 
 
 class _CutBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class _CutBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def noted(output: SparkOutput, state: OutputState, before: OutputState) -> OutputState:
-    """Return ``state`` with the cut that it makes; ``before`` is the commit before it."""
+    """Return ``state`` with its cut; ``before`` is the previous commit."""
     had = _versions(before.tables)
     moved = {
         name: found for name, found in _versions(state.tables).items() if found != had.get(name)
@@ -63,8 +63,10 @@ def noted(output: SparkOutput, state: OutputState, before: OutputState) -> Outpu
 def committed(
     output: SparkOutput, before: OutputState, tables: Mapping[str, TableState]
 ) -> OutputState:
-    """Commit ``tables``, of a format in place, whose rows are those of ``before`` in other files; return
-    the commit."""
+    """Commit ``tables`` with the rows of ``before`` in other files; return the commit.
+
+    Their format writes in place.
+    """
     state = msgspec.structs.replace(
         before,
         number=before.number + 1,
@@ -79,8 +81,9 @@ def committed(
 def state_at(
     output: SparkOutput, state: OutputState, moment: "LogPosition | int | dt.datetime"
 ) -> OutputState:
-    """Return the commit that ``moment`` falls into: the last one at or before a mark, an LSN of the
-    source, or a time of its commits. Raises: VersionGone.
+    """Return the last commit at or before ``moment``.
+
+    It is a position of the log, an LSN, or a commit time of the source. Raises: VersionGone.
     """
     if isinstance(moment, int) and moment > state.mark.end_lsn:
         raise _gone(f"LSN {moment:X} was not applied yet", _oldest(output, state), state.mark)
@@ -96,7 +99,7 @@ def state_at(
             if _reached(cut, moment, state.mark.epoch):
                 versions |= passed
                 passed, found = {}, cut
-            # of a snapshot alone it is known when it was applied: maybe long after the next transaction
+            # A snapshot has only the time when it was applied, maybe long after the next transaction.
             elif not isinstance(moment, dt.datetime) or cut.last_commit_ts is not None:
                 break
         if found is not None:
@@ -117,7 +120,7 @@ def _versions(tables: dict[str, TableState]) -> Versions:
 def _reached(
     cut: "VersionMap | OutputState", moment: "LogPosition | int | dt.datetime", epoch: int
 ) -> bool:
-    """Tell whether the cut is at or before the moment; an LSN is one of the newest epoch."""
+    """Return whether a cut is at or before the moment; an LSN is of the newest epoch."""
     if isinstance(moment, LogPosition):
         return cut.mark <= moment
     if isinstance(moment, int):
@@ -127,7 +130,7 @@ def _reached(
 
 
 def _blocks(output: SparkOutput, state: OutputState) -> Iterator[_CutBlock]:
-    """Return the cuts, newest first."""
+    """Yield the cuts, newest first."""
     yield _CutBlock(before=state.cuts_before, cuts=state.cuts)
     for name in sorted(output.store.names(FOLDER), reverse=True):
         yield _block(output, name)
