@@ -1,8 +1,7 @@
-"""What goes from the engine to the Spark process: the chunks of a snapshot that its tasks are to read.
+"""Pass the chunks of a snapshot from the engine to the Spark process.
 
-It goes by the standard input of the process, and from there to tasks as a broadcast of Spark: chunks hold
-what connects to the source, the password too, which is to be in no plan, argument or log, nor in a file of
-ours. Knows no Spark.
+They use the standard input of the process, and reach tasks as a broadcast. Chunks contain the connection
+to the source with its password, which must be in no plan, argument, log or file. Knows no Spark.
 """
 
 import logging
@@ -30,12 +29,12 @@ __all__ = ["NO_MORE", "AssignedSplits", "DriverInput", "Handed", "RowTerms", "pa
 log = logging.getLogger(__name__)
 
 HEAD: Final = 8
-"""Bytes before what is sent: its length."""
+"""Bytes of a message's length, before the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTerms:
-    """What rows of one table are made into columns by, in any process."""
+    """The facts by which any process turns one table's rows into columns."""
 
     described: Relation
     identity: ReplicaIdentity | None
@@ -44,7 +43,7 @@ class RowTerms:
 
     @classmethod
     def of(cls, relation: Relation, context: SinkContext) -> "RowTerms":
-        """Return what the sink made with ``context`` would make columns by."""
+        """Return the facts that a sink with ``context`` uses."""
         if context.types is None:
             raise WaltapError("the Spark sink was made without a type mapper")
         described = context.events.describe(relation)
@@ -56,7 +55,7 @@ class RowTerms:
         )
 
     def context(self, types: "TypeMapper", place: SinkContext) -> SinkContext:
-        """Return a context that knows this one table; ``place``: a context with the rest."""
+        """Return a context for this table; ``place`` has all other members."""
         from dataclasses import replace
 
         identity = self.identity
@@ -71,19 +70,19 @@ class RowTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedSplits:
-    """The chunks of one table: how many, and pickled with their `RowTerms`."""
+    """The chunks of one table, pickled with their `RowTerms`."""
 
     count: int
     pickled: bytes
 
     @classmethod
     def of(cls, chunks: Sequence[SnapshotChunk], context: SinkContext) -> "AssignedSplits":
-        """Return ``chunks``, those of one table, as they travel."""
+        """Return the ``chunks`` of one table as a message."""
         terms = RowTerms.of(chunks[0].relation, context)
         return cls(count=len(chunks), pickled=pickle.dumps((terms, list(chunks))))
 
     def unpacked(self) -> tuple[RowTerms, list[SnapshotChunk]]:
-        """Return what was packed."""
+        """Return the facts and chunks."""
         found: tuple[RowTerms, list[SnapshotChunk]] = pickle.loads(self.pickled)  # noqa: S301 - our engine's
         return found
 
@@ -93,22 +92,24 @@ Handed = Mapping[str, AssignedSplits]
 
 
 NO_NAME: Final = ""
-"""No chunks have it; it tells that there are none to come."""
+"""The name in `NO_MORE`; no chunks have it."""
 
 
 def packed(name: str, tables: Handed) -> bytes:
-    """Return what `DriverInput` reads of standard input."""
+    """Return a message for `DriverInput`."""
     data = pickle.dumps((name, dict(tables)))
     return len(data).to_bytes(HEAD, "big") + data
 
 
 NO_MORE: Final = packed(NO_NAME, {})
-"""What is sent when an engine hands nothing over, or nothing any more: it has no snapshot."""
+"""The message of an engine without a snapshot for Spark, or after it."""
 
 
 class DriverInput:
-    """Standard input of a process that an engine started: what it is given, and whether the engine is
-    gone. A thread reads it, so that the engine never waits for a process that is busy."""
+    """Reads messages of the engine from standard input, and notices its end.
+
+    A thread reads, so that the engine never waits for a busy driver.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -117,12 +118,14 @@ class DriverInput:
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def gone(self) -> bool:
-        """Tell whether standard input has ended: the engine closed it, or is no more."""
+        """Return whether standard input has ended, so the engine closed it or died."""
         return self._gone.is_set()
 
     def of(self, name: str) -> Handed | None:
-        """Return what was handed over under ``name``, None where that is not here, or not yet. Raises:
-        LookupError, when the engine hands nothing over any more (`NO_MORE`)."""
+        """Return the chunks of ``name``, None before they arrive.
+
+        Raises: LookupError if none will arrive (`NO_MORE`).
+        """
         last, tables = self._last
         if name == last:
             return tables
@@ -140,7 +143,7 @@ class DriverInput:
         except Exception:
             log.exception("what the engine hands over cannot be read")
         finally:
-            self._gone.set()  # a process that nobody can reach must not stay for ever
+            self._gone.set()  # a driver without its engine must end
 
     def _exactly(self, count: int) -> bytes | None:
         found = bytearray()

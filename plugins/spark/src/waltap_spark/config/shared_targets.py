@@ -1,11 +1,8 @@
-"""Tables of several sources that are one: which of them are, what each is called there, what its columns
-may be.
+"""Map tables of several sources to one target, and unite their columns.
 
-A table of each tenant, shard or partition stays a table of its own to everything that settles changes: it
-has its own key, columns, mark and past, and stands still by itself. What is shared is where its rows lie:
-a *target*, whose rows have a column that says of which source they are. So a truncate, a snapshot or a
-deleted row of one source finds the rows of that source and no others.
-Knows no Spark.
+The table of each tenant, shard or partition keeps its own key, columns, position, history and suspension.
+Only the place of its rows is shared: a *target*, with a column that names the row's source. So a truncate,
+a snapshot or a delete of one source touches its own rows only. Knows no Spark.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,14 +29,17 @@ __all__ = [
 
 
 class TargetMappings:
-    """What a profile says: TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins; without @SOURCE a source is
-    called as its schema. ``$1`` are groups of the pattern, in all three; what matched nothing is empty."""
+    """The profile's rules TABLE-REGEX:SCHEMA.TABLE@SOURCE; the first match wins.
+
+    Without @SOURCE the schema names the source. ``$1`` is a group of the pattern in all three parts; an
+    unmatched group is empty.
+    """
 
     def __init__(self, rules: Sequence[str] = (), column: str = COLUMN) -> None:
         self._rules, self._column = tuple(rules), column
 
     def of(self, schema: str, table: str) -> TargetMapping | None:
-        """Return the place of a table, None where it has a target to itself. Case counts."""
+        """Return the mapping of a table, None for an unshared one. Case counts."""
         for rule in self._rules:
             pattern, target, source = _parts(rule)
             compiled = java_pattern(pattern, ignore_case=False)
@@ -56,7 +56,7 @@ class TargetMappings:
 
 
 def checked_places(rules: Sequence[str]) -> None:
-    """Raises: ValueError, when a rule is not TABLE-REGEX:SCHEMA.TABLE, with @SOURCE or without."""
+    """Raises: ValueError if a rule is not TABLE-REGEX:SCHEMA.TABLE or …@SOURCE."""
     for rule in rules:
         pattern, target, source = _parts(rule)
         parts = target.split(".")
@@ -75,7 +75,7 @@ def _parts(rule: str) -> tuple[str, str, str]:
 
 
 def require_place(table: "TableState", places: TargetMappings, columns: Iterable[str]) -> None:
-    """See that ``table``, with ``columns``, has the place that ``places`` give it.
+    """Check that ``table`` still has the mapping of ``places``.
 
     Raises: SourcesDiffer.
     """
@@ -102,7 +102,7 @@ def _said(place: TargetMapping | None) -> str:
 
 
 def sharers(tables: "Iterable[TableState]") -> "dict[str, list[TableState]]":
-    """Return, for each target that is shared, the tables that have a part in it and have columns."""
+    """Return the tables with columns of each shared target."""
     found: dict[str, list[TableState]] = {}
     for table in sorted(tables, key=lambda each: each.name):
         if table.place is not None and table.columns:
@@ -111,7 +111,7 @@ def sharers(tables: "Iterable[TableState]") -> "dict[str, list[TableState]]":
 
 
 def union_columns(tables: "Sequence[TableState]") -> dict[str, str]:
-    """Return the columns of all of ``tables``, by name: with types that hold what each of them has.
+    """Return the united columns of ``tables``, with types that hold all values.
 
     Raises: SourcesDiffer.
     """
@@ -122,9 +122,9 @@ def union_columns(tables: "Sequence[TableState]") -> dict[str, str]:
 
 
 class SharedShapes:
-    """What the columns of shared targets are, while tables are applied at the same time.
+    """The columns of shared targets while several tables are applied in parallel.
 
-    ``tables``: those of the last commit, by name.
+    ``tables`` returns the tables of the last commit, by name.
     """
 
     def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:
@@ -135,8 +135,9 @@ class SharedShapes:
         self._alone: set[str] = set()
 
     def required(self, table: "TableState") -> "TableState":
-        """Return ``table``, when it fits with the other sources of its target, if it has a place in one,
-        and is no target of others.
+        """Return ``table`` if it fits the other sources of its target.
+
+        An unshared table must not have the name of a target.
 
         Raises: SourcesDiffer.
         """
@@ -184,7 +185,7 @@ class SharedShapes:
             common_type(kind, table.columns.get(name, '"void"')) is None
             for name, kind in had.items()
         ):
-            merged = self._of_others(table)  # what it dropped, or began anew, was its own, perhaps
+            merged = self._of_others(table)  # the narrower type may have been this source's own
         _merge(merged, f"{table.name}, a source of {place.name},", table.columns)
         self._merged[place.name] = merged
         self._fit[table.name] = table.columns
@@ -198,7 +199,7 @@ class SharedShapes:
 
 
 def _merge(columns: dict[str, str], owner: str, more: Mapping[str, str]) -> None:
-    """Let ``columns`` hold ``more`` too."""
+    """Add ``more`` to ``columns``, with common types. Raises: SourcesDiffer."""
     for name, kind in more.items():
         had = columns.get(name, kind)
         common = common_type(had, kind)
