@@ -1,11 +1,10 @@
-"""Parquet, the embedded format: a base and pending changes, joined when the table is read.
+"""The Parquet format: base files and pending changes, joined when a table is read.
 
-A commit writes what changed as a folder of files. They are history and pending changes at once; rows that
-were only added are base at once. Pending changes are folded into a new base when they are many
-(`ApplyOptions`), beside the commits (`waltap_spark.apply.compaction_worker`). Nothing that was written
-is written over, so
-a crash leaves only files that no commit names. `TableState.base`, ``pending`` and ``changes`` are this
-format's own.
+A commit writes its changes as a change set, which is history and pending changes together; rows that
+only add are part of the base immediately. Many pending changes (`ApplyOptions`) are compacted into a new
+base, outside of commits (`waltap_spark.apply.compaction_worker`). No file is overwritten, so a crash
+leaves only files that no commit names. Only this format uses `TableState.base`, ``pending`` and
+``changes``.
 """
 
 from collections import Counter
@@ -46,11 +45,13 @@ if TYPE_CHECKING:
 __all__ = ["ParquetFormat"]
 
 MERGED: Final = 4 << 20
-"""Bytes of files that this process makes one of; more is Spark's to merge."""
+"""Bytes of files that the driver merges itself; Spark merges more."""
 
 MOST_PARTS: Final = 256
-"""Folders that a base may have, besides those that a fold leaves as they are; merging keeps them far
-below, unless schemas alternate."""
+"""Folders of a base before it is compacted, without ended versions.
+
+Merging keeps their number far below, unless schemas alternate.
+"""
 
 
 class ParquetFormat(TableFormat):
@@ -62,7 +63,7 @@ class ParquetFormat(TableFormat):
         self._output, self._options = context.output, context.options
 
     def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
-        """Take the new columns and key; what is pending under others is folded before."""
+        """Take the new columns and key, after compaction of changes under the old ones."""
         if change.replaces:
             table = msgspec.structs.replace(table, base=(), pending=())
         elif table.pending and (
@@ -71,12 +72,12 @@ class ParquetFormat(TableFormat):
             or change.forgets
             or (change.retold and (table.mode.keeps_past or not table.key))
         ):
-            # what is pending goes by the key and the names it was written under
+            # Pending changes need the key and names under which they were written.
             table = self._fold(step, table)
         return change.learn(table)
 
     def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Write the rows once, as history and as the whole base."""
+        """Write the rows once, as history and as the complete base."""
         table, written = self._write_changes(step, table, rows)
         if table.mode.name == "append":
             return table
@@ -84,7 +85,8 @@ class ParquetFormat(TableFormat):
         return _kept(_with_base(replaced, rows.group, written))
 
     def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Write the changes as history; they are pending until the next fold, or base at once."""
+        """Write the changes, which stay pending until compaction unless they only add."""
+        # A snapshot of a table with history ends the versions of before, so these must be complete.
         if rows.group.replaces and table.pending:
             table = self._fold(step, table)
         table, written = self._write_changes(step, table, rows)
@@ -93,24 +95,26 @@ class ParquetFormat(TableFormat):
         if _only_adds(table, rows.group):
             return _kept(_with_base(table, rows.group, written))
         table = msgspec.structs.replace(table, pending=(*table.pending, written))
+        # Readers join pending changes by key; changed keys and truncates would need more for each read.
         if rows.group.moved or rows.truncates or rows.group.replaces:
             table = self._fold(step, table, rows.spared)
         return _kept(table)
 
     def truncate(self, step: CommitContext, table: TableState) -> TableState:
-        """Have no base and nothing pending."""
+        """Remove the base and pending changes; the history stays."""
         return _kept(msgspec.structs.replace(table, base=(), pending=()))
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
-        """Return the rows or the history; what is pending is applied while they are read."""
+        """Return the rows, with pending changes applied, or the history."""
         if what == "changes" or table.mode.name == "append":
             return changes_frame(spark, table, table.changes, self._output.uri)
         return current_frame(spark, table, self._output.uri)
 
     def maintain(self, step: CommitContext, table: TableState) -> TableState:
-        """Fold what is pending when it is much, and merge small change sets."""
+        """Compact many pending changes, and merge small change sets."""
         pending_rows = sum(change.rows for change in table.pending)
         options = self._options
+        # Relative to the base, so that each of its rows is rewritten a bounded number of times.
         enough = max(options.fold_rows, options.fold_share * table.open_rows)
         many = (
             pending_rows > enough
@@ -156,11 +160,10 @@ class ParquetFormat(TableFormat):
     def _fold(
         self, step: CommitContext, table: TableState, spared: "RetainedKeys | None" = None
     ) -> TableState:
-        """Write the table as it stands now: the pending changes become part of its base. ``spared``: what
-        does not end since they lack it.
+        """Compact the pending changes into a new base.
 
-        Versions that ended before stay where they are: a fold costs what the open ones cost, and not what
-        the history does.
+        Rows of ``spared`` do not end because the changes lack them. Ended versions stay in their files,
+        so the cost depends on the open versions, not on the history.
         """
         uri = self._output.uri
         ended = tuple(part for part in table.base if part.closed)
@@ -174,7 +177,7 @@ class ParquetFormat(TableFormat):
         if table.mode.name != "scd2":
             parts = [self._part(step, table, frame, expected, epoch, stretch)]
         else:
-            frame = frame.persist()  # the two parts come of one computation
+            frame = frame.persist()  # both parts are of one computation
             ends = frame.where("not _current")
             try:
                 parts = [
@@ -189,8 +192,10 @@ class ParquetFormat(TableFormat):
     def _settled(
         self, step: CommitContext, table: TableState
     ) -> "tuple[DataFrame, DataFrame | None]":
-        """Return the pending rows, with what moved rows kept, and what comes of them where that was
-        settled here."""
+        """Return the pending rows with values of changed keys, and their net changes.
+
+        The net changes are None if the driver did not compute them.
+        """
         rows = changes_frame(step.spark, table, table.pending, self._output.uri, filled=True)
         base = current_frame(
             step.spark, msgspec.structs.replace(table, pending=()), self._output.uri
@@ -227,8 +232,7 @@ class ParquetFormat(TableFormat):
         )
 
     def _merge_closed(self, step: CommitContext, table: TableState) -> TableState:
-        """Make one part of small ones whose versions ended, when there are many of them: each fold leaves
-        one."""
+        """Merge small parts of ended versions if there are many: compaction adds one each."""
         few = [part for part in table.base if part.closed and part.rows < self._options.file_rows]
         if len(few) < self._options.merge_sets:
             return table
@@ -240,7 +244,7 @@ class ParquetFormat(TableFormat):
         return msgspec.structs.replace(table, base=(part, *rest))
 
     def _merge(self, step: CommitContext, table: TableState) -> TableState:
-        """Make one set of the oldest neighbours of one size, when there are many of them."""
+        """Merge the oldest neighbouring change sets of one level if there are many."""
         pending = {change.path for change in table.pending}
         run: list[ChangeSet] = []
         for change in table.changes:
@@ -262,6 +266,7 @@ class ParquetFormat(TableFormat):
             uris = [self._output.uri(change.path) for change in run]
             struct = log_struct(table.versions[run[0].fingerprint])
             self._write(step.spark.read.schema(struct).parquet(*uris), path, rows)
+        # Levels as in a log-structured merge: a row is merged a logarithmic number of times.
         level = run[0].level + 1
         merged = msgspec.structs.replace(
             run[0],
@@ -288,12 +293,15 @@ class ParquetFormat(TableFormat):
         return size
 
     def _count(self, step: CommitContext, frame: "DataFrame", path: str) -> int:
-        """Return how many rows of ``frame`` were written to ``path``."""
+        """Return the number of rows in ``path``, by the footers of its files."""
         stored = step.spark.read.schema(frame.schema).parquet(self._output.uri(path))
         return int(stored.count())
 
     def _write(self, frame: "DataFrame", path: str, rows: int | None = None) -> None:
-        """``rows``: about how many; None: they stay in the tasks that make them."""
+        """Write ``frame`` to ``path``.
+
+        ``rows`` is their approximate number, for the number of files. None: one file for each task.
+        """
         if rows is not None:
             frame = frame.coalesce(rows // self._options.file_rows + 1)
         frame.write.mode("overwrite").parquet(self._output.uri(path))
@@ -301,14 +309,14 @@ class ParquetFormat(TableFormat):
 
 
 def _kind(change: ChangeSet, pending: set[str]) -> tuple[object, ...]:
-    """Return what sets must have in common to be merged."""
+    """Return the properties that merged sets must share."""
     return change.level, change.fingerprint, change.epoch, change.stretch, change.path in pending
 
 
 def _with_merged(
     sets: tuple[ChangeSet, ...], run: list[ChangeSet], merged: ChangeSet
 ) -> tuple[ChangeSet, ...]:
-    """Return ``sets`` with ``merged`` in place of ``run``, where that is among them."""
+    """Return ``sets`` with ``merged`` in place of ``run``, if they contain it."""
     paths = {change.path for change in run}
     if paths.isdisjoint(change.path for change in sets):
         return sets
@@ -318,7 +326,10 @@ def _with_merged(
 
 
 def _kept(table: TableState) -> TableState:
-    """Return ``table`` with no more of its history than its mode keeps, and its rows are read from."""
+    """Return ``table`` without unneeded history.
+
+    With ``history = none`` only change sets stay from which rows are read.
+    """
     if table.mode.history:
         return table
     used = {part.path for part in table.base} | {change.path for change in table.pending}
@@ -327,7 +338,7 @@ def _kept(table: TableState) -> TableState:
 
 
 def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> TableState:
-    """Return ``table`` with rows that were written as history as part of its base, too."""
+    """Return ``table`` with a change set as a part of its base."""
     part = BasePart(
         path=written.path,
         rows=written.rows,
@@ -341,10 +352,10 @@ def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> Ta
 
 
 def _only_adds(table: TableState, group: SegmentGroup) -> bool:
-    """Tell whether the group's rows are new rows beside the base, and nothing but that.
+    """Return whether the group only adds rows to the base.
 
-    Inserts alone meet no row of their key, unless one of them was delivered in an earlier epoch, a delete
-    may be missing, or rows stay when they are deleted.
+    Inserts meet no row of their key, unless one was delivered in an earlier epoch, a delete may be
+    missing, or deleted rows stay.
     """
     return (
         only_adds(table, group)
@@ -356,7 +367,7 @@ def _only_adds(table: TableState, group: SegmentGroup) -> bool:
 
 
 def _stretch_of_fold(table: TableState) -> str:
-    """Return the stretch of what a fold writes."""
+    """Return the continuity id of a compacted base."""
     emptied = [n for n, change in enumerate(table.pending) if "t" in change.operations]
     if emptied and not table.mode.keeps_past:
         return shared_stretch(table.pending[emptied[-1] :])
@@ -364,8 +375,10 @@ def _stretch_of_fold(table: TableState) -> str:
 
 
 def _epoch_of_fold(table: TableState) -> int:
-    """Return the epoch of what a fold writes: the earliest of what it is made of, for a later epoch may
-    still be delivering rows again that are in it."""
+    """Return the epoch of a compacted base: the earliest one of its parts.
+
+    A later epoch may still deliver again rows that the base has.
+    """
     if any("t" in change.operations for change in table.pending):
         return max(change.epoch for change in table.pending)
     epochs = [*(part.epoch for part in table.base), *(change.epoch for change in table.pending)]
@@ -375,7 +388,7 @@ def _epoch_of_fold(table: TableState) -> int:
 def _merged_base(
     table: TableState, run: list[ChangeSet], merged: ChangeSet
 ) -> tuple[BasePart, ...]:
-    """Return the base with one part in place of those whose change sets were merged."""
+    """Return the base with one part in place of merged change sets."""
     paths = {change.path for change in run}
     replaced = [part for part in table.base if part.path in paths]
     if len(replaced) != len(run):
