@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkRows", "chunk_rows", "chunk_struct"]
 
+# Tasks for each slot of the cluster, with enough chunks: a killed task then costs little.
 TASKS_EACH: Final = 8
-"""Tasks for each slot of the cluster, with enough chunks: a killed task then costs little."""
 
+# Most chunks of one task of a very large table.
 CHUNKS_EACH: Final = 4
-"""Most chunks of one task of a very large table."""
 
 
+# Spark's time type, which Python workers cannot return yet; they return text.
 _TIME: Final = re.compile(r'"time\(\d\)"')
-"""Spark's time type, which Python workers cannot return yet; they return text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from waltap_spark.planning.plan import SegmentGroup
 
 __all__ = ["damage", "require_sizes", "without"]
 
+# Rows that are read at a time.
 ROWS: Final = 65_536
-"""Rows that are read at a time."""
 
 
 def require_sizes(store: FileStore, group: SegmentGroup) -> None:

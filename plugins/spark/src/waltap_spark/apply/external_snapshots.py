@@ -42,20 +42,16 @@ __all__ = ["ExternalSnapshots", "replaced_from_chunks", "unread", "wait_for"]
 
 log = logging.getLogger(__name__)
 
+# Folder of rows that wait for the commit of tables written in place.
+# It has a folder for each snapshot.
 WAITING: Final = "_waltap/handed"
-"""Folder of rows that wait for the commit of tables written in place.
 
-It has a folder for each snapshot.
-"""
-
+# File that marks a complete folder of rows, with the tasks' reports as JSON.
+# Spark's own marker depends on its settings.
 WHOLE: Final = "_whole"
-"""File that marks a complete folder of rows, with the tasks' reports as JSON.
 
-Spark's own marker depends on its settings.
-"""
-
+# An error of waltap within the text of a Java or Python trace.
 _SAID = re.compile(r"WT-\d{4} [^\n]*")
-"""An error of waltap within the text of a Java or Python trace."""
 
 
 class ExternalSnapshots:

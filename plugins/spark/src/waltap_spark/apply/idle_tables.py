@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["IdleTables"]
 
+# Seconds between two looks, far below the few days that formats keep old versions.
 REST_S: Final = 3600.0
-"""Seconds between two looks, far below the few days that formats keep old versions."""
 
 # Tables of one look, between two checks of the time.
 AT_ONCE: Final = 10
 
+# Seconds that a look may delay changes; the next look takes the other tables.
 SHARE_S: Final = 2.0
-"""Seconds that a look may delay changes; the next look takes the other tables."""
 
 
 class IdleTables:

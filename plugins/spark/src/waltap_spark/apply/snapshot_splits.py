@@ -28,8 +28,8 @@ __all__ = ["NO_MORE", "AssignedSplits", "DriverInput", "Handed", "RowTerms", "pa
 
 log = logging.getLogger(__name__)
 
+# Bytes of a message's length, before the message.
 HEAD: Final = 8
-"""Bytes of a message's length, before the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +87,12 @@ class AssignedSplits:
         return found
 
 
+# Chunks by table (``schema.table``).
 Handed = Mapping[str, AssignedSplits]
-"""Chunks by table (``schema.table``)."""
 
 
+# The name in `NO_MORE`; no chunks have it.
 NO_NAME: Final = ""
-"""The name in `NO_MORE`; no chunks have it."""
 
 
 def packed(name: str, tables: Handed) -> bytes:
@@ -101,8 +101,8 @@ def packed(name: str, tables: Handed) -> bytes:
     return len(data).to_bytes(HEAD, "big") + data
 
 
+# The message of an engine without a snapshot for Spark, or after it.
 NO_MORE: Final = packed(NO_NAME, {})
-"""The message of an engine without a snapshot for Spark, or after it."""
 
 
 class DriverInput:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ending"]
 
+# A sequence number before all changes and rows of a snapshot (-1).
 BEHIND_NOTHING: Final = -3
-"""A sequence number before all changes and rows of a snapshot (-1)."""
 
 
 def ending(

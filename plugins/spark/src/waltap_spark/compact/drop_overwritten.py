@@ -33,19 +33,21 @@ __all__ = ["last_rows", "superseded"]
 
 log = logging.getLogger(__name__)
 
+# Most bytes of keys and positions that the driver reads: a million rows with short keys.
 MOST: Final = 32 << 20
-"""Most bytes of keys and positions that the driver reads: a million rows with short keys."""
 
+# Most positions that the driver sends to Spark.
 JOINED: Final = 200_000
-"""Most positions that the driver sends to Spark."""
 
+# Columns that order rows of one epoch.
 PLACE: Final = ("_commit_lsn", "_seq", "_sub")
-"""Columns that order rows of one epoch."""
 
+# Bytes of those columns in a row of a segment.
 PLACE_BYTES: Final = 16
-"""Bytes of those columns in a row of a segment."""
 
 WHOLE: Final = ('"byte"', '"short"', '"integer"', '"long"')
+# Types, besides decimals, whose values Arrow and Spark compare alike.
+# Floating point is not among them: Spark alone takes 0 and -0 for one key.
 ALIKE: Final = (
     *WHOLE,
     '"string"',
@@ -55,10 +57,6 @@ ALIKE: Final = (
     '"timestamp_ntz"',
     '"binary"',
 )
-"""Types, besides decimals, whose values Arrow and Spark compare alike.
-
-Floating point is not among them: Spark alone takes 0 and -0 for one key.
-"""
 
 
 def last_rows(

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["LARGE", "is_small", "merged_rows", "rows_of", "stored_types", "write_rows"]
 
 SMALL_ROWS: Final = 20_000
+# Compressed bytes in the change log's segments. Spark writes sets above either limit.
 SMALL_BYTES: Final = 1 << 20
-"""Compressed bytes in the change log's segments. Spark writes sets above either limit."""
 
+# Bytes of values that the driver may hold for one set: wide values compress a hundred times.
 LARGE: Final = 64 << 20
-"""Bytes of values that the driver may hold for one set: wide values compress a hundred times."""
 
 
 def is_small(group: "SegmentGroup") -> bool:

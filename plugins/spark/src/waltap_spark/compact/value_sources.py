@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 __all__ = ["LogEvent", "Place", "ValueSource", "ValueSources", "stands"]
 
+# Epoch, commit LSN, sequence and part of an update: the order of rows.
 Place = tuple[int, int, int, int]
-"""Epoch, commit LSN, sequence and part of an update: the order of rows."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["STYLES", "ColumnNames", "checked_renames"]
 
 STYLES: Final = ("as-is", "lower", "snake")
+# Names of columns that waltap adds to tables.
 RESERVED: Final = frozenset({*LOG_FIELDS, *VERSION, *DELETED})
-"""Names of columns that waltap adds to tables."""
 
 
 class ColumnNames:

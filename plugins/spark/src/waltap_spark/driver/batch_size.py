@@ -16,26 +16,24 @@ from waltap_sinks.changelog import Manifest
 
 __all__ = ["AdaptiveBatchSize"]
 
+# Weight of a driver's first commit.
+# A driver that just started is slow. A driver that is killed often must still make progress. A
+# smaller commit is no faster, because its fixed cost is then paid more often.
 LEAST: Final = 100_000
-"""Weight of a driver's first commit.
 
-A driver that just started is slow. A driver that is killed often must still make progress. A
-smaller commit is no faster, because its fixed cost is then paid more often.
-"""
-
+# Weight in rows that each table adds to a manifest.
 ENTRY: Final = 100
-"""Weight in rows that each table adds to a manifest."""
 
+# Weight in rows of a change of a table's schema within a commit.
 SCHEMA: Final = 10_000
-"""Weight in rows of a change of a table's schema within a commit."""
 
+# Commits shorter than this say nothing about larger ones.
 SMALL_S: Final = 0.05
-"""Commits shorter than this say nothing about larger ones."""
 
+# Largest growth of the limit from one commit to the next.
 GROWTH: Final = 4
-"""Largest growth of the limit from one commit to the next."""
+# Weight of a commit relative to the next newer one.
 MEMORY: Final = 0.7
-"""Weight of a commit relative to the next newer one."""
 
 
 class AdaptiveBatchSize:
@@ -50,8 +48,8 @@ class AdaptiveBatchSize:
 
     def __init__(self, target_s: float, most_rows: int) -> None:
         self._target, self._most_rows = target_s, most_rows
+        # Weight that one commit may have: rows, plus `ENTRY` and `SCHEMA` for their tables.
         self.limit: float = LEAST
-        """Weight that one commit may have: rows, plus `ENTRY` and `SCHEMA` for their tables."""
         self._weight = 0
         self._line = _CostLine()
 

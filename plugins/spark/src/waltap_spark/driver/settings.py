@@ -33,14 +33,12 @@ __all__ = [
     "taken_pairs",
 ]
 
+# The variable that passes the profile's properties to the Spark process.
+# Every user of the machine can read arguments, and these may be credentials.
 GIVEN: Final = "WALTAP_SPARK_PROPERTIES"
-"""The variable that passes the profile's properties to the Spark process.
 
-Every user of the machine can read arguments, and these may be credentials.
-"""
-
+# Properties without effect in a driver, whose arguments name log and output.
 ELSEWHERE = frozenset({"path", "applier", "compression", "drain.timeout.ms", "snapshot.readers"})
-"""Properties without effect in a driver, whose arguments name log and output."""
 
 
 def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkProperties:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["PARQUET", "PREFIX", "FormatChoice", "choice_of"]
 
 PARQUET: Final = "parquet"
+# The prefix of a format's properties in a profile.
 PREFIX: Final = "format."
-"""The prefix of a format's properties in a profile."""
 
 
 class FormatChoice:

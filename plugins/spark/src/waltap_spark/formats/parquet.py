@@ -44,14 +44,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetFormat"]
 
+# Bytes of files that the driver merges itself; Spark merges more.
 MERGED: Final = 4 << 20
-"""Bytes of files that the driver merges itself; Spark merges more."""
 
+# Folders of a base before it is compacted, without ended versions.
+# Merging keeps their number far below, unless schemas alternate.
 MOST_PARTS: Final = 256
-"""Folders of a base before it is compacted, without ended versions.
-
-Merging keeps their number far below, unless schemas alternate.
-"""
 
 
 class ParquetFormat(TableFormat):
@@ -293,7 +291,7 @@ class ParquetFormat(TableFormat):
         return size
 
     def _count(self, step: CommitContext, frame: "DataFrame", path: str) -> int:
-        """Return the number of rows in ``path``, by the footers of its files."""
+        """Return the number of rows in ``path``."""
         stored = step.spark.read.schema(frame.schema).parquet(self._output.uri(path))
         return int(stored.count())
 

@@ -26,8 +26,8 @@ __all__ = [
     "was_not_sent",
 ]
 
+# The field in which Spark's JSON reader stores an unreadable row.
 CORRUPT: Final = "__waltap_corrupt"
-"""The field in which Spark's JSON reader stores an unreadable row."""
 
 _RAW: Final = {
     "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
@@ -53,11 +53,11 @@ _UUID: Final = "io.debezium.data.Uuid"
 _INTEGERS: Final = ("int16", "int32", "int64")
 _WORD: Final = 1 << 64
 _MOST_DIGITS: Final = 38
+# Digits of a number that a double keeps exactly.
 _SURE_DIGITS: Final = 15
-"""Digits of a number that a double keeps exactly."""
 _DAY_S: Final = 86_400
+# Seconds of the years 1 to 9999, the range of dates in a database's own change log.
 _FIRST_S, _END_S = -62_135_596_800, 253_402_300_800
-"""Seconds of the years 1 to 9999, the range of dates in a database's own change log."""
 _FIRST, _LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
 _FAR: Final = r"infinity|^[+-]?\\d{5,}-|^-|^0000-| BC$"
 _DIGITS: Final = "waltap_digits"

@@ -28,8 +28,8 @@ _AVRO: Final = {
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
+# Parameters that change the meaning of values, unlike labels of an enum or the source's type.
 _TELLING: Final = ("scale", "connect.decimal.precision", "length")
-"""Parameters that change the meaning of values, unlike labels of an enum or the source's type."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AFTER_ROW", "placed"]
 
+# Whether the event has the row of its operation.
 AFTER_ROW: Final = "has_row"
-"""Whether the event has the row of its operation."""
 
+# Bytes of WAL by which a first snapshot is placed before its position.
+# So it is before all changes of the first transaction, which may have begun earlier. A commit
+# record is longer than 32 bytes, so no other position is in between.
 SNAPSHOT_GAP: Final = 32
-"""Bytes of WAL by which a first snapshot is placed before its position.
-
-So it is before all changes of the first transaction, which may have begun earlier. A commit record is
-longer than 32 bytes, so no other position is in between.
-"""
 _FIRST_GAP: Final = 8
 
 

@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 
 BAD: Final = "bad-records"
 OPERATIONS: Final = ("r", "c", "u", "d", "t")
+# Manifests that a start reads for the keys of tables: a rarely changed table may lack its key until
+# its next event, which brings it again.
 NEWEST: Final = 100
-"""Manifests that a start reads for the keys of tables: a rarely changed table may lack its key
-until its next event, which brings it again."""
 
 
 class KafkaFeed:

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["LOST", "MARKS", "PROBLEM", "TableRows", "table_rows"]
 
 PROBLEM: Final = "__waltap_problem"
+# The reason why a row is bad; the number of its values that no type of Spark holds.
 LOST: Final = "__waltap_lost"
-"""The reason why a row is bad; the number of its values that no type of Spark holds."""
 _WHERE: Final = ("__waltap_topic", "__waltap_partition", "__waltap_offset")
+# Columns of `TableRows.frame` that the change log does not have.
 MARKS: Final = (PROBLEM, LOST, *_WHERE)
-"""Columns of `TableRows.frame` that the change log does not have."""
 
 _VALUE, _HELD = "__waltap_value", "__waltap_held"
 

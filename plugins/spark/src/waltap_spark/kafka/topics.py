@@ -22,14 +22,14 @@ __all__ = [
     "records",
 ]
 
+# Topic and partition.
 Place = tuple[str, int]
-"""Topic and partition."""
 
+# Position of a partition's newest event: the commit before its transaction, its own LSN.
 High = tuple[int, int]
-"""Position of a partition's newest event: the commit before its transaction, its own LSN."""
 
+# Progress of a partition: the positions of its newest change and first snapshot.
 Reached = tuple[High, int]
-"""Progress of a partition: the positions of its newest change and first snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from waltap_spark.state.modes import TableMode, unfit
 
 __all__ = ["take_late_key"]
 
+# Operations that leave no second row with the same key: create, read and truncate.
 ADDS: Final = frozenset("crt")
-"""Operations that leave no second row with the same key: create, read and truncate."""
 
 
 def take_late_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:

@@ -42,15 +42,13 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
+# Numbers reserved for one incarnation; PostgreSQL's column numbers end at 1,600.
 PER_INCARNATION: Final = 10_000
-"""Numbers reserved for one incarnation; PostgreSQL's column numbers end at 1,600."""
 
 
+# Most numbers of former tables of one name that are kept.
+# A former table may still exist in the source under another name.
 FORMER_MOST: Final = 100
-"""Most numbers of former tables of one name that are kept.
-
-A former table may still exist in the source under another name.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,37 +31,35 @@ class SegmentGroup:
     streamed: bool = False
     segments: list[str] = field(default_factory=list)
     rows: int = 0
+    # Path → the manifest's entry of the segment; 0 bytes when unknown.
     known: dict[str, Segment] = field(default_factory=dict)
-    """Path → the manifest's entry of the segment; 0 bytes when unknown."""
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
     moved: int = 0
     crossed: bool = False
+    # Paths of the rows in a form that Spark can read, when the segments' form is not.
     converted: list[str] = field(default_factory=list)
-    """Paths of the rows in a form that Spark can read, when the segments' form is not."""
+    # The end of the commit that the group was planned for.
     until: LogPosition | None = None
-    """The end of the commit that the group was planned for."""
+    # LSN and time (µs since 1970) of the snapshot, when known.
     at: tuple[int, int | None] | None = None
-    """LSN and time (µs since 1970) of the snapshot, when known."""
+    # Later groups of the same snapshot, for a group that replaces.
     others: tuple["SegmentGroup", ...] = ()
-    """Later groups of the same snapshot, for a group that replaces."""
+    # Name of an external snapshot, whose rows are in no segment (`TableEntry.elsewhere`).
     elsewhere: str = ""
-    """Name of an external snapshot, whose rows are in no segment (`TableEntry.elsewhere`)."""
+    # Whether the external rows are lost, or none of them fits the table.
     lost: bool = False
-    """Whether the external rows are lost, or none of them fits the table."""
+    # Why the rows may differ from the source's afterwards (`TableState.stale`).
     doubt: str = ""
-    """Why the rows may differ from the source's afterwards (`TableState.stale`)."""
+    # LSNs between which the transactions end, from 0 at an epoch's start. None for a snapshot.
     span: tuple[int, int] | None = None
-    """LSNs between which the transactions end, from 0 at an epoch's start. None for a snapshot."""
 
+    # `TableEntry.stretch` of all rows.
     stretch: str = ""
-    """`TableEntry.stretch` of all rows."""
 
+    # Column names in the segments → in the tables, where they differ.
+    # Everything else in the group uses the tables' names (`waltap_spark.config.column_names`).
     called: dict[str, str] = field(default_factory=dict)
-    """Column names in the segments → in the tables, where they differ.
-
-    Everything else in the group uses the tables' names (`waltap_spark.config.column_names`).
-    """
 
     @property
     def bytes(self) -> int:
@@ -118,8 +116,8 @@ class TableTask:
     table: str
     groups: list[SegmentGroup] = field(default_factory=list)
     staged: list[StagedSegment] = field(default_factory=list)
+    # Groups that the applier has begun.
     tried: list[SegmentGroup] = field(default_factory=list)
-    """Groups that the applier has begun."""
 
     @property
     def rows(self) -> int | None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["lacks_values", "leave_out_known", "may_repeat", "needed", "reached"]
 
+# Columns that identify a change, with the number of its transaction.
 CHANGE = ("_commit_lsn", "_lsn", "_seq", "_sub", "_commit_ts")
-"""Columns that identify a change, with the number of its transaction."""
 
 
 def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, int]:

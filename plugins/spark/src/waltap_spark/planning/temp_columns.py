@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GONE", "gone", "set_aside", "unlike"]
 
+# The column of `gone`, while columns of the table with underscores are renamed.
 GONE: Final = "__waltap_gone"
-"""The column of `gone`, while columns of the table with underscores are renamed."""
 
 Settling = Callable[["TableState", "Sequence[LogFacts]", "DataFrame", "DataFrame"], "DataFrame"]
 

@@ -22,8 +22,8 @@ from waltap_spark.schema.expression import quoted
 
 __all__ = ["Expressions", "expressions", "spark_row_hash"]
 
+# SQL of PostgreSQL and SQL of Spark for the text of one column, or NULL.
 Expressions = tuple[str, str]
-"""SQL of PostgreSQL and SQL of Spark for the text of one column, or NULL."""
 
 _PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "time", "uuid"})
 _DECIMAL: Final = re.compile(r"decimal\(\d+,-?\d+\)")

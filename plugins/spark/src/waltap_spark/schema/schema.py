@@ -24,6 +24,9 @@ __all__ = [
     "types_of",
 ]
 
+# Columns of change sets after the table's own.
+# They are the columns of the change log's segments, and the log's epoch, which comes first in the
+# order of rows.
 LOG_FIELDS: Final = {
     "_op": '"string"',
     "_commit_lsn": '"long"',
@@ -35,11 +38,6 @@ LOG_FIELDS: Final = {
     "_unchanged": '{"containsNull":true,"elementType":"string","type":"array"}',
     "_epoch": '"integer"',
 }
-"""Columns of change sets after the table's own.
-
-They are the columns of the change log's segments, and the log's epoch, which comes first in the
-order of rows.
-"""
 
 _INTEGERS: Final = ("byte", "short", "integer", "long")
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}

@@ -4,17 +4,17 @@ from typing import Final
 
 __all__ = ["FAILED", "LOCKED", "REFUSED", "STANDING", "UNREAD"]
 
+# An error that a retry may fix.
 FAILED: Final = 1
-"""An error that a retry may fix."""
 
+# An error that a retry does not fix.
 REFUSED: Final = 2
-"""An error that a retry does not fix."""
 
+# Another process uses the tables.
 LOCKED: Final = 3
-"""Another process uses the tables."""
 
+# Spark tasks could not read a snapshot.
 UNREAD: Final = 4
-"""Spark tasks could not read a snapshot."""
 
+# All changes are applied except those of suspended tables.
 STANDING: Final = 5
-"""All changes are applied except those of suspended tables."""

@@ -24,6 +24,7 @@ from waltap_spark.errors import (
 
 __all__ = ["NOT_KEPT", "NO_MEMORY", "OF_ONE", "refused", "require_one", "told"]
 
+# Errors that concern one table and no other.
 OF_ONE: Final = (
     TypeChanged,
     NamesClash,
@@ -32,15 +33,14 @@ OF_ONE: Final = (
     SegmentDamaged,
     FormatError,
 )
-"""Errors that concern one table and no other."""
 
 NO_MEMORY: Final = "java.lang.OutOfMemoryError"
 
+# Names the place of a JVM's last words when a command started the JVM.
 NOT_KEPT: Final = "its output, which was not kept"
-"""Names the place of a JVM's last words when a command started the JVM."""
 
+# Seconds that a JVM may need to exit after it broke its connection.
 GOING_S: Final = 2.0
-"""Seconds that a JVM may need to exit after it broke its connection."""
 
 
 def refused(error: Exception, memory: str | None = None) -> WaltapError:

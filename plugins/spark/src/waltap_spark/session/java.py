@@ -17,11 +17,11 @@ from waltap_spark.errors import JavaMissing, PysparkUnfit
 __all__ = ["require_java", "require_pyspark"]
 
 OLDEST: Final = 17
+# The first generation of pyspark that is supported, and the first that is not.
 SPARK: Final = ((4, 1), (4, 4))
-"""The first generation of pyspark that is supported, and the first that is not."""
 
+# A module that Spark 4 starts the JVM with; a reduced runtime does not have it.
 NEEDED_MODULE: Final = "jdk.incubator.vector"
-"""A module that Spark 4 starts the JVM with; a reduced runtime does not have it."""
 
 
 # Runs of a Java that a signal killed, before it counts as broken.

@@ -12,8 +12,8 @@ from waltap_spark.state.output import OutputState, SparkOutput, applied_by_all
 
 __all__ = ["AppliedSoFar"]
 
+# Minimum seconds between two reads of the newest commit.
 LOOK_S = 2.0
-"""Minimum seconds between two reads of the newest commit."""
 
 
 class AppliedSoFar:

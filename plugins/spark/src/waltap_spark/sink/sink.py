@@ -51,8 +51,8 @@ class SparkSink(Sink):
 
     capabilities = ChangeLogSink.capabilities
 
+    # Tables whose rows Spark tasks are reading.
     _awaited: "tuple[str, ...] | None" = None
-    """Tables whose rows Spark tasks are reading."""
 
     _streams = False
 
@@ -71,8 +71,8 @@ class SparkSink(Sink):
         self._tables = tables_of(path)
         self._applied = AppliedSoFar(self._tables, properties)
         self._driver: DriverProcess | None = None
+        # Whether the run received a batch: `close` then waits for Spark.
         self._went = False
-        """Whether the run received a batch: `close` then waits for Spark."""
         self._context = context
         self._by_executors = properties.snapshot_readers == "executors"
         if self._by_executors:  # tasks read the exported snapshot, which ends with the engine

@@ -26,14 +26,14 @@ __all__ = [
     "table_types",
 ]
 
+# Columns of the data source after the tables' own.
 OWN: Final = {**LOG_FIELDS, "_generation": '"integer"'}
-"""Columns of the data source after the tables' own."""
 
+# With several tables, before them; each table is then a struct of its name.
 MANY: Final = {"_table": '"string"'}
-"""With several tables, before them; each table is then a struct of its name."""
 
+# With profiles, after them: the name of the row's profile.
 SOURCE: Final = {"_source": '"string"'}
-"""With profiles, after them: the name of the row's profile."""
 
 LOOKED_AT: Final = (16, 256, 4096)
 

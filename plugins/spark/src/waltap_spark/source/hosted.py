@@ -38,16 +38,16 @@ __all__ = ["READER", "HostedEngine"]
 log = logging.getLogger(__name__)
 
 READER: Final = "spark"
+# Retention of committed segments, for an operator who sets a checkpoint back by hand.
 KEPT: Final = dt.timedelta(hours=2)
-"""Retention of committed segments, for an operator who sets a checkpoint back by hand."""
 
 RETIRE_EVERY_S: Final = 60.0
+# Time to wait for the engine of a query that is just ending.
 PATIENCE_S: Final = 60.0
-"""Time to wait for the engine of a query that is just ending."""
 
 LOOK_S: Final = 0.05
+# States of a run that has the pipeline's lock.
 UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
-"""States of a run that has the pipeline's lock."""
 
 
 class HostedEngine:
@@ -64,8 +64,8 @@ class HostedEngine:
         )  # the profile's sink may need an extra that executors lack
         profile = resolve(load(Path(file)), Host(), sink=own)
         self.file, self.name, self.own = file, profile.name, False
+        # Settings of the spool's store. Tasks get them by pickle, so no plan or log shows them.
         self.storage: StorageProperties | None = None
-        """Settings of the spool's store. Tasks get them by pickle, so no plan or log shows them."""
         self._state_dir = profile.engine.state_dir / self.name
         self._standby = profile.engine.standby
         sink = profile.sink.properties
@@ -75,8 +75,8 @@ class HostedEngine:
             self.location, self.own, self.storage = sink.path, True, _storage(sink)
         else:
             self.location = str(self._state_dir / "spool")
+        # Whether a run with an end has reached it: the spool has everything of before its start.
         self.ended = False
-        """Whether a run with an end has reached it: the spool has everything of before its start."""
         self._pipeline: Pipeline | None = None
         self._limits: Limits | None = None
         self._until = 0.0

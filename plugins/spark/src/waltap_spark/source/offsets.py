@@ -51,5 +51,5 @@ def mark_of(offset: dict[str, Any]) -> LogPosition:
     return LogPosition(offset["epoch"], offset["end_lsn"], offset["ordinal"])
 
 
+# The offset before everything, in a log that may not exist yet.
 NOWHERE: Final = offset_of("", NOTHING)
-"""The offset before everything, in a log that may not exist yet."""

@@ -25,14 +25,14 @@ from waltap_spark.errors import OutputDamaged
 __all__ = ["COMMITS", "CommitFiles", "StructDifference", "changed", "difference"]
 
 COMMITS: Final = "_waltap/commits"
+# Most commits after a whole one that are differences.
 STEPS: Final = 16
-"""Most commits after a whole one that are differences."""
 
+# Former commits that readers can still read.
 KEPT: Final = 10
-"""Former commits that readers can still read."""
 
+# Attempts to read commits while a driver removes old ones.
 TRIES: Final = 5
-"""Attempts to read commits while a driver removes old ones."""
 _NAME: Final = re.compile(r"(\d{12})(?:-(\d{12}))?\.json")
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -42,10 +42,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 class StructDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Difference between two structs of one type."""
 
+    # Fields with another value.
     values: dict[str, Any] = {}
-    """Fields with another value."""
+    # Sequences: how many items stay at the start and at the end, and the items in between.
     runs: dict[str, tuple[int, int, list[Any]]] = {}
-    """Sequences: how many items stay at the start and at the end, and the items in between."""
 
 
 def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> StructDifference:
@@ -110,10 +110,10 @@ class _CommitDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
     state: StructDifference
     tables: dict[str, StructDifference] = {}
+    # Tables that the commit adds.
     new: dict[str, Any] = {}
-    """Tables that the commit adds."""
+    # Tables that the commit removes.
     gone: tuple[str, ...] = ()
-    """Tables that the commit removes."""
 
 
 class CommitFiles(Generic[T]):
@@ -124,10 +124,10 @@ class CommitFiles(Generic[T]):
 
     def __init__(self, store: FileStore, kind: type[T]) -> None:
         self._store, self._kind = store, kind
+        # The last written commit; None makes the next one whole.
         self._last: T | None = None
-        """The last written commit; None makes the next one whole."""
+        # Number of the whole commit that differences build on.
         self._since = -1
-        """Number of the whole commit that differences build on."""
         self._steps = 0
 
     def newest(self) -> T | None:

@@ -35,6 +35,7 @@ __all__ = [
 Name = Literal["append", "scd1", "scd2"]
 Deletes = Literal["hard", "soft", "kept"]
 
+# Columns of a row version: its first and last moment, by time and by position.
 VERSION: Final = {
     "_valid_from": '"timestamp"',
     "_valid_to": '"timestamp"',
@@ -44,10 +45,10 @@ VERSION: Final = {
     "_to_lsn": '"long"',
     "_current": '"boolean"',
 }
-"""Columns of a row version: its first and last moment, by time and by position."""
 
 DELETED: Final = {"_deleted": '"boolean"', "_deleted_at": '"timestamp"'}
 
+# Columns of the change log that rows may have, from their last change.
 EXTRA: Final = {
     "_op": '"string"',
     "_commit_lsn": '"long"',
@@ -57,7 +58,6 @@ EXTRA: Final = {
     "_xid": '"long"',
     "_epoch": '"integer"',
 }
-"""Columns of the change log that rows may have, from their last change."""
 
 
 class TableMode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,8 +105,8 @@ class TableMode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "not _deleted" if self.deletes == "soft" and self.name == "scd1" else ""
 
 
+# The mode of a table without a rule.
 PLAIN: Final = TableMode()
-"""The mode of a table without a rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

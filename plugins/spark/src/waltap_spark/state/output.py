@@ -143,8 +143,8 @@ def _name(number: int) -> str:
 
 VERSION: Final = 2
 INTENT: Final = "_waltap/intent.json"
+# The suffix of a set that is one file; other sets are folders that Spark wrote.
 FILE: Final = ".parquet"
-"""The suffix of a set that is one file; other sets are folders that Spark wrote."""
 
 
 class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -441,8 +441,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(part.rows for part in self.base if not part.closed)
 
 
+# Table → kind of target → version.
 Versions = dict[str, dict[str, int]]
-"""Table → kind of target → version."""
 
 
 class VersionMap(msgspec.Struct, frozen=True, kw_only=True):

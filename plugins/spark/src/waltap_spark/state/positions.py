@@ -8,8 +8,8 @@ from waltap_sinks.changelog.manifest import LogPosition
 
 __all__ = ["parse_position"]
 
+# A mark with all its digits, so that a date such as 2026-03-01 is not a mark.
 _MARK: Final = re.compile(r"([0-9a-f]{4,})-([0-9a-f]{16})-([0-9a-f]{6,})", re.IGNORECASE)
-"""A mark with all its digits, so that a date such as 2026-03-01 is not a mark."""
 
 
 def parse_position(text: str) -> LogPosition | int:

@@ -6,8 +6,8 @@ import msgspec
 
 __all__ = ["COLUMN", "TargetMapping"]
 
+# The default name of the column with a row's source.
 COLUMN: Final = "_source"
-"""The default name of the column with a row's source."""
 
 
 class TargetMapping(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,11 +21,11 @@ from waltap_spark.state.output import OutputState, SparkOutput, TableState, Vers
 __all__ = ["committed", "noted", "state_at"]
 
 FOLDER: Final = "_waltap/cuts"
+# Cuts in a commit file, which is written at each commit; then they go to another file.
 CUTS_MOST: Final = 256
-"""Cuts in a commit file, which is written at each commit; then they go to another file."""
 
+# Retention of files of cuts; the formats keep versions for a shorter time by default.
 KEPT_S: Final = 30 * 86_400.0
-"""Retention of files of cuts; the formats keep versions for a shorter time by default."""
 
 
 class _CutBlock(msgspec.Struct, frozen=True, kw_only=True):
