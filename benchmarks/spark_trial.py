@@ -83,7 +83,7 @@ class Pipeline:
             "spark.master": options.master,
             "changelog.retention.hours": 1000,
             "compaction.min.rows": 200,
-            "merge.sets": 4,
+            "compaction.merge.sets": 4,
             "retention.seconds": 30,
             **settings_of(options.format),
             **dict(pair.split("=", 1) for pair in options.set),

@@ -34,7 +34,7 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
                     "--set",
                     "compaction.share=0",
                     "--set",
-                    "merge.sets=2",
+                    "compaction.merge.sets=2",
                 ),
             ],
             stdin=subprocess.PIPE,

@@ -165,7 +165,7 @@ def test_what_a_profile_says_of_folds_and_grace_reaches_the_driver(tmp_path: Pat
         "compaction.min.rows": 7,
         "compaction.share": 0.5,
         "compaction.max.sets": 3,
-        "merge.sets": 4,
+        "compaction.merge.sets": 4,
     }
     said |= {
         "file.max.rows": 9,
@@ -606,9 +606,8 @@ LONG_AGO = "20200101T000"
 
 
 def apply_once(folder: Path, java: Path) -> None:
-    # grace.seconds is the older name of retention.seconds
     given = (
-        "grace.seconds=0",
+        "retention.seconds=0",
         "changelog.retention.hours=1",
         "compaction.min.rows=0",
         "compaction.share=0",

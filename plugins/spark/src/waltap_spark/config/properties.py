@@ -124,8 +124,7 @@ class SparkProperties(StorageProperties):
         "columns.names",
         default=("as-is",),
         summary=(
-            "What columns are called: as-is, lower (case), or snake (OrderID is order_id). By table, as "
-            "mode."
+            "Names of columns: as-is, lower (case), or snake (OrderID is order_id). By table, as mode."
         ),
         examples=("snake", r"crm\..*:snake,as-is"),
         patterns="ruled",
@@ -134,8 +133,8 @@ class SparkProperties(StorageProperties):
         "columns.renames",
         default=(),
         summary=(
-            "Columns that are called otherwise: COLUMN-REGEX:NAME, of SCHEMA.TABLE.COLUMN, first match "
-            "wins, with $1 for groups; before columns.names. Case counts."
+            "Renamed columns: COLUMN-REGEX:NAME, of SCHEMA.TABLE.COLUMN, first match wins, with $1 for "
+            "groups; before columns.names. Case counts."
         ),
         examples=(r"crm\..*\.(.*)__c:$1",),
         patterns="renames",
@@ -155,7 +154,7 @@ class SparkProperties(StorageProperties):
     source_column: str = declare(
         "source.column",
         default=COLUMN,
-        summary="What the column is called that says of which source a row of such a table is.",
+        summary="The name of the column with the source of a row in such a table.",
     )
     type_change: Literal["fail", "string"] = declare(
         "type.change",
@@ -173,7 +172,7 @@ class SparkProperties(StorageProperties):
         "trigger.interval.ms",
         default=200,
         ge=10,
-        summary="How often new changes are looked for.",
+        summary="How often the driver looks for new changes.",
         unit="ms",
     )
     retention_hours: float = declare(
@@ -201,7 +200,6 @@ class SparkProperties(StorageProperties):
     )
     fold_rows: int = declare(
         "compaction.min.rows",
-        aliases=("fold.min.rows",),
         default=100_000,
         ge=0,
         summary="Compact pending changes into a table's base when they are more than this, and "
@@ -210,7 +208,6 @@ class SparkProperties(StorageProperties):
     )
     fold_share: float = declare(
         "compaction.share",
-        aliases=("fold.share",),
         default=0.25,
         ge=0,
         summary="The share of a table's base that pending changes must exceed before the applier "
@@ -218,30 +215,28 @@ class SparkProperties(StorageProperties):
     )
     fold_sets: int = declare(
         "compaction.max.sets",
-        aliases=("fold.max.sets",),
         default=0,
         ge=0,
         summary="Also compact pending changes when they are in so many sets. 0: only their "
         "share of the base counts, and small sets are merged with each other.",
     )
     merge_sets: int = declare(
-        "merge.sets",
+        "compaction.merge.sets",
         default=16,
         ge=2,
-        summary="So many sets of changes of one size become one.",
+        summary="Number of change sets of one size that are merged into one.",
         advanced=True,
     )
     file_rows: int = declare(
         "file.max.rows",
         default=1_000_000,
         ge=1,
-        summary="Rows of one Parquet file of the tables, about.",
+        summary="Approximate rows of one Parquet file of the tables.",
         unit="rows",
         advanced=True,
     )
     grace_s: float = declare(
         "retention.seconds",
-        aliases=("grace.seconds",),
         default=600.0,
         ge=0,
         summary="How long files of earlier commits stay for readers.",
@@ -251,7 +246,7 @@ class SparkProperties(StorageProperties):
         "apply.parallel",
         default=4,
         ge=1,
-        summary="Tables that are applied at a time.",
+        summary="Tables that the driver applies at the same time.",
         advanced=True,
     )
     compression: Literal["zstd", "snappy", "lz4", "none"] = declare(
@@ -467,7 +462,7 @@ class IcebergTableProperties(TargetProperties):
         "retention.snapshots",
         default=500,
         ge=100,
-        summary="Most versions of a table that stay: each commit writes the list of them anew.",
+        summary="Most versions of a table that stay: each commit writes the list of all of them.",
     )
 
     @field_validator("partition_by")
