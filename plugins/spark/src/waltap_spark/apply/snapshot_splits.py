@@ -115,6 +115,7 @@ class DriverInput:
         self._file = file
         self._last: tuple[str | None, Handed] = (None, {})
         self._gone = threading.Event()
+        # A daemon: it waits for the engine, and must not keep a finished driver alive.
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def gone(self) -> bool:

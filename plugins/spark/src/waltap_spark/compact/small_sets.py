@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGE", "is_small", "merged_rows", "rows_of", "stored_types", "write_rows"]
 
+# Below both limits pyarrow is faster than the fixed cost of a Spark job.
 SMALL_ROWS: Final = 20_000
 # Compressed bytes in the change log's segments. Spark writes sets above either limit.
 SMALL_BYTES: Final = 1 << 20
@@ -56,6 +57,7 @@ def rows_of(store: FileStore, group: "SegmentGroup", names: Sequence[str]) -> "p
     stored = {new: name for name, new in group.called.items()}
     own = [stored.get(name, name) for name in names]
     columns = [*own, *(name for name in LOG_FIELDS if name != "_epoch")]
+    # `select` puts the columns of all segments into one order, so that they can be joined.
     parts = [store.read_parquet(path).select(columns) for path in group.segments]
     rows = pa.concat_tables(parts)
     if rows.num_rows != group.rows:
@@ -93,6 +95,7 @@ def write_rows(store: FileStore, path: str, rows: "pa.Table") -> int:
     from pyarrow import parquet
 
     with store.create(path) as file, store.writing(path):
+        # Spark ignores the Arrow schema, and dictionaries of few values save nothing.
         parquet.write_table(rows, file, use_dictionary=False, store_schema=False)
         size: int = file.tell()
     return size

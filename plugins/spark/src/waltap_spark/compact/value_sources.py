@@ -50,7 +50,8 @@ class _KeyStep:
     """The events of one transaction under one key."""
 
     events: list[LogEvent]
-    # The row of each event: several rows may have the key within a transaction, one after the other.
+    # The row of each event: several rows may have the key within a transaction, one after the
+    # other.
     numbers: list[int]
     # Whether row 1 existed before.
     was: bool
@@ -78,6 +79,7 @@ class ValueSources:
         ]
         self._leaves = {event.place[:3]: event for event in ordered if _departs(event)}
         self._moves = [event for event in ordered if event.arrives and event.held]
+        # Only these keys need a look into the table, which is a query of Spark.
         asked = [key[0][0] for key in self._keys if crossed and _asks(key)]
         there = standing(asked) if asked else set()
         self._steps = [_steps(key, key[0][0].key in there, crossed=crossed) for key in self._keys]
@@ -93,6 +95,7 @@ class ValueSources:
         for number, move in moves.items():
             root: tuple[int, int, int] | None = number
             source = None
+            # A row may change its key several times: follow the chain to an event with the value.
             while root in moves:
                 left = self._leaves[root]
                 source = before.get(left.place)
@@ -175,6 +178,7 @@ def _steps(key: list[list[LogEvent]], in_base: bool, *, crossed: bool) -> list[_
 
 def _verdict(events: Sequence[LogEvent]) -> bool | None:
     """Return whether a row exists under a key after a transaction; None: as before."""
+    # As `waltap_spark.compact.key_changes.verdict`, which has the reasons.
     if events[-1].op != "d":
         return True
     more = sum((event.op == "c") - (event.op == "d") for event in events)

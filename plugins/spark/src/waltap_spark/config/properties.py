@@ -272,6 +272,7 @@ class SparkProperties(StorageProperties):
 
     @model_validator(mode="after")
     def _readers_want_an_applier(self) -> Self:
+        # Chunks reach Spark by the standard input of the process that the engine starts.
         if self.snapshot_readers == "executors" and self.applier != "embedded":
             raise ValueError("snapshot.readers = executors wants applier = embedded")
         return self
@@ -319,6 +320,7 @@ class SparkProperties(StorageProperties):
 
     def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
         """Yield the format's rules that match no table and no history."""
+        # `names` queries the database, so only profiles with rules pay for it.
         if not any(self.format_properties.get(name) for name in RULES):
             return
         kept = list({self.called(each): None for each in names("tables")})
@@ -332,6 +334,7 @@ class SparkProperties(StorageProperties):
                 if not any(map(fits, known)):
                     yield name, rule
 
+    # Each rule is checked at the start: a wrong one would suspend tables hours later.
     @field_validator("source_into")
     @classmethod
     def _into(cls, value: tuple[str, ...]) -> tuple[str, ...]:

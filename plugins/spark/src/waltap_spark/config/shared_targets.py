@@ -88,6 +88,7 @@ def require_place(table: "TableState", places: TargetMappings, columns: Iterable
         raise SourcesDiffer(f"{table.name} was made {was}, and is to be {now}")
     if table.place is not None:
         column = table.place.column
+        # Spark and the formats ignore case.
         clash = next((name for name in columns if name.lower() == column.lower()), None)
         if clash is not None:
             raise SourcesDiffer(
@@ -142,6 +143,7 @@ class SharedShapes:
         Raises: SourcesDiffer.
         """
         place = table.place
+        # Tables of one commit are applied by several threads, and each may add columns to a target.
         with self._lock:
             if not self._alone and not self._merged:
                 for other in self._tables().values():

@@ -49,6 +49,7 @@ def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkPr
     findings = ValidationResult(debezium=False, folder=Path.cwd())
     settings: dict[str, GivenProperty] = {}
     for pair in pairs:
+        # Values may contain further equals signs, as options of the JVM do.
         name, equals, value = pair.partition("=")
         if equals and name not in ELSEWHERE:
             settings[name] = GivenProperty(name, value, "--set")
@@ -72,6 +73,7 @@ def packed_pairs(properties: SparkProperties) -> str:
 
 def taken_pairs() -> list[str]:
     """Return the pairs of the variable `GIVEN`, and remove it for child processes."""
+    # Popped, so that the JVM and its children do not inherit credentials.
     found: list[str] = json.loads(os.environ.pop(GIVEN, "[]"))
     return found
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["start_query"]
 
+# Manifests of one micro-batch; the applier divides it further by `AdaptiveBatchSize`.
 BATCH_FILES = 500
 
 
@@ -74,7 +75,8 @@ def start_query(
             applier.apply([])  # tries suspended tables again
         end_batch()
 
-    if last is not None and applier.state.mark >= last.mark:  # Spark may have no batch then
+    # Without new files Spark runs no batch, and suspended tables would not be tried.
+    if last is not None and applier.state.mark >= last.mark:
         applier.apply([])
         end_batch()
     writer = manifests.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
@@ -91,6 +93,8 @@ def _chain(changelog: ChangeLog, applier: OutputApplier, found: list[Manifest]) 
     fresh = sorted((step for step in found if step.mark > applied), key=lambda step: step.mark)
     previous = applied
     for step in fresh:
+        # A manifest is missing in the batch: Spark may deliver it later, or has delivered it
+        # before.
         if step.previous != previous:
             return list(changelog.manifests(applied, fresh[-1].mark))
         previous = step.mark

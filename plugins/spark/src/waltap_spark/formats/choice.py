@@ -29,6 +29,7 @@ class FormatChoice:
     @property
     def factory(self) -> Callable[[TableFormatContext], TableFormat]:
         """Return the format's factory. Raises: FormatUnknown, ConfigurationError."""
+        # The default needs no plugin host, whose start loads every distribution.
         if self.name == PARQUET and not self.values:
             return ParquetFormat
         spec = self._spec()

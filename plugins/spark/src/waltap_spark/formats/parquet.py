@@ -93,7 +93,8 @@ class ParquetFormat(TableFormat):
         if _only_adds(table, rows.group):
             return _kept(_with_base(table, rows.group, written))
         table = msgspec.structs.replace(table, pending=(*table.pending, written))
-        # Readers join pending changes by key; changed keys and truncates would need more for each read.
+        # Readers join pending changes by key; changed keys and truncates would need more for each
+        # read.
         if rows.group.moved or rows.truncates or rows.group.replaces:
             table = self._fold(step, table, rows.spared)
         return _kept(table)
@@ -129,6 +130,7 @@ class ParquetFormat(TableFormat):
         self, step: CommitContext, table: TableState, rows: GroupRows
     ) -> tuple[TableState, ChangeSet]:
         group, size = rows.group, 0
+        # The driver writes one file, Spark a folder of files.
         small = is_small(group)
         path = step.path(table, "changes", FILE if small else "")
         if small:
@@ -255,6 +257,7 @@ class ParquetFormat(TableFormat):
             return table
         rows, size = sum(change.rows for change in run), 0
         packed = [change.bytes for change in run]
+        # Spark's sets have 0 bytes here, and merging needs all sizes.
         small = all(packed) and sum(packed) <= MERGED and unpacked_in_all(run) <= LARGE
         path = step.path(table, "changes", FILE if small else "")
         if small:

@@ -251,6 +251,7 @@ def _unscaled(value: str) -> str:
 
     Two halves, since `conv` reads 64 bits.
     """
+    # Sign extension to 16 bytes: a leading hexadecimal digit of 8 or more is negative.
     full = f"lpad(hex({value}), 32, if(substr(hex({value}), 1, 1) >= '8', 'F', '0'))"
     high = f"cast(conv(substr({full}, 1, 16), 16, -10) as decimal(38,0))"
     low = f"cast(conv(substr({full}, 17, 16), 16, 10) as decimal(20,0))"
@@ -373,6 +374,7 @@ def was_not_sent(
             if field.items.meaning == _UUID:
                 return f"{column} <=> array('{_uuid_of(placeholder)}')"
             return f"{column} <=> array({text})"
+        # Debezium writes the placeholder's bytes as the numbers of an integer array.
         if field.items.kind in _INTEGERS:
             listed = ", ".join(map(str, _signed_bytes(placeholder)))
             return f"{column} <=> cast(array({listed}) as array<{_RAW[field.items.kind]}>)"

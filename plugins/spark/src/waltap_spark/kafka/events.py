@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 # Schemas of Avro events, from a registry with Confluent's interface.
 
+# A registry answers from memory; longer means that it is away.
 _ANSWER_S: Final = 30
 
 
@@ -58,6 +59,7 @@ class SchemaRegistry:
         login = (unquote(place.username), unquote(place.password or "")) if place.username else None
         with closing(HttpClient(timeout_s=_ANSWER_S, auth=login, follow_redirects=True)) as client:
             answer = client.send("GET", f"{bare}/schemas/ids/{schema_id}")
+        # An unknown id is a bad record (of another registry), other answers may pass.
         if answer.status == HTTPStatus.NOT_FOUND:
             raise EventUnread(f"{bare} has no schema {schema_id}")
         if answer.problem:
@@ -331,6 +333,7 @@ class TopicEvents:
         found: dict[Place, Reached] = {}
         for row in self._summary():
             where = f"partition {row['partition']} of {row['topic']}"
+            # Rows of an earlier snapshot cannot be ordered among changes that were taken already.
             if row["anew"] is not None:
                 text = f"{where} goes back, by a snapshot, to an earlier position: another history"
                 raise OffsetsLost(f"{text} of the source begins at offset {row['anew']}")

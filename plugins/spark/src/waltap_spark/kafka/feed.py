@@ -81,6 +81,7 @@ class KafkaFeed:
 
         Raises: FilesInUse, ChangeLogDamaged.
         """
+        # Two feeds would both claim the next position.
         self._store.lock(".lock")
         self._store.make_folder("manifests")
         make_log_identity(self._store)
@@ -296,12 +297,12 @@ class KafkaFeed:
                 unpacked = (seen["unpacked"] or 0) * held // max(1, seen["good"])
                 size = self._store.size(path)
                 segments.append(Segment(path=path, rows=held, bytes=size, unpacked=unpacked))
-        self._store.settle()
+        self._store.settle()  # durable before the manifest names them
         operations = {op: seen[f"op_{op}"] for op in OPERATIONS if seen[f"op_{op}"]}
         if rows.key and set(operations) == {"c"}:
-            # Inserts from topics may meet a row of their key: they are repeated, and a compacted topic has
-            # lost the delete between two. An entry of inserts alone would be added without a look at the
-            # table, so it claims updates too.
+            # Inserts from topics may meet a row of their key: they are repeated, and a compacted
+            # topic has lost the delete between two. An entry of inserts alone would be added
+            # without a look at the table, so it claims updates too.
             operations["u"] = 0
         entry = TableEntry(
             schema=schema,

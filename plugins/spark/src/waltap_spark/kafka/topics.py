@@ -120,6 +120,7 @@ def offered(
             raise OffsetsLost(text)
         if start < end:
             found[place] = OffsetRange(start, min(end, start + records))
+    # A topic that was created again may have fewer partitions.
     for place in taken:
         if place[0] in topics.topics and place not in last:
             raise OffsetsLost(f"{place[0]} has no partition {place[1]} any more")

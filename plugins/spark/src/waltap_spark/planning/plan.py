@@ -80,6 +80,7 @@ class SegmentGroup:
         self.operations.update(entry.operations)
         self.unchanged.update(dict.fromkeys(entry.unchanged))
         self.moved += entry.moved
+        # Rows of an incremental snapshot are read, so they have columns that the stream may lack.
         self.streamed |= not {"r"} >= set(entry.operations)
         self.crossed |= entry.crossed
 
@@ -143,6 +144,7 @@ class TableTask:
 
         ``span`` are the manifest's LSNs, ``at`` is the position of the rows' snapshot.
         """
+        # An external snapshot replaces everything, also staged parts of an earlier one.
         if entry.elsewhere:
             self.staged = []
             self.groups.append(_group(entry, epoch))
@@ -192,6 +194,7 @@ class TableTask:
     ) -> None:
         """Turn a complete snapshot into groups, the first of which replaces the table."""
         parts = [part for part in self.staged if part.generation == generation]
+        # An empty table has no parts, but its complete snapshot removes earlier rows all the same.
         groups = [] if parts or entry is None else [_group(entry, epoch)]
         for part in parts:
             if not groups or groups[-1].fingerprint != part.fingerprint:
@@ -230,11 +233,13 @@ def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dic
         at = manifest.mark.end_lsn, told
         if part is not None:
             at = at[0] if part.lsn is None else part.lsn, part.ts or told
+        # LSNs of two epochs do not compare, so the first span of an epoch starts at 0.
         span = (before.end_lsn if before.epoch == epoch else 0, manifest.mark.end_lsn)
         for entry in manifest.tables:
             found = plans.setdefault(entry.name, TableTask(entry.schema, entry.table))
             had = entry.name in tables or bool(found.groups)
             found.take(entry, epoch, span, at)
+            # A table that is new here lacks no delete, whatever happened before.
             if entry.missed and had:
                 found.groups[-1].doubt = MISSED
         if part is not None and part.complete:

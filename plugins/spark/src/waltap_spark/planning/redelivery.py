@@ -110,9 +110,11 @@ def leave_out_known(
     )
     same = [F.col(name) == F.col(f"{own}{name}") for name in CHANGE]
     same += [F.col("_op") != "r", F.col("_xid").eqNullSafe(F.col(f"{own}_xid"))]
+    # `eqNullSafe` above, since changes of some sources have no transaction id.
     left = rows.join(known, same, "left_anti")
     counts = {row["_op"]: row["count"] for row in left.groupBy("_op").count().collect()}
     stay = sum(counts.values())
+    # Nothing is repeated: the segments themselves are read, without a copy.
     if stay == group.rows or (whole and stay):
         return
     group.rows, group.operations = stay, Counter(counts)

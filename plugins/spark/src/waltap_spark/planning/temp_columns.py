@@ -63,6 +63,7 @@ def set_aside(settling: Settling) -> Settling:
     def called_otherwise(
         table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
     ) -> "DataFrame":
+        # Most tables have no such column, and need no renaming in each plan.
         own = [name for name in table.columns if name.startswith("_")]
         if not own:
             return settling(table, changes, rows, base)

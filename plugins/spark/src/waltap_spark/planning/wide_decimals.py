@@ -35,6 +35,7 @@ def make_readable(
     store: "FileStore", output: "SparkOutput", group: "SegmentGroup", folder: Callable[[], str]
 ) -> None:
     """Copy the segments of ``group`` once to a ``folder`` of ``output``, if needed."""
+    # Once per group: several steps of a commit ask for it.
     if group.converted or not any("decimal256" in each.arrow for each in group.columns):
         return
     from pyarrow import parquet

@@ -104,6 +104,7 @@ class SparkSink(Sink):
             self._choice.settings(require_pyspark(), self._settings)
         self._fail_stop.reset()
         held = self._log.open()
+        # After the log, so that a refused log (of another pipeline) starts no JVM.
         if self._driver is not None:
             self._driver.start()
         return held
@@ -190,7 +191,7 @@ class SparkSink(Sink):
         assert self._driver is not None
         assert self._awaited is not None
         with self._fail_stop:
-            self._driver.look_after()
+            self._driver.look_after()  # a driver that died would never commit
             state = self._kept().state() if self._awaited else None
             if self._awaited and (state is None or state.mark < self._log.mark):
                 return None

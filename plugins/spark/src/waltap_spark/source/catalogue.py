@@ -35,6 +35,7 @@ MANY: Final = {"_table": '"string"'}
 # With profiles, after them: the name of the row's profile.
 SOURCE: Final = {"_source": '"string"'}
 
+# Newest manifests to read for one table before the complete log: busy tables are in the first ones.
 LOOKED_AT: Final = (16, 256, 4096)
 
 
@@ -59,6 +60,7 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
         by_name = {each.name for each in entry.columns}
         found = {}
         for name, number in self.numbers.items():
+            # The source's number first: a renamed column keeps it, a name may be another column's.
             called = by_number.get(number) if number is not None and by_number else None
             if called is None and name in by_name and not (number is not None and by_number):
                 called = name

@@ -141,6 +141,7 @@ class HostedEngine:
         self._require_all()
         self._limits = Limits(until_idle=0.0) if ends else None
         self._until = time.monotonic() + PATIENCE_S
+        # If Spark dies, this process sees another parent, and nothing else.
         self._parent = os.getppid()
         self._pipeline = Pipeline(
             self.file,
@@ -211,6 +212,7 @@ class HostedEngine:
         if self.own or now < self._next_retire or not self.log.exists():
             return
         try:
+            # Without the pipeline's lock another query may read this spool.
             if self._locked:
                 self._retire(spent)
             elif self.ended and not self._standby:
@@ -238,7 +240,8 @@ class HostedEngine:
         self.log.expire(spent, bucket_of(dt.datetime.now(dt.UTC) - KEPT))
 
     def _confirmable(self, lsn: int) -> int:
-        # LSNs of two epochs do not compare: nothing is confirmed until Spark reaches the newest one.
+        # LSNs of two epochs do not compare: nothing is confirmed until Spark reaches the newest
+        # one.
         released, last = self._released, self.log.last()
         if last is None or last.mark <= released:
             return lsn

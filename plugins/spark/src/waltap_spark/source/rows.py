@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RowLimits", "SegmentRows", "batches"]
 
+# Rows of an Arrow batch: large enough for whole-column work, small enough for wide rows.
 BATCH_ROWS: Final = 32_768
 
 
@@ -123,6 +124,8 @@ def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> 
     if values.type == field.type:
         return values
     try:
+        # Types of a column only widen in the log; a narrower query column may still hold the
+        # values.
         return values.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as cause:
         text = (

@@ -25,10 +25,11 @@ from waltap_spark.errors import OutputDamaged
 __all__ = ["COMMITS", "CommitFiles", "StructDifference", "changed", "difference"]
 
 COMMITS: Final = "_waltap/commits"
-# Most commits after a whole one that are differences.
+# Most differences after a complete commit. A reader opens them all, so the number is small; a
+# complete commit of a large output is hundreds of kilobytes, so it is not every one.
 STEPS: Final = 16
 
-# Former commits that readers can still read.
+# Former commits that readers can still read: those that opened the tables a moment ago.
 KEPT: Final = 10
 
 # Attempts to read commits while a driver removes old ones.
@@ -57,6 +58,8 @@ def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> 
     runs: dict[str, tuple[int, int, list[Any]]] = {}
     for name in type(after).__struct_fields__:
         old, new = getattr(before, name), getattr(after, name)
+        # Identity first: unchanged tables are the same object, and comparing all would cost each
+        # commit.
         if name in without or old is new or old == new:
             continue
         # histories are long tuples that mostly grow at the end
@@ -150,6 +153,7 @@ class CommitFiles(Generic[T]):
 
         Raises: OutputDamaged.
         """
+        # Listing and reading are not atomic: a driver may remove the oldest file in between.
         for tried in range(TRIES):
             names = self._names()[-most:]
             found: list[T] = []
@@ -169,6 +173,7 @@ class CommitFiles(Generic[T]):
     def write(self, state: T) -> None:
         """Publish ``state`` atomically; then remove old commits."""
         number, before = _number(state), self._last
+        # Without the commit before (a new driver, a failed write) there is nothing to differ from.
         if before is not None and number == _number(before) + 1 and self._steps < STEPS:
             name = f"{number:012d}-{self._since:012d}.json"
             data = msgspec.json.encode(_step(before, state))

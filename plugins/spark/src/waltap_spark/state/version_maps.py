@@ -85,6 +85,7 @@ def state_at(
 
     It is a position of the log, an LSN, or a commit time of the source. Raises: VersionGone.
     """
+    # A position of the future would silently give the newest rows, which change later.
     if isinstance(moment, int) and moment > state.mark.end_lsn:
         raise _gone(f"LSN {moment:X} was not applied yet", _oldest(output, state), state.mark)
     if isinstance(moment, LogPosition) and moment > state.mark:
@@ -99,7 +100,8 @@ def state_at(
             if _reached(cut, moment, state.mark.epoch):
                 versions |= passed
                 passed, found = {}, cut
-            # A snapshot has only the time when it was applied, maybe long after the next transaction.
+            # A snapshot has only the time when it was applied, maybe long after the next
+            # transaction.
             elif not isinstance(moment, dt.datetime) or cut.last_commit_ts is not None:
                 break
         if found is not None:
@@ -201,6 +203,7 @@ def _shown(moment: "LogPosition | int | dt.datetime") -> str:
 
 def _forget(output: SparkOutput, limit: float) -> None:
     names = sorted(output.store.names(FOLDER))
+    # The newest file stays: the commit file's own cuts continue its versions.
     for name in names[:-1]:
         if _block(output, name).cuts[-1].committed_at >= limit:
             return
