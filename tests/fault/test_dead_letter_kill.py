@@ -17,7 +17,7 @@ from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
 from waltap.services.dead_letters.dead_letter import DeadLetter
-from waltap.services.dead_letters.store import LetterStore
+from waltap.services.dead_letters.store import DeadLetterStore
 
 SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 ROWS = 350
@@ -65,7 +65,7 @@ class Trial:
         return command.start(*words, cwd=self.folder)
 
     def letters(self) -> list[DeadLetter]:
-        return LetterStore(self.folder / ".waltap" / "p" / "dead-letters").letters()
+        return DeadLetterStore(self.folder / ".waltap" / "p" / "dead-letters").letters()
 
     def delivered(self) -> int:
         """Return how many rows both sinks have."""

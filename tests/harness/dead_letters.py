@@ -5,13 +5,13 @@ import subprocess
 from tests.harness.pipeline import PipelineRig
 
 from waltap.services.dead_letters.dead_letter import DeadLetter
-from waltap.services.dead_letters.store import LetterStore
+from waltap.services.dead_letters.store import DeadLetterStore
 
 KEEP = {"errors.tolerance": "dead_letter"}
 
 
 def letters_of(pipeline: PipelineRig) -> list[DeadLetter]:
-    return LetterStore(pipeline.offset_file.parent / "dead-letters").letters()
+    return DeadLetterStore(pipeline.offset_file.parent / "dead-letters").letters()
 
 
 def dead_letters(pipeline: PipelineRig, verb: str, *rest: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
-from waltap.pipeline.delivery.fan_out import OutletPausedTooLong
+from waltap.pipeline.delivery.fan_out import SinkPausedTooLong
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.sink.held import DestinationBehind
 from waltap_sinks.changelog import ChangeLog, FileStore
@@ -207,7 +207,7 @@ def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing: Pipel
         raise Unwell("the disk is away")
 
     other.before_write = fail
-    with pytest.raises(OutletPausedTooLong, match=r"other.*the disk is away"):
+    with pytest.raises(SinkPausedTooLong, match=r"other.*the disk is away"):
         with pausing.running() as run:
             database.execute("INSERT INTO t SELECT generate_series(1, 1000)")
             run.join()

@@ -15,7 +15,7 @@ from waltap.cli.commands.status import members, report
 from waltap.cli.views import overview, run_view
 from waltap.pipeline.api.in_process import status_html
 from waltap.plugins.host import Host
-from waltap.ports.sink.downstream import DownstreamProgress, OnwardTable
+from waltap.ports.sink.downstream import DownstreamProgress, DownstreamTable
 from waltap.services.monitor.counts import SnapshotTableProgress, TableStatus
 from waltap.services.monitor.status import (
     PartitionStatus,
@@ -81,7 +81,7 @@ def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
     failure = dataclasses.replace(failure, remedy="Mend it.", times=3)
     spark = DownstreamProgress(
         stage="spark", lsn=0x80, lag_bytes=0x80, current=False, committed_ms=AT - 30_000,
-        tables=(OnwardTable(table="public.a", lsn=0x70, failed="no [key]"),),
+        tables=(DownstreamTable(table="public.a", lsn=0x70, failed="no [key]"),),
     )  # fmt: skip
     busy = TableStatus(
         table="public.a", creates=5, updates=6, deletes=7, truncates=0, reads=3,

@@ -11,7 +11,7 @@ from waltap.changes.decode.message import Insert
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import SinkError
 from waltap.ports.sink import Batch, RecordsRefused, RefusedEvent
-from waltap.services.dead_letters.store import DeadLettersUnusable, LetterStore
+from waltap.services.dead_letters.store import DeadLetterStore, DeadLettersUnusable
 from waltap_testing.workload import ITEMS
 
 __all__ = ["new"]
@@ -27,8 +27,8 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LetterStore:
-    return LetterStore(tmp_path / "state" / "simulated" / "dead-letters")
+def store(tmp_path: Path) -> DeadLetterStore:
+    return DeadLetterStore(tmp_path / "state" / "simulated" / "dead-letters")
 
 
 def refusing(*serials: int) -> Callable[[Batch], None]:
@@ -56,7 +56,7 @@ def refusing(*serials: int) -> Callable[[Batch], None]:
 
 
 def test_by_default_the_pipeline_stops_and_says_which_event_it_was(
-    new: New, store: LetterStore
+    new: New, store: DeadLetterStore
 ) -> None:
     pipeline = new()
     pipeline.source.insert(at=1.0, rows=2)
@@ -71,7 +71,9 @@ def test_by_default_the_pipeline_stops_and_says_which_event_it_was(
     assert pipeline.destination.durable == [1, 2, 3, 4, 5]
 
 
-def test_by_default_the_first_of_several_stops_the_pipeline(new: New, store: LetterStore) -> None:
+def test_by_default_the_first_of_several_stops_the_pipeline(
+    new: New, store: DeadLetterStore
+) -> None:
     pipeline = new()
     pipeline.source.insert(at=1.0, rows=5)
     pipeline.destination.before_write = refusing(2, 4)
@@ -81,7 +83,9 @@ def test_by_default_the_first_of_several_stops_the_pipeline(new: New, store: Let
     assert store.letters() == []
 
 
-def test_a_dead_letter_is_kept_and_all_others_come_in_order(new: New, store: LetterStore) -> None:
+def test_a_dead_letter_is_kept_and_all_others_come_in_order(
+    new: New, store: DeadLetterStore
+) -> None:
     pipeline = new(errors_tolerance="dead_letter")
     pipeline.source.insert(at=1.0, rows=5)
     pipeline.source.insert(at=2.0, rows=5)
@@ -101,7 +105,7 @@ def test_a_dead_letter_is_kept_and_all_others_come_in_order(new: New, store: Let
     assert offset.sole.position.end_lsn == pipeline.source.log[-1].end_lsn
 
 
-def test_with_all_tolerated_they_are_left_out_and_counted(new: New, store: LetterStore) -> None:
+def test_with_all_tolerated_they_are_left_out_and_counted(new: New, store: DeadLetterStore) -> None:
     pipeline = new(errors_tolerance="all")
     pipeline.source.insert(at=1.0, rows=3)
     pipeline.destination.before_write = refusing(2)
@@ -111,7 +115,7 @@ def test_with_all_tolerated_they_are_left_out_and_counted(new: New, store: Lette
     assert store.letters() == []
 
 
-def test_rows_of_a_snapshot_are_letters_too(new: New, store: LetterStore) -> None:
+def test_rows_of_a_snapshot_are_letters_too(new: New, store: DeadLetterStore) -> None:
     pipeline = new(errors_tolerance="dead_letter")
     pipeline.source.tables = {ITEMS: [(str(n), str(n), "x") for n in range(1, 251)]}
     pipeline.destination.before_write = refusing(7, 200)
@@ -121,7 +125,7 @@ def test_rows_of_a_snapshot_are_letters_too(new: New, store: LetterStore) -> Non
     assert len({each.id for each in store.letters()}) == 2
 
 
-def test_what_is_no_records_fault_is_never_tolerated(new: New, store: LetterStore) -> None:
+def test_what_is_no_records_fault_is_never_tolerated(new: New, store: DeadLetterStore) -> None:
     pipeline = new(errors_tolerance="dead_letter", errors_max_retries=0)
     pipeline.source.insert(at=1.0, rows=3)
     pipeline.destination.before_write = raising(Gone("the link broke"))
@@ -132,7 +136,7 @@ def test_what_is_no_records_fault_is_never_tolerated(new: New, store: LetterStor
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_killed_between_a_letter_and_the_rest_of_its_batch(
-    new: New, store: LetterStore, exactly_once: bool
+    new: New, store: DeadLetterStore, exactly_once: bool
 ) -> None:
     """The letter is durable before the position moves: it is one letter, and nothing else is missing."""
     pipeline = new(errors_tolerance="dead_letter")

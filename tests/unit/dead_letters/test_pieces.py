@@ -18,7 +18,7 @@ from waltap.ports.sink.bisect import BatchLocation, Part, alone, every_event, fa
 from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
 from waltap.services.dead_letters.queue import DeadLetterQueue
-from waltap.services.dead_letters.store import LetterStore
+from waltap.services.dead_letters.store import DeadLetterStore
 from waltap_testing.simulation import VirtualClock
 from waltap_testing.workload import ITEMS
 
@@ -178,7 +178,7 @@ def test_what_is_made_again_is_counted_once(
     first, rest = transaction(8, 0, 0x180).split(3)
     make = Counted(bad)
     desk = DeadLetterQueue(
-        LetterStore(tmp_path), VirtualClock(), describe=lambda r: r, form=lambda: None
+        DeadLetterStore(tmp_path), VirtualClock(), describe=lambda r: r, form=lambda: None
     )
     undeliverable = PoisonEventHandler(
         FailurePolicy(events=policy, records=policy), "", make.order, desk

@@ -28,7 +28,7 @@ from waltap.services.dead_letters.dead_letter import (
     record_form,
     record_of,
 )
-from waltap.services.dead_letters.store import DeadLettersUnusable, LetterStore
+from waltap.services.dead_letters.store import DeadLetterStore, DeadLettersUnusable
 from waltap_testing.workload import ITEMS
 
 from .test_pieces import transaction
@@ -42,16 +42,16 @@ def letter(index: int, sink: str = "", **more: object) -> DeadLetter:
 
 
 def test_a_letter_is_kept_with_why_and_where(tmp_path: Path) -> None:
-    (kept,) = LetterStore(tmp_path / "d").put([letter(3)])
-    assert LetterStore(tmp_path / "d").letters() == [kept]
+    (kept,) = DeadLetterStore(tmp_path / "d").put([letter(3)])
+    assert DeadLetterStore(tmp_path / "d").letters() == [kept]
     assert (kept.id, kept.code, kept.reason, kept.attempts) == ("1A0-3", "WT-5000", "too long", 1)
     assert str(kept.place) == "0/1A0, change 3"
 
 
 def test_the_same_event_is_one_letter_however_often_it_comes(tmp_path: Path) -> None:
-    store = LetterStore(tmp_path)
+    store = DeadLetterStore(tmp_path)
     store.put([letter(1), letter(2)])
-    other = LetterStore(tmp_path)  # as after a crash
+    other = DeadLetterStore(tmp_path)  # as after a crash
     other.put([letter(1)])
     store.put([letter(2)])
     store.put([letter(1, "a"), letter(1, "b")])  # two sinks have letters of their own
@@ -60,18 +60,18 @@ def test_the_same_event_is_one_letter_however_often_it_comes(tmp_path: Path) -> 
 
 
 def test_a_line_that_a_crash_tore_is_nobodys(tmp_path: Path) -> None:
-    store = LetterStore(tmp_path)
+    store = DeadLetterStore(tmp_path)
     store.put([letter(1)])
     with (tmp_path / "letters.jsonl").open("ab") as file:
         file.write(b'{"id":"1A0-2","sink"')
-    again = LetterStore(tmp_path)
+    again = DeadLetterStore(tmp_path)
     assert [each.id for each in again.letters()] == ["1A0-1"]
     again.put([letter(3)])
-    assert [each.id for each in LetterStore(tmp_path).letters()] == ["1A0-1", "1A0-3"]
+    assert [each.id for each in DeadLetterStore(tmp_path).letters()] == ["1A0-1", "1A0-3"]
 
 
 def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path: Path) -> None:
-    engine, command = LetterStore(tmp_path), LetterStore(tmp_path)
+    engine, command = DeadLetterStore(tmp_path), DeadLetterStore(tmp_path)
     engine.put([letter(1), letter(2)])
     assert command.drop({"1A0-1", "unknown"}) == 1
     engine.put([letter(1), letter(3)])
@@ -80,7 +80,7 @@ def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path: Path) -> N
 
 
 def test_a_redelivered_letter_is_marked(tmp_path: Path) -> None:
-    store = LetterStore(tmp_path)
+    store = DeadLetterStore(tmp_path)
     kept = store.put([letter(1), letter(2)])
     store.mark(kept[:1], 5_000)
     assert [each.redelivered_ms for each in store.letters()] == [5_000, None]
@@ -92,7 +92,7 @@ def test_a_redelivered_letter_is_marked(tmp_path: Path) -> None:
 
 
 def test_nobody_else_reads_them_and_what_is_no_text_or_no_folder_is_told(tmp_path: Path) -> None:
-    store = LetterStore(tmp_path / "d")
+    store = DeadLetterStore(tmp_path / "d")
     store.put([letter(1), letter(2)])
     store.drop({"1A0-2"})
     for path in (tmp_path / "d").iterdir():
@@ -101,8 +101,8 @@ def test_nobody_else_reads_them_and_what_is_no_text_or_no_folder_is_told(tmp_pat
     path.write_bytes(path.read_bytes().replace(b"too long", b"too l\xffng"))
     (tmp_path / "e").write_text("in the way")
     for use in (
-        LetterStore(tmp_path / "d").letters,
-        lambda: LetterStore(tmp_path / "e").put([letter(1)]),
+        DeadLetterStore(tmp_path / "d").letters,
+        lambda: DeadLetterStore(tmp_path / "e").put([letter(1)]),
     ):
         with pytest.raises(DeadLettersUnusable, match="WT-"):
             use()

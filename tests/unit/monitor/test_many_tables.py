@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from waltap.ports.sink.downstream import DownstreamProgress, OnwardTable
+from waltap.ports.sink.downstream import DownstreamProgress, DownstreamTable
 from waltap.services.monitor.counts import SnapshotTableProgress, TableStatus
 from waltap.services.monitor.metrics import METRICS
 from waltap.services.monitor.status import PipelineStatus
@@ -19,8 +19,8 @@ def status(most: int) -> PipelineStatus:
             commit_lsn=1, committed_ms=1,
         )  # fmt: skip
 
-    stopped = OnwardTable(table="t7", lsn=1, failed="broken")
-    onward = tuple(OnwardTable(table=f"t{n}", lsn=1) for n in range(TABLES) if n != 7)
+    stopped = DownstreamTable(table="t7", lsn=1, failed="broken")
+    onward = tuple(DownstreamTable(table=f"t{n}", lsn=1) for n in range(TABLES) if n != 7)
     return PipelineStatus(
         pipeline="p", at_ms=1, started_ms=1, state="streaming", state_since_ms=1,
         tables=tuple(map(table, range(TABLES))),

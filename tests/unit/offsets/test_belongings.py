@@ -6,10 +6,10 @@ import pytest
 
 from waltap.errors import ConnectionLost, SourceError
 from waltap.ports.offsets.owned_objects import (
-    BelongingsUnreadable,
-    BelongingsUnwritable,
     OwnedObject,
     OwnedObjects,
+    OwnedObjectsUnreadable,
+    OwnedObjectsUnwritable,
 )
 
 SLOT = OwnedObject(kind="slot", name="s", system_id="1", database="d")
@@ -64,11 +64,11 @@ def test_nothing_is_written_when_nothing_changes(path: Path) -> None:
 def test_a_damaged_file_is_an_error_that_names_it(path: Path, text: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(text)
-    with pytest.raises(BelongingsUnreadable, match="belongings.json"):
+    with pytest.raises(OwnedObjectsUnreadable, match="belongings.json"):
         OwnedObjects(path).all()
 
 
 def test_a_file_that_cannot_be_written_is_an_error_that_names_it(path: Path) -> None:
     path.with_suffix(".json.new").mkdir(parents=True)
-    with pytest.raises(BelongingsUnwritable, match="belongings.json"):
+    with pytest.raises(OwnedObjectsUnwritable, match="belongings.json"):
         OwnedObjects(path).keep(SLOT)

@@ -9,8 +9,8 @@ from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.ports.offsets.file_store import FileOffsetStore, OffsetUnreadable, OffsetUnwritable
 from waltap.ports.offsets.offset import NEWEST_VERSION, Offset, PartitionOffset, decoded, encoded
 from waltap.ports.offsets.sink_positions import (
-    OutletPositions,
-    OutletPositionsUnreadable,
+    BranchPositions,
+    BranchPositionsUnreadable,
     SinkProgress,
 )
 from waltap_testing.crash import KillPoint, in_child
@@ -140,23 +140,23 @@ def at(lsn: int) -> Positions:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> OutletPositions:
-    OutletPositions(tmp_path / "sinks.json").store(AHEAD, at(100))
-    return OutletPositions(tmp_path / "sinks.json")
+def kept(tmp_path: Path) -> BranchPositions:
+    BranchPositions(tmp_path / "sinks.json").store(AHEAD, at(100))
+    return BranchPositions(tmp_path / "sinks.json")
 
 
-def test_each_goes_on_from_its_own(kept: OutletPositions) -> None:
+def test_each_goes_on_from_its_own(kept: BranchPositions) -> None:
     assert kept.load(at(100)) == AHEAD
     assert kept.load(at(150)) == AHEAD, "idle progress moves the offset alone"
 
 
-def test_nothing_is_left_out_behind_an_offset_that_was_set_back(kept: OutletPositions) -> None:
+def test_nothing_is_left_out_behind_an_offset_that_was_set_back(kept: BranchPositions) -> None:
     assert kept.load(at(50)) == {}
     assert kept.load(Positions()) == {}
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"outlets": {"\xff": {}}}'])
-def test_a_damaged_file_is_told(kept: OutletPositions, tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_file_is_told(kept: BranchPositions, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "sinks.json").write_bytes(data)
-    with pytest.raises(OutletPositionsUnreadable, match=r"sinks\.json"):
+    with pytest.raises(BranchPositionsUnreadable, match=r"sinks\.json"):
         kept.load(at(100))

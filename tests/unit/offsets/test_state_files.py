@@ -19,8 +19,8 @@ from waltap.pipeline.stages.new_tables import NewTables
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable
 from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
-from waltap.ports.offsets.sink_positions import OutletPositions, SinkProgress
-from waltap_sinks.changelog.progress import MissedNote
+from waltap.ports.offsets.sink_positions import BranchPositions, SinkProgress
+from waltap_sinks.changelog.progress import CaptureGapFile
 from waltap_testing.offset_store_suite import TWO
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "state"
@@ -62,8 +62,8 @@ def _objects(folder: Path) -> Callable[[], object]:
 
 
 def _sinks(folder: Path) -> Callable[[], object]:
-    OutletPositions(folder / "sinks.json").store(SINKS, STORED)
-    return lambda: OutletPositions(folder / "sinks.json").load(STORED) == SINKS
+    BranchPositions(folder / "sinks.json").store(SINKS, STORED)
+    return lambda: BranchPositions(folder / "sinks.json").load(STORED) == SINKS
 
 
 def _gap(folder: Path) -> Callable[[], object]:
@@ -88,10 +88,10 @@ def _prepared(folder: Path) -> Callable[[], object]:
 
 def _missed(folder: Path) -> Callable[[], object]:
     for table in ("public.orders", "public.items"):
-        MissedNote(folder / "changelog.missed").add(table)
+        CaptureGapFile(folder / "changelog.missed").add(table)
 
     def same() -> object:
-        read = MissedNote(folder / "changelog.missed")
+        read = CaptureGapFile(folder / "changelog.missed")
         read.read()
         return vars(read)["_tables"] == {"public.items", "public.orders"}
 
@@ -163,7 +163,7 @@ def test_the_text_of_a_gap_is_that_of_its_form(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "offset.json": ("WT-6001", lambda folder: FileOffsetStore(folder / "offset.json").load()),
     "belongings.json": ("WT-6006", lambda folder: OwnedObjects(folder / "belongings.json").all()),
-    "sinks.json": ("WT-6203", lambda folder: OutletPositions(folder / "sinks.json").load(STORED)),
+    "sinks.json": ("WT-6203", lambda folder: BranchPositions(folder / "sinks.json").load(STORED)),
     f"gaps/gap-{GAP.identifier}.json": ("WT-6401", lambda folder: GapCertificates(folder).all()),
 }
 

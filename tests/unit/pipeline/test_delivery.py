@@ -26,13 +26,13 @@ from waltap.pipeline.stages.slot_advancer import SlotAdvancer
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import MemoryOffsetStore
 from waltap.ports.offsets.offset import Offset, PartitionOffset
-from waltap.ports.offsets.sink_positions import OutletPositions
+from waltap.ports.offsets.sink_positions import BranchPositions
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import ChangeStream
 from waltap.services.dead_letters.handling import FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
 from waltap.services.dead_letters.queue import DeadLetterQueue
-from waltap.services.dead_letters.store import LetterStore
+from waltap.services.dead_letters.store import DeadLetterStore
 from waltap.services.monitor.counts import RunCounters
 from waltap_testing.simulation import SimulatedDestination, SimulatedPipeline, VirtualClock
 from waltap_testing.simulation.destination import sink_of
@@ -64,7 +64,7 @@ class Rig:
         )
         order = order or TransactionOrder()
         desk = DeadLetterQueue(
-            LetterStore(Path("unused")), self.clock, describe=lambda r: r, form=lambda: None
+            DeadLetterStore(Path("unused")), self.clock, describe=lambda r: r, form=lambda: None
         )
         made = sink_of(self.destination).factory(
             None, SinkContext(pipeline="p", state_dir=Path("unused"))
@@ -454,7 +454,7 @@ class Outlet:
 def test_every_sink_is_told_what_was_left_out_and_is_closed_whatever_becomes_of_one(
     tmp_path: Path,
 ) -> None:
-    fan = FanOut([], OutletPositions(tmp_path), load=lambda: None, clock=SystemClock())
+    fan = FanOut([], BranchPositions(tmp_path), load=lambda: None, clock=SystemClock())
     outlets = [Outlet(), Outlet("first", "it was unwell"), Outlet("second"), Outlet()]
     fan.outlets = outlets  # type: ignore[assignment]
     fan.missed("public.t")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from waltap_sinks.changelog.verification import StandingRows
+from waltap_sinks.changelog.verification import CurrentRows
 
 
 def change(op: str, **row: Any) -> tuple[str, dict[str, Any]]:
@@ -10,7 +10,7 @@ def change(op: str, **row: Any) -> tuple[str, dict[str, Any]]:
 
 
 def held(*transactions: list[tuple[str, dict[str, Any]]], key: tuple[str, ...] = ("id",)) -> Any:
-    rows = StandingRows(("id", "a", "b"), key)
+    rows = CurrentRows(("id", "a", "b"), key)
     for number, changes in enumerate(transactions):
         for op, row in changes:
             rows.apply(op, row, transaction=number, second=row.pop("second", False))

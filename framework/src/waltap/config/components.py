@@ -10,15 +10,15 @@ from pydantic import Field, ValidationError, create_model
 
 from waltap.base.property import Properties, declarations
 from waltap.base.text import nearest
-from waltap.config.layers import GivenProperty, RawOutlet, RawProfile
+from waltap.config.layers import GivenProperty, RawProfile, RawSinkBranch
 from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult
 from waltap.config.pipeline_properties import OutletProperties
 from waltap.config.profile import (
     Component,
     ConverterUse,
-    OutletProfile,
     Profile,
     SelectionProperties,
+    SinkBranchProfile,
     TransformUse,
 )
 from waltap.encoders.format.conversion import SIDES, headed, joined
@@ -530,7 +530,7 @@ class SinkList:
     ) -> None:
         self._raw, self._findings, self._survey = raw, findings, survey
 
-    def profiles(self, *, alone: bool) -> list[OutletProfile | None]:
+    def profiles(self, *, alone: bool) -> list[SinkBranchProfile | None]:
         """Return each; None for one with problems. ``alone``: there is no [sink] beside them."""
         found = [self._one(given) for given in self._raw.outlets]
         if found and not alone:
@@ -549,7 +549,7 @@ class SinkList:
     def _complain(self, place: str, what: str, allowed: str) -> None:
         self._findings.problems.append(PropertyProblem(place, what, allowed=allowed))
 
-    def _one(self, given: RawOutlet) -> OutletProfile | None:
+    def _one(self, given: RawSinkBranch) -> SinkBranchProfile | None:
         properties = Namespace(given.sink, self._findings, given.place).model(
             f"sink {given.place}", OutletProperties
         )
@@ -569,7 +569,7 @@ class SinkList:
         ]
         if profile is None or properties is None:
             return None
-        return OutletProfile(
+        return SinkBranchProfile(
             name=properties.name or profile.sink.spec.name,
             sink=profile.sink,
             format=profile.format,
@@ -579,7 +579,7 @@ class SinkList:
 
     def _only(
         self,
-        given: RawOutlet,
+        given: RawSinkBranch,
         sink: dict[str, GivenProperty],
         form: dict[str, GivenProperty],
         types: dict[str, GivenProperty],
@@ -601,7 +601,7 @@ class SinkList:
         )
 
 
-def _paths(outlet: OutletProfile) -> list[str]:
+def _paths(outlet: SinkBranchProfile) -> list[str]:
     """Return the X of ``--sink NAME:X`` where that is a file or folder: it belongs to one sink alone."""
     spec, properties = outlet.sink.spec, outlet.sink.properties
     if properties is None:

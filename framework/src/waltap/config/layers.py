@@ -19,7 +19,7 @@ from waltap.base.java_properties import parse_properties
 from waltap.config.debezium import is_server_file, server_file
 from waltap.errors import ConfigurationError, PropertyProblem
 
-__all__ = ["GivenProperty", "RawOutlet", "RawProfile", "load", "read_debezium", "read_tables"]
+__all__ = ["GivenProperty", "RawProfile", "RawSinkBranch", "load", "read_debezium", "read_tables"]
 
 SECTIONS = ("source", "engine", "format", "offsets")
 """Sections whose properties share one namespace; [sink] and [[transforms]] have their own."""
@@ -50,7 +50,7 @@ class GivenProperty:
 
 
 @dataclass(slots=True, kw_only=True)
-class RawOutlet:
+class RawSinkBranch:
     """One of several sinks, as it was given. ``place`` is what its users write before its properties;
     ``transforms`` and ``transform_names`` as in `RawProfile`."""
 
@@ -88,7 +88,7 @@ class RawProfile:
     transform_names: list[str] = field(default_factory=list)
     predicates: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
     converters: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
-    outlets: list[RawOutlet] = field(default_factory=list)
+    outlets: list[RawSinkBranch] = field(default_factory=list)
     dead_letters: dict[str, GivenProperty] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     problems: list[PropertyProblem] = field(default_factory=list)
@@ -263,10 +263,10 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
     return raw
 
 
-def _outlet(table: Mapping[str, Any], origin: str, number: int) -> RawOutlet:
+def _outlet(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBranch:
     """Return what a [[sinks]] table says: of the sink, and of what only it has."""
     named = str(table.get("name", number))
-    outlet = RawOutlet(place=f"sinks[{named}].")
+    outlet = RawSinkBranch(place=f"sinks[{named}].")
     rest = dict(table)
     form, transforms = rest.get("format"), rest.get("transforms")
     if isinstance(form, Mapping):
@@ -437,7 +437,7 @@ def _take_outlets(raw: RawProfile) -> None:
         _take_transforms(part)
         form = [name for name in own if name.startswith("format.")]
         raw.outlets.append(
-            RawOutlet(
+            RawSinkBranch(
                 place=prefix,
                 format={name.removeprefix("format."): own.pop(name) for name in form},
                 sink=own,

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Component",
     "ConverterUse",
-    "OutletProfile",
     "Profile",
     "PropertyChange",
     "SelectionProperties",
+    "SinkBranchProfile",
     "TransformUse",
     "changes",
 ]
@@ -72,7 +72,7 @@ class ConverterUse(Component[ColumnConverterSpec]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutletProfile:
+class SinkBranchProfile:
     """One of several sinks of a pipeline."""
 
     name: str
@@ -105,7 +105,7 @@ class Profile:
     transforms: tuple[TransformUse, ...] = ()
     converters: tuple[ConverterUse, ...] = ()
     # Several sinks; ``sink`` then represents all of them.
-    outlets: tuple[OutletProfile, ...] = ()
+    outlets: tuple[SinkBranchProfile, ...] = ()
     dead_letters: Component[SinkSpec] | None = None
     """Receives a copy of every dead letter."""
     signal_channels: tuple[Component[SignalChannelSpec], ...] = ()

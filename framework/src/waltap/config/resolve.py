@@ -36,9 +36,9 @@ from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResu
 from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import (
     Component,
-    OutletProfile,
     Profile,
     SelectionProperties,
+    SinkBranchProfile,
 )
 from waltap.errors import ConfigurationError, PluginError, PropertyProblem
 from waltap.ports.specs import (
@@ -556,7 +556,7 @@ class _ProfileResolver:
             self._sink.settings[spec.shorthand] = GivenProperty(spec.shorthand, value, "--sink")
         return spec
 
-    def _outlets(self) -> list[OutletProfile | None]:
+    def _outlets(self) -> list[SinkBranchProfile | None]:
         """Return the sinks of a profile with several; none if an argument names one."""
         if self._sink_argument is not None or self._at_rest:
             return []

@@ -16,7 +16,7 @@ from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 if TYPE_CHECKING:
     from waltap.pipeline.setup.build import PipelineStages
     from waltap.services.dead_letters.dead_letter import DeadLetter
-    from waltap.services.dead_letters.store import LetterStore
+    from waltap.services.dead_letters.store import DeadLetterStore
 
 __all__ = ["dead_letters"]
 
@@ -136,15 +136,15 @@ def drop(
     echo(f"{store.drop({each.id for each in chosen})} dropped")
 
 
-def _store(file: str, set_: list[str] | None) -> "LetterStore":
+def _store(file: str, set_: list[str] | None) -> "DeadLetterStore":
     from waltap.ports.offsets.state_folder import DEAD_LETTERS
-    from waltap.services.dead_letters.store import LetterStore
+    from waltap.services.dead_letters.store import DeadLetterStore
 
     profile, _host = at_rest(file, set_)
-    return LetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS)
+    return DeadLetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS)
 
 
-def _chosen(store: "LetterStore", ids: Sequence[str] | None) -> "list[DeadLetter]":
+def _chosen(store: "DeadLetterStore", ids: Sequence[str] | None) -> "list[DeadLetter]":
     """Return the letters of these ids. Raises: ConfigurationError where there is none of one."""
     letters = store.letters()
     unknown = set(ids or ()) - {each.id for each in letters}

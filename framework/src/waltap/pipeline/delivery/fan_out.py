@@ -18,17 +18,17 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.delivery.sink_branch import Attempt, BranchStages, PositionedBranch
-from waltap.ports.offsets.sink_positions import OutletPositions
+from waltap.ports.offsets.sink_positions import BranchPositions
 from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.source.connector import PreflightCheck
 
-__all__ = ["FanOut", "OutletPausedTooLong", "OutletReturned"]
+__all__ = ["FanOut", "SinkPausedTooLong", "SinkReturned"]
 
 log = logging.getLogger(__name__)
 
 
-class OutletReturned(SinkError):
+class SinkReturned(SinkError):
     """A paused sink answers again.
 
     The pipeline reconnects, to send it the changes that it missed.
@@ -39,7 +39,7 @@ class OutletReturned(SinkError):
     remedy = "No action is needed: the other sinks skip what they have."
 
 
-class OutletPausedTooLong(SinkError):
+class SinkPausedTooLong(SinkError):
     """The server keeps more WAL for a paused sink than its limit."""
 
     code = "WT-5803"
@@ -63,7 +63,7 @@ class FanOut(Sink):
     def __init__(
         self,
         stages: Sequence[BranchStages],
-        positions: OutletPositions,
+        positions: BranchPositions,
         *,
         load: Callable[[], Positions | None],
         clock: Clock,
@@ -250,7 +250,7 @@ class FanOut(Sink):
     def tend(self) -> None:
         """Run periodic work of sinks, and try paused ones.
 
-        Raises: OutletReturned, OutletPausedTooLong; SinkError of a sink that stops the pipeline.
+        Raises: SinkReturned, SinkPausedTooLong; SinkError of a sink that stops the pipeline.
         """
         now = self._clock.monotonic()
         for outlet in self.outlets:
@@ -291,7 +291,7 @@ class FanOut(Sink):
         self._failed(error)
 
     def _try(self, outlet: PositionedBranch) -> None:
-        """Try to open a paused sink. Raises: OutletReturned."""
+        """Try to open a paused sink. Raises: SinkReturned."""
         candidate = outlet.stages.make()
         try:
             candidate.open()
@@ -301,7 +301,7 @@ class FanOut(Sink):
         finally:
             with suppress(Exception):
                 candidate.close()
-        raise OutletReturned(f"sink {outlet.name} answers again")
+        raise SinkReturned(f"sink {outlet.name} answers again")
 
     def _look_at_wal(self, outlet: PositionedBranch) -> None:
         most = outlet.stages.properties.pause_bytes
@@ -310,7 +310,7 @@ class FanOut(Sink):
             behind = 0 if written is None else written.end_lsn - position.end_lsn
             if behind > most:
                 why = outlet.paused.problem if outlet.paused else ""
-                raise OutletPausedTooLong(
+                raise SinkPausedTooLong(
                     f"the server keeps {size(behind)} of WAL for {outlet.name}, which is paused ({why})",
                     outlet=outlet.name,
                 )

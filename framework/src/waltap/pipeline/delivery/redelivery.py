@@ -19,7 +19,7 @@ from waltap.ports.offsets.offset import OffsetStore
 from waltap.services.control.protocol import RedeliveryRequest
 from waltap.services.dead_letters.dead_letter import DeadLetter
 from waltap.services.dead_letters.redelivery import Redelivery, RedeliveryResult
-from waltap.services.dead_letters.store import LetterStore
+from waltap.services.dead_letters.store import DeadLetterStore
 
 __all__ = ["Redeliveries", "RedeliveryAnswer", "RedeliveryAsked", "RedeliveryQueue"]
 
@@ -114,7 +114,7 @@ class Redeliveries:
 
     def __init__(
         self,
-        letters: LetterStore,
+        letters: DeadLetterStore,
         branches: Sequence[SinkBranch],
         offsets: OffsetStore,
         clock: Clock,

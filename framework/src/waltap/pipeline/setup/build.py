@@ -19,7 +19,7 @@ from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.clock import Clock, SystemClock
 from waltap.config.pipeline_properties import OutletProperties
-from waltap.config.profile import Component, OutletProfile, Profile, TransformUse
+from waltap.config.profile import Component, Profile, SinkBranchProfile, TransformUse
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.encoders.format.record_transform import RecordTransformContext
@@ -33,7 +33,7 @@ from waltap.pipeline.stages.relations import DescribedRelations
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset, OffsetStore
 from waltap.ports.offsets.owned_objects import OwnedObjects
-from waltap.ports.offsets.sink_positions import OutletPositions
+from waltap.ports.offsets.sink_positions import BranchPositions
 from waltap.ports.offsets.state_folder import (
     BELONGINGS,
     DEAD_LETTERS,
@@ -57,8 +57,8 @@ from waltap.ports.specs import (
 )
 from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
-from waltap.services.dead_letters.queue import DeadLetterQueue, LettersCopied
-from waltap.services.dead_letters.store import LetterStore
+from waltap.services.dead_letters.queue import DeadLetterCopies, DeadLetterQueue
+from waltap.services.dead_letters.store import DeadLetterStore
 
 __all__ = [
     "PipelineStages",
@@ -139,7 +139,7 @@ class PipelineStages:
             ),
         )
         self.desk = DeadLetterQueue(
-            LetterStore(self.state_dir / DEAD_LETTERS),
+            DeadLetterStore(self.state_dir / DEAD_LETTERS),
             clock,
             describe=self.relations.describe,
             form=lambda: self._form_of_letters(run_id),
@@ -269,7 +269,7 @@ class PipelineStages:
             return SinkBranch(self._branches[0], self._clock)
         return FanOut(
             self._branches,
-            OutletPositions(self.state_dir / OUTLET_POSITIONS),
+            BranchPositions(self.state_dir / OUTLET_POSITIONS),
             load=self._stored_positions,
             clock=self._clock,
             failed=lambda error: self.host.notify(
@@ -293,7 +293,7 @@ class PipelineStages:
         keep_all = all(use.spec.keeps_all for use in profile.transforms)
         whole = at_commit and plain and keep_all and not profile.capture.message_key_columns
         return self._stages_of(
-            OutletProfile(
+            SinkBranchProfile(
                 name="",
                 sink=profile.sink,
                 format=profile.format,
@@ -306,7 +306,7 @@ class PipelineStages:
             whole=whole,
         )
 
-    def _outlet(self, outlet: OutletProfile, run_id: str) -> BranchStages:
+    def _outlet(self, outlet: SinkBranchProfile, run_id: str) -> BranchStages:
         """Return the stages of one of several sinks."""
         policy = FailurePolicy.of(
             self.profile.engine, self.profile.capture, outlet.properties.errors_tolerance
@@ -315,7 +315,7 @@ class PipelineStages:
 
     def _stages_of(
         self,
-        outlet: OutletProfile,
+        outlet: SinkBranchProfile,
         folder: Path,
         policy: FailurePolicy,
         run_id: str,
@@ -447,14 +447,14 @@ class PipelineStages:
             ),
         )
 
-    def _copy_of_letters(self) -> LettersCopied | None:
+    def _copy_of_letters(self) -> DeadLetterCopies | None:
         component = self.profile.dead_letters
         if component is None:
             return None
         engine, capture = self.profile.engine, self.profile.capture
         topic = engine.dead_letter_topic or f"{capture.topic_prefix}.dead-letters"
         folder = self.state_dir / DEAD_LETTERS / "sink"
-        return LettersCopied(
+        return DeadLetterCopies(
             lambda: self._made_sink(component, folder, FailurePolicy(records=FailureHandling.WARN)),
             topic,
         )

@@ -14,10 +14,10 @@ import msgspec
 from waltap.base.files.durable_file import StateDocument
 from waltap.errors import ConnectionLost, OffsetError
 
-__all__ = ["BelongingsUnreadable", "BelongingsUnwritable", "OwnedObject", "OwnedObjects"]
+__all__ = ["OwnedObject", "OwnedObjects", "OwnedObjectsUnreadable", "OwnedObjectsUnwritable"]
 
 
-class BelongingsUnreadable(OffsetError):
+class OwnedObjectsUnreadable(OffsetError):
     """The list of the pipeline's server objects is damaged."""
 
     code = "WT-6006"
@@ -27,7 +27,7 @@ class BelongingsUnreadable(OffsetError):
     )
 
 
-class BelongingsUnwritable(OffsetError):
+class OwnedObjectsUnwritable(OffsetError):
     """The list of the pipeline's server objects cannot be written."""
 
     code = "WT-6007"
@@ -61,8 +61,8 @@ class OwnedObject(msgspec.Struct, frozen=True, kw_only=True, order=True):
 class OwnedObjects:
     """The entries of one pipeline, in a JSON file.
 
-    Without ``path`` they are in memory only. Raises, from every method: BelongingsUnreadable,
-    BelongingsUnwritable.
+    Without ``path`` they are in memory only. Raises, from every method: OwnedObjectsUnreadable,
+    OwnedObjectsUnwritable.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -70,8 +70,8 @@ class OwnedObjects:
         self._document = path and StateDocument(
             path,
             list[OwnedObject],
-            BelongingsUnreadable,
-            unwritable=BelongingsUnwritable,
+            OwnedObjectsUnreadable,
+            unwritable=OwnedObjectsUnwritable,
             what="what the pipeline has on the server",
             indented=True,
         )

@@ -12,7 +12,7 @@ from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import OffsetError
 
-__all__ = ["OutletPositions", "SinkProgress"]
+__all__ = ["BranchPositions", "SinkProgress"]
 
 
 class SinkProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-class OutletPositionsUnreadable(OffsetError):
+class BranchPositionsUnreadable(OffsetError):
     """The file with the positions of a pipeline's sinks cannot be read or written."""
 
     code = "WT-6203"
@@ -43,11 +43,11 @@ class OutletPositionsUnreadable(OffsetError):
     )
 
 
-class OutletPositions:
+class BranchPositions:
     """The sink positions of one pipeline."""
 
     def __init__(self, path: Path) -> None:
-        self._document = StateDocument(path, _StoredPositions, OutletPositionsUnreadable)
+        self._document = StateDocument(path, _StoredPositions, BranchPositionsUnreadable)
         self._stored: _StoredPositions | None = None
 
     def load(self, stored: Positions) -> dict[str, SinkProgress]:
@@ -56,7 +56,7 @@ class OutletPositions:
         Return nothing without an offset, or after the operator moved the offset back: all sinks then
         need the changes after it again.
 
-        Raises: OutletPositionsUnreadable.
+        Raises: BranchPositionsUnreadable.
         """
         found = self._document.load()
         if found is None or not stored:
@@ -67,7 +67,7 @@ class OutletPositions:
         return dict(found.outlets)
 
     def store(self, outlets: dict[str, SinkProgress], slowest: Positions) -> None:
-        """Store changed positions durably. Raises: OutletPositionsUnreadable."""
+        """Store changed positions durably. Raises: BranchPositionsUnreadable."""
         new = _StoredPositions(outlets=dict(outlets), slowest=dict(slowest))
         # Most flushes change nothing here: skip the fsync.
         if new != self._stored:

@@ -55,13 +55,13 @@ TABLES: Final = "tables.json"
 """Tables of the database at the last start (`NewTables`)."""
 
 OUTLET_POSITIONS: Final = "sinks.json"
-"""Position of each of several sinks (`OutletPositions`)."""
+"""Position of each of several sinks (`BranchPositions`)."""
 
 OUTLETS: Final = "sinks"
 """Folder with a state folder for each of several sinks."""
 
 DEAD_LETTERS: Final = "dead-letters"
-"""Folder of events that could not be delivered (`LetterStore`)."""
+"""Folder of events that could not be delivered (`DeadLetterStore`)."""
 
 DIFFERENCES: Final = "differences"
 """Folder with the rows that only the destination had in the last comparison."""

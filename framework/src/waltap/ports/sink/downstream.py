@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-__all__ = ["DownstreamProgress", "OnwardTable"]
+__all__ = ["DownstreamProgress", "DownstreamTable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnwardTable:
+class DownstreamTable:
     """The progress of one table."""
 
     table: str
@@ -37,7 +37,7 @@ class DownstreamProgress:
     committed_ms: int | None = None
     # When that transaction was applied here.
     applied_ms: int | None = None
-    tables: tuple[OnwardTable, ...] = ()
+    tables: tuple[DownstreamTable, ...] = ()
     # Why the stage receives nothing now, "" if it does.
     problem: str = ""
 

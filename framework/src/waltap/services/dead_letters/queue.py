@@ -19,13 +19,13 @@ from waltap.ports.sink.sink import Sink
 from waltap.services.dead_letters.change_form import ChangeForm
 from waltap.services.dead_letters.dead_letter import DeadLetter
 from waltap.services.dead_letters.handling import FailureHandling
-from waltap.services.dead_letters.store import LetterStore
+from waltap.services.dead_letters.store import DeadLetterStore
 
 __all__ = [
     "DEAD_LETTER",
+    "DeadLetterCopies",
     "DeadLetterQueue",
     "EventCounters",
-    "LettersCopied",
 ]
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 # Copy dead letters to a sink as records.
 
 
-class LettersCopied:
+class DeadLetterCopies:
     """Write dead letters to a topic of a sink.
 
     The sink opens with the first letter.
@@ -110,12 +110,12 @@ class DeadLetterQueue:
 
     def __init__(
         self,
-        store: LetterStore,
+        store: DeadLetterStore,
         clock: Clock,
         *,
         describe: Callable[[Relation], Relation],
         form: Callable[[], Format | None],
-        copy: LettersCopied | None = None,
+        copy: DeadLetterCopies | None = None,
     ) -> None:
         self.store, self._clock = store, clock
         self._describe, self._form, self._copy = describe, form, copy

@@ -18,7 +18,7 @@ from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.sink import Sink
 from waltap.services.dead_letters.change_form import of_form
 from waltap.services.dead_letters.dead_letter import DeadLetter, record_of
-from waltap.services.dead_letters.store import LetterStore
+from waltap.services.dead_letters.store import DeadLetterStore
 
 __all__ = ["MARK", "Redelivery", "RedeliveryResult"]
 
@@ -46,7 +46,7 @@ class Redelivery:
     stores these marks with the data can report, after a kill, which letters it has.
     """
 
-    store: LetterStore
+    store: DeadLetterStore
     # not open yet
     sink: Sink
     # applies transforms and format to a batch of changes

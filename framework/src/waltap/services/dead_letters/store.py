@@ -19,7 +19,7 @@ from waltap.base.files.durable_file import private, private_folder, replace_dura
 from waltap.errors import OffsetError
 from waltap.services.dead_letters.dead_letter import DeadLetter
 
-__all__ = ["DeadLettersUnusable", "LetterStore"]
+__all__ = ["DeadLetterStore", "DeadLettersUnusable"]
 
 FILE: Final = "letters.jsonl"
 LOCK: Final = "lock"
@@ -35,7 +35,7 @@ class DeadLettersUnusable(OffsetError):
     )
 
 
-class LetterStore:
+class DeadLetterStore:
     """The letters of one pipeline in a folder.
 
     The first letter creates the folder. Every method raises DeadLettersUnusable.
@@ -44,7 +44,7 @@ class LetterStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / FILE
-        self._known: dict[str, _LetterSummary] = {}
+        self._known: dict[str, _DeadLetterSummary] = {}
         self._read: tuple[int, int] = 0, 0
         """Inode of the file, and the size that was read."""
 
@@ -161,7 +161,7 @@ class LetterStore:
             raise DeadLettersUnusable(what, folder=self.folder) from cause
 
 
-class _LetterSummary(msgspec.Struct, frozen=True):
+class _DeadLetterSummary(msgspec.Struct, frozen=True):
     """The members of a letter that the engine keeps in memory."""
 
     id: str
@@ -171,4 +171,4 @@ class _LetterSummary(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(DeadLetter).decode
-_decode_head = msgspec.json.Decoder(_LetterSummary).decode
+_decode_head = msgspec.json.Decoder(_DeadLetterSummary).decode

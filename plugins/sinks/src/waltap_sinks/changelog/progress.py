@@ -10,7 +10,7 @@ from waltap.base.files.durable_file import StateDocument, private, private_folde
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap_sinks.changelog.manifest import LogPosition, Manifest, SnapshotPart, TableEntry
 
-__all__ = ["MissedNote", "PublishedNote", "ReadChunks"]
+__all__ = ["CaptureGapFile", "PublishedNote", "ReadChunks"]
 
 # The chunks of most tables.
 _FIRST = frozenset((0,))
@@ -71,7 +71,7 @@ class ReadChunks:
         )
 
 
-class MissedNote:
+class CaptureGapFile:
     """Store the tables whose next entry is `TableEntry.missed`.
 
     The file is in the pipeline's state folder. If it cannot be written, only this run knows them.

@@ -35,7 +35,7 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     manifest_name,
 )
-from waltap_sinks.changelog.progress import MissedNote, PublishedNote, ReadChunks
+from waltap_sinks.changelog.progress import CaptureGapFile, PublishedNote, ReadChunks
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, by_relation, estimated_bytes
@@ -108,7 +108,7 @@ class ChangeLogSink(Sink):
         self._published_note = PublishedNote(
             context.state_dir / "changelog.published", self._store.path("")
         )
-        self._missed = MissedNote(context.state_dir / "changelog.missed")
+        self._missed = CaptureGapFile(context.state_dir / "changelog.missed")
         self._stretches = TableContinuity(self._store)
         self._versions = TableVersions(context)
         self._batches = 0

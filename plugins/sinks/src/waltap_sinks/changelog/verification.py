@@ -15,7 +15,7 @@ from waltap_sinks.comparison.sides import RowSide
 
 __all__ = [
     "ComparableLog",
-    "StandingRows",
+    "CurrentRows",
     "WritesChangeLog",
     "named_store",
     "open_readable",
@@ -30,7 +30,7 @@ __all__ = [
 Key = tuple[Any, ...]
 
 
-class StandingRows:
+class CurrentRows:
     """Apply changes to the rows of one table, in order.
 
     Without a key the rows are a multiset.
@@ -214,7 +214,7 @@ class ComparableLog:
     def _standing(
         self, entry: TableEntry, names: Sequence[str], key: Sequence[str]
     ) -> Iterable[Sequence[Any]]:
-        standing = StandingRows(names, key)
+        standing = CurrentRows(names, key)
         manifests = list(self._log.manifests())
         present = {c.number: c for c in entry.columns if c.number is not None}
         for epoch, run in self._log.standing_entries(entry.name, manifests):

@@ -261,9 +261,9 @@ def publications_of(profile: "Profile") -> tuple[str, ...]:
 
 def _letters(profile: "Profile") -> "list[DeadLetter]":
     from waltap.ports.offsets.state_folder import DEAD_LETTERS
-    from waltap.services.dead_letters.store import LetterStore
+    from waltap.services.dead_letters.store import DeadLetterStore
 
-    return LetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS).letters()
+    return DeadLetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS).letters()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import time
 
 from waltap.base.files import FileStore, StorageProperties
 from waltap.errors import SinkError
-from waltap.ports.sink.downstream import DownstreamProgress, OnwardTable
+from waltap.ports.sink.downstream import DownstreamProgress, DownstreamTable
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 from waltap_spark.sink.output_monitor import OutputMonitor, TableLag
 from waltap_spark.state.output import OutputState, SparkOutput, applied_by_all
@@ -51,10 +51,10 @@ class AppliedSoFar:
             problem=problem,
         )
 
-    def _tables(self, state: OutputState) -> tuple[OnwardTable, ...]:
+    def _tables(self, state: OutputState) -> tuple[DownstreamTable, ...]:
         progress = self._progress
         return tuple(
-            OnwardTable(
+            DownstreamTable(
                 table=name,
                 lsn=(table.mark or state.mark).end_lsn,
                 failed=table.failed,
