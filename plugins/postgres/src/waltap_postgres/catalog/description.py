@@ -1,7 +1,7 @@
 """Descriptions of the stream's relations, from wire, catalogue and memory.
 
 This is the only place that joins them; its rules are in
-docs/decisions/0008-the-catalog-completes-relations-as-of-the-change.md. A Relation of
+docs/decisions/0008-relations-and-catalog.md. A Relation of
 the wire is true for its moment: name, columns, types, replica identity and its flags. The catalogue
 shows the present, which may be later. So the describer
 

@@ -14,7 +14,7 @@ before (TRUNCATE, a rewrite) is read whole, and its stream leaves out no change 
 The stream does not send unchanged out-of-line values. So a snapshot that broke off in a table with
 such values starts again (`long_values`).
 
-Proof: docs/decisions/0016-an-interrupted-snapshot-resumes-table-by-table.md.
+Proof: docs/decisions/0016-resumed-snapshots.md.
 """
 
 from collections.abc import Collection, Mapping, Sequence

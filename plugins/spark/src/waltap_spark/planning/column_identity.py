@@ -320,7 +320,6 @@ def _doubts(table: TableState, group: SegmentGroup) -> "list[str]":
         elif table.source and (column.name in table.columns or numbers.get(column.name) in known):
             # no other column gets its number: it is not new, it was left out
             found.append(f"{column.name} was not captured for a while")
-        # A number below known ones is not new: the column existed without being captured.
         elif (
             table.source
             and numbers.get(column.name, newest) < newest  # the server counts upwards
@@ -369,7 +368,6 @@ def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str |
     entry = table.source.get(column)
     if entry is None or column not in table.source_columns:
         return None
-    # Rows of a former table never had the default of this one's column.
     start = table.incarnation * PER_INCARNATION
     if ids and all(number < start for number in ids.values()):
         return None  # rows of a former table of this name
