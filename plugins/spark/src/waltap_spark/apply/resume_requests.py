@@ -19,9 +19,9 @@ __all__ = ["AnsweredRequests", "How", "ResumeRequests", "resumed"]
 log = logging.getLogger(__name__)
 
 # How a table resumes.
-# again: only another attempt. text: columns of this table whose types do not fit become text from
-# now on. anew: the table's rows are discarded; changes after its position are applied, and older
-# rows come with a snapshot. over: the damaged segment is skipped; a snapshot repairs the
+# `again`: only another attempt. `text`: columns of this table whose types do not fit become text from
+# now on. `anew`: the table's rows are discarded; changes after its position are applied, and older
+# rows come with a snapshot. `over`: the damaged segment is skipped; a snapshot repairs the
 # difference.
 How = Literal["again", "text", "anew", "over"]
 
