@@ -78,4 +78,8 @@ class Lake:
         applier.open()
         applier.apply(list(log.manifests(applier.state.mark)))
         applier.close()
-        return LiveTables(self.spark, output)
+        return self.tables()
+
+    def tables(self) -> LiveTables:
+        """Return the tables as they are now."""
+        return LiveTables(self.spark, SparkOutput(str(self.folder / "out")))

@@ -103,7 +103,8 @@ class Rig:
         return {p for t in state.tables.values() for p in t.paths()} | self.output.garbage.paths()
 
     def current(self, table: Relation) -> list[tuple[str | None, ...]]:
-        frame = LiveTables(self.spark, self.output).current(table.name)
+        tables = LiveTables(self.spark, self.output, allow_stale=True)
+        frame = tables.current(table.name)
         names = [f"`{column.name}`" for column in table.columns]
         rows = frame.selectExpr(*[f"cast({name} as string)" for name in names]).collect()
         return sorted((tuple(row) for row in rows), key=str)

@@ -540,7 +540,7 @@ class Machine:
     def _look_within(self, complete: set[str], before: Mapping[str, list[Any]]) -> None:
         """Tables of which all was read have what was read, and others what they had."""
         self.rig.apply()
-        tables = LiveTables(self.rig.spark, self.rig.output)
+        tables = LiveTables(self.rig.spark, self.rig.output, allow_stale=True)
         for kind in ("plain", "bare"):
             if kind not in self.kinds or kind in self.doubts:
                 continue
@@ -638,7 +638,7 @@ class Machine:
 
     def check(self, *, whole: bool) -> None:
         """Compare every table with the source, and, where that is ``whole``, its history."""
-        tables = LiveTables(self.rig.spark, self.rig.output)
+        tables = LiveTables(self.rig.spark, self.rig.output, allow_stale=True)
         wanted, frames = {}, []
         for kind in self.kinds:
             name = self.name(kind)
@@ -727,7 +727,7 @@ class Machine:
         """Compare tables that are written in place as they were at earlier commits, where columns are the same."""
         names = [column.name for column in self.columns]
         for mark, called, rows in self.cuts[-3:-1] if self.rig.choice.name != "parquet" else ():
-            then = LiveTables(self.rig.spark, self.rig.output).at(mark)
+            then = LiveTables(self.rig.spark, self.rig.output, allow_stale=True).at(mark)
             for kind, held in rows.items() if called == names else ():
                 shown = [f"cast({quoted(name)} as string)" for name in names]
                 found = then.current(self.name(kind)).selectExpr(*shown).collect()

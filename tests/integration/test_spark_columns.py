@@ -33,7 +33,7 @@ def fill(rig: Rig, *rows: list[str | None]) -> None:
 
 
 def current(rig: Rig) -> list[dict[str, Any]]:
-    frame = LiveTables(rig.spark, rig.output).current("public.t")
+    frame = LiveTables(rig.spark, rig.output, allow_stale=True).current("public.t")
     return [row.asDict() for row in sorted(frame.collect(), key=lambda row: row["id"])]
 
 
@@ -231,7 +231,7 @@ DOUBT = ("v was not captured for a while",)
 
 
 def shown(rig: Rig, table: str) -> list[tuple[Any, ...]]:
-    frame = LiveTables(rig.spark, rig.output).current(f"public.{table}")
+    frame = LiveTables(rig.spark, rig.output, allow_stale=True).current(f"public.{table}")
     rows = frame.where("_current") if table == "versions" else frame
     return sorted(tuple(row) for row in rows.select("id", "n", "v").collect())
 

@@ -13,6 +13,8 @@ SinkError
 ├── SourcesDiffer       WT-5261   a table does not fit the other tables of its target
 ├── OutputMismatch      WT-5206   the tables were made from another change log
 ├── TableUnknown        WT-5207   there is no such table
+├── TableSuspended      WT-5270   a table that is read lacks changes that others have
+├── SnapshotNeeded      WT-5271   rows of a table that is read may differ from the source's
 ├── MomentUnread        WT-5264   a text is no position of the source
 ├── TablesStandStill    WT-5208   changes of some tables cannot be applied
 ├── PysparkUnfit        WT-5210   pyspark is missing or too old
@@ -74,9 +76,11 @@ __all__ = [
     "RowsAwaited",
     "SegmentDamaged",
     "SessionTaken",
+    "SnapshotNeeded",
     "SourcesDiffer",
     "SparkRefused",
     "StepDiffers",
+    "TableSuspended",
     "TableUnknown",
     "TablesStandStill",
     "TargetChanged",
@@ -244,6 +248,31 @@ class TableUnknown(SinkError):
 
     code = "WT-5207"
     remedy = "Tables there are: {known}."
+
+
+class TableSuspended(SinkError):
+    """A table that is read is suspended, and lacks changes that other tables have.
+
+    Its rows are those of an earlier position. Its changes wait in the change log.
+    """
+
+    code = "WT-5270"
+    remedy = (
+        "`waltap spark status {output}` has the cause; the table continues when it is corrected. Until "
+        'then, at("{mark}") reads all tables at its position, and allow_stale=True (`waltap spark sql '
+        "--allow-stale`) reads the table as it is."
+    )
+
+
+class SnapshotNeeded(SinkError):
+    """Rows of a table that is read may differ from the source's."""
+
+    code = "WT-5271"
+    remedy = (
+        "Take a new snapshot: stop the pipeline and run `waltap run PROFILE --set "
+        "snapshot.mode=always` once. allow_stale=True (`waltap spark sql --allow-stale`) reads the "
+        "table as it is."
+    )
 
 
 class MomentUnread(SinkError):

@@ -1,9 +1,6 @@
 """``waltap spark``: apply a change log, and query Spark's tables."""
 
 import contextlib
-import logging
-import re
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,13 +14,12 @@ from waltap_sinks.comparison.commands import (
     WithoutOption,
 )
 from waltap_spark.errors import TypeChanged
-from waltap_spark.schema.expression import quoted
 from waltap_spark.state.modes import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from waltap.base.files import FileStore, StorageProperties
+    from waltap.base.files import StorageProperties
     from waltap.config.profile import Profile
     from waltap_spark.state.output import SparkOutput, TableState
 
@@ -379,6 +375,13 @@ def sql(
     ] = None,
     master: MasterOption = "local[*]",
     rows: Annotated[int, typer.Option("--rows", min=1, help="Most rows to show.")] = 50,
+    allow_stale: Annotated[
+        bool,
+        typer.Option(
+            "--allow-stale",
+            help="Read suspended tables, and tables that need a new snapshot, as they are.",
+        ),
+    ] = False,
     set_: SetOption = None,
     profile: ProfileOption = None,
 ) -> None:
@@ -389,54 +392,19 @@ def sql(
     and completion (Tab); each query sees the newest tables.
     """
     from waltap.cli.terminal import notices
-    from waltap_spark.read.live import open_tables
+    from waltap_spark.cli.queries import SqlQueries
 
     found = _output(output, _storage(profile))
     if found.state() is None:
         notices().print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
     with _spark("waltap sql", found, master, set_) as spark:
-        views = open_tables(spark, found.store).register()
-        notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
+        queries = SqlQueries(spark, found.store, rows, allow_stale=allow_stale)
+        queries.begin()
         if query is None:
-            _ask(spark, found.store, rows)
+            queries.prompt()
         else:
-            _show(_run(spark, query), rows)
-
-
-def _ask(spark: Any, files: "FileStore", rows: int) -> None:
-    """Answer queries from a terminal or pipe until its end."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    from waltap.cli.terminal import notices
-    from waltap.errors import WaltapError
-    from waltap_spark.cli.prompt import SqlPrompt, history_file, sql_words
-    from waltap_spark.errors import first_words
-    from waltap_spark.read.live import open_tables
-
-    def columns() -> dict[str, list[str]]:
-        names = [each.name for each in spark.catalog.listTables() if each.isTemporary]
-        fields = {name: spark.table(quoted(name)).schema.names for name in names}
-        return {_in_sql(name): list(map(_in_sql, found)) for name, found in fields.items()}
-
-    def answer(statement: str) -> None:
-        open_tables(spark, files).register()  # of the newest commit
-        _show(_run(spark, statement), rows)
-
-    def refused(error: Exception) -> bool:
-        known = isinstance(
-            error, (typer.BadParameter, WaltapError, PySparkException, Py4JJavaError)
-        )
-        if known:
-            text = error.message if isinstance(error, typer.BadParameter) else first_words(error)
-            notices().print(text, style="red", markup=False)
-        return known
-
-    def say(line: str) -> None:
-        notices().print(line, markup=False)
-
-    SqlPrompt(answer, columns, cache(lambda: sql_words(spark)), say, refused).loop(history_file())
+            queries.show(query)
 
 
 @application.command()
@@ -551,42 +519,3 @@ def _output(path: str, storage: "StorageProperties | None") -> "SparkOutput":
     if "://" not in path and not Path(path).exists():
         raise typer.BadParameter(f"{path} does not exist", param_hint="OUTPUT")
     return found
-
-
-def _in_sql(view: str) -> str:
-    """Return the name of a view as a query must write it."""
-    return view if re.fullmatch(r"[A-Za-z_]\w*", view, re.ASCII) else quoted(view)
-
-
-def _run(spark: Any, query: str) -> Any:
-    """Run a query; a syntax error becomes one line."""
-    from pyspark.errors import AnalysisException, ParseException
-
-    # it would print the plan and Java frames
-    logging.getLogger("SQLQueryContextLogger").disabled = True
-    try:
-        return spark.sql(query)
-    except (AnalysisException, ParseException) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise typer.BadParameter(lines[0] if lines else "not SQL", param_hint="QUERY") from error
-
-
-def _show(frame: Any, rows: int) -> None:
-    """Print the first rows of a frame."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from waltap.cli.terminal import answers
-
-    # one row more shows whether there are more
-    found = frame.take(rows + 1)
-    table = Table()
-    for field in frame.schema.fields:
-        numeric = field.dataType.typeName() in ("integer", "long", "double", "float", "decimal")
-        table.add_column(Text(field.name), justify="right" if numeric else "left")
-    for row in found[:rows]:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
-    console = answers()
-    console.print(table)
-    if len(found) > rows:
-        console.print(f"more than {rows} rows; --rows shows more", style="dim")

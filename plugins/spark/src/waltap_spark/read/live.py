@@ -9,14 +9,22 @@
 
 import contextlib
 import datetime as dt
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waltap.base.files.store import FileStore
+from waltap.errors import WaltapError
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import sharers
-from waltap_spark.errors import HistoryNotKept, MomentUnread, TableUnknown
+from waltap_spark.errors import (
+    HistoryNotKept,
+    MomentUnread,
+    SnapshotNeeded,
+    TableSuspended,
+    TableUnknown,
+)
 from waltap_spark.formats import TableFormat, TableFormatContext, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.history.timeline import standing
@@ -30,9 +38,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveTables", "open_tables"]
 
+log = logging.getLogger(__name__)
+
 
 class LiveTables:
     """All tables at one commit, one point of the source's history.
+
+    A table that is not at this point, or whose rows may differ from the source's, raises when it
+    is read. ``allow_stale`` reads it as it is, with one warning.
 
     ``choice`` names a format that is not installed; usually the last commit names the format.
     ``spark`` must have the settings of `waltap_spark.session.session.REQUIRED`, which `open_tables`
@@ -40,9 +53,16 @@ class LiveTables:
     """
 
     def __init__(
-        self, spark: "SparkSession", output: SparkOutput, choice: FormatChoice | None = None
+        self,
+        spark: "SparkSession",
+        output: SparkOutput,
+        choice: FormatChoice | None = None,
+        *,
+        allow_stale: bool = False,
     ) -> None:
         self.spark, self.output, self._choice = spark, output, choice
+        self._allow_stale = allow_stale
+        self._warned = set[str]()
         self._state: OutputState | None = None
         self._format: TableFormat | None = None
         self._format_name = ""
@@ -72,7 +92,7 @@ class LiveTables:
             raise TableUnknown(
                 f"nothing was applied to {self.output.location} yet", known="none yet"
             )
-        then = LiveTables(self.spark, self.output, self._choice)
+        then = LiveTables(self.spark, self.output, self._choice, allow_stale=self._allow_stale)
         then._state = state_at(self.output, self._state, _moment(moment))
         return then
 
@@ -88,6 +108,22 @@ class LiveTables:
         return sorted(name for name, table in tables.items() if table.columns)
 
     @property
+    def positions(self) -> dict[str, LogPosition]:
+        """Return each table's position in the source's history.
+
+        All are the commit's, but those of suspended tables, which are at an earlier one.
+        """
+        state = self._state
+        return {} if state is None else {n: _position(each, state) for n, each in _sorted(state)}
+
+    @property
+    def problems(self) -> dict[str, WaltapError]:
+        """Return the tables that raise when they are read, with their errors."""
+        state = self._state
+        found = {} if state is None else {n: self._problem(each) for n, each in _sorted(state)}
+        return {name: problem for name, problem in found.items() if problem is not None}
+
+    @property
     def shared(self) -> list[str]:
         """Return the targets (``schema.table``) that several tables share."""
         return list(self._sharers())
@@ -95,56 +131,69 @@ class LiveTables:
     def _sharers(self) -> dict[str, list[TableState]]:
         return {} if self._state is None else sharers(self._state.tables.values())
 
-    def current(self, name: str) -> "DataFrame":
+    def current(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
         """Return a table's rows as its mode keeps them.
 
         In ``append`` mode this is the history. Columns that the server computes are left out,
         unless the server sends them with every change. A target of several tables has the rows
-        of all, with their source. Raises: TableUnknown.
+        of all, with their source. ``allow_stale`` is that of the tables by default.
+
+        Raises: TableUnknown, TableSuspended, SnapshotNeeded.
         """
-        several = self._sharers().get(name)
-        if several is not None:
-            return self._together(several, "current")
+        self._require_fresh(name, allow_stale)
+        return self._current(name)
+
+    def _current(self, name: str) -> "DataFrame":
+        tables = self._members(name)
+        if name in self._sharers():
+            return self._together(tables, "current")
         table = self._table(name)
         frame = self._read(table, "current")
         return frame.drop(*table.hidden) if table.hidden else frame
 
-    def standing(self, name: str) -> "DataFrame":
+    def standing(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
         """Return the rows of `current` that exist in the source.
 
-        These are the open versions, without deleted rows. Raises: TableUnknown.
+        These are the open versions, without deleted rows. Raises: as `current`.
         """
-        several = self._sharers().get(name)
-        table = self._table(name) if several is None else several[0]
-        return standing(table, self.current(name))
+        return standing(self._members(name)[0], self.current(name, allow_stale=allow_stale))
 
-    def changes(self, name: str) -> "DataFrame":
+    def changes(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
         """Return the table's whole history, one row per change.
 
-        Raises: TableUnknown, HistoryNotKept.
+        Raises: HistoryNotKept, and as `current`.
         """
-        several = self._sharers().get(name)
-        tables = [self._table(name)] if several is None else several
+        self._require_fresh(name, allow_stale)
+        return self._changes(name)
+
+    def _changes(self, name: str) -> "DataFrame":
+        tables = self._members(name)
         if not all(table.mode.history for table in tables):
             raise HistoryNotKept(f"{name} was made without a history", table=name)
-        if several is not None:
-            return self._together(several, "changes")
-        return self._read(tables[0], "changes")
+        if name in self._sharers():
+            return self._together(tables, "changes")
+        return self._read(self._table(name), "changes")
 
     def register(self) -> list[str]:
         """Make temporary views of all tables and histories.
 
         A history is the view ``NAME_changes``. Tables of one target share the target's view.
-        `view_names` gives the names; SQL must quote an unusual name in back-ticks. Returns the
-        names of the tables' views.
+        `view_names` gives the names; SQL must quote an unusual name in back-ticks. A view of one
+        of `problems` raises its error when it is queried. Returns the names of the tables' views.
         """
         tables = dict.fromkeys(self._table(name).target for name in self.names)
         views = view_names(list(tables))
         for target, view in zip(tables, views, strict=True):
             name = ".".join(target)
-            self.current(name).createOrReplaceTempView(quoted(view))
-            with contextlib.suppress(HistoryNotKept):
-                self.changes(name).createOrReplaceTempView(quoted(f"{view}_changes"))
+            problem = self._problem(*self._members(name))
+            if self._allow_stale:
+                self._require_fresh(name, allow_stale=True)
+                problem = None
+            for read, called in ((self._current, view), (self._changes, f"{view}_changes")):
+                with contextlib.suppress(HistoryNotKept):
+                    frame = read(name)
+                    made = frame if problem is None else _refusing(frame, problem)
+                    made.createOrReplaceTempView(quoted(called))
         return views
 
     def _read(self, table: TableState, what: What) -> "DataFrame":
@@ -155,11 +204,67 @@ class LiveTables:
         assert self._format is not None
         return self._format.read_together(self.spark, tables, what)
 
+    def _members(self, name: str) -> list[TableState]:
+        """Return the tables that have the rows of ``name``."""
+        several = self._sharers().get(name)
+        return [self._found(name)] if several is None else several
+
+    def _problem(self, *tables: TableState) -> WaltapError | None:
+        """Return why one of ``tables`` does not have the source's rows."""
+        state = self._state
+        if state is None:
+            return None
+        for table in tables:
+            at = _position(table, state)
+            if table.failed and (at < state.mark or not table.columns):
+                text = f"{table.name} is suspended at {at}, and others are at {state.mark}"
+                output = self.output.location
+                return TableSuspended(
+                    f"{text}: {table.failed.rstrip('.')}", output=output, mark=str(at)
+                )
+            if table.stale:
+                text = f"{table.name} needs a new snapshot: {'; '.join(table.stale)}"
+                return SnapshotNeeded(text, table=table.name)
+        return None
+
+    def _require_fresh(self, name: str, allow_stale: bool | None) -> None:
+        """Raise the problem of ``name``, or warn of it once. Raises: as `current`."""
+        problem = self._problem(*self._members(name))
+        if problem is None:
+            return
+        if not (self._allow_stale if allow_stale is None else allow_stale):
+            raise problem
+        if problem.problem not in self._warned:
+            self._warned.add(problem.problem)
+            log.warning("%s; it is read as it is", problem.problem)
+
+    def _found(self, name: str) -> TableState:
+        return self.output.table(name, self._state)
+
     def _table(self, name: str) -> TableState:
-        table = self.output.table(name, self._state)
+        table = self._found(name)
         if not table.columns:
             raise TableUnknown(f"no row of {name} was seen yet", known=", ".join(self.names))
         return table
+
+
+def _sorted(state: OutputState) -> list[tuple[str, TableState]]:
+    return sorted(state.tables.items())
+
+
+def _position(table: TableState, state: OutputState) -> LogPosition:
+    """Return the position of a table's rows in the commit ``state``."""
+    return min(table.mark, state.mark) if table.failed and table.mark else state.mark
+
+
+def _refusing(frame: "DataFrame", problem: WaltapError) -> "DataFrame":
+    """Return a frame like ``frame`` that raises ``problem`` when it is read."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    nulls = (F.lit(None).cast(each.dataType).alias(each.name) for each in frame.schema.fields)
+    # values are known to the optimizer, which raises before any task starts
+    one = frame.sparkSession.sql("SELECT * FROM VALUES (1)")
+    return one.where(F.raise_error(F.lit(str(problem))).isNotNull()).select(*nulls)
 
 
 def _moment(moment: "LogPosition | int | str | dt.datetime") -> "LogPosition | int | dt.datetime":
@@ -186,13 +291,16 @@ def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:
     ]
 
 
-def open_tables(spark: "SparkSession", location: "FileStore | str") -> LiveTables:
+def open_tables(
+    spark: "SparkSession", location: "FileStore | str", *, allow_stale: bool = False
+) -> LiveTables:
     """Open the tables below ``location`` in ``spark``.
 
-    The session's settings are completed by the required ones.
+    The session's settings are completed by the required ones. ``allow_stale`` reads suspended
+    tables, and tables that need a new snapshot, as they are.
     """
     from waltap_spark.session.session import REQUIRED
 
     for key, value in REQUIRED.items():
         spark.conf.set(key, value)
-    return LiveTables(spark, SparkOutput(location))
+    return LiveTables(spark, SparkOutput(location), allow_stale=allow_stale)

@@ -154,7 +154,7 @@ class SparkTables:
 
     def _frame(self, name: str) -> "DataFrame | None":
         try:
-            return self._tables.refresh().standing(name)
+            return self._tables.refresh().standing(name, allow_stale=True)
         except TableUnknown:
             return None
 

@@ -6,6 +6,7 @@ SinkError
 ├── CapturedElsewhere   WT-5266   what was captured last went somewhere else than to this spool
 ├── TableNotLogged      WT-5223   the change log has no change of the table
 ├── ColumnsGrew         WT-5224   a table got columns, or types, that the query does not know
+├── ChangesMissing      WT-5272   the change log lacks changes of a table
 └── ValuesUnfit         WT-5269   values from before a column got its type do not fit it
 """
 
@@ -13,6 +14,7 @@ from waltap.errors import SinkError
 
 __all__ = [
     "CapturedElsewhere",
+    "ChangesMissing",
     "ColumnsGrew",
     "OffsetOfAnother",
     "SourceOption",
@@ -70,6 +72,19 @@ class ColumnsGrew(SinkError):
     remedy = (
         "Load and start the query again: it continues from its checkpoint, with the new columns "
         'and tables. .option("newColumns", "ignore") leaves new columns and tables out instead.'
+    )
+
+
+class ChangesMissing(SinkError):
+    """The change log lacks changes within a query's range.
+
+    The table was not captured for a while.
+    """
+
+    code = "WT-5272"
+    remedy = (
+        '.option("failOnDataLoss", "false") reads on without them. A new snapshot brings the rows as they '
+        "are now: stop the pipeline and run `waltap run PROFILE --set snapshot.mode=always` once."
     )
 
 

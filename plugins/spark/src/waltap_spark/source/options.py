@@ -35,6 +35,7 @@ KNOWN = (
     "maxBytesPerBatch",
     "rowsPerTask",
     "newColumns",
+    "failOnDataLoss",
     "standing",
     "reader",
 )
@@ -84,6 +85,7 @@ class SourceOptions:
     most_bytes: int | None = None
     rows_per_task: int = 250_000
     ignores_new: bool = False
+    ignores_loss: bool = False
     standing: bool = False
     reader: str = ""
     profiles: tuple[str, ...] = ()
@@ -142,6 +144,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         most_bytes=_number(lower, "maxBytesPerBatch"),
         rows_per_task=_number(lower, "rowsPerTask") or 250_000,
         ignores_new=_one_of(lower, "newColumns", "fail", "ignore") == "ignore",
+        ignores_loss=_one_of(lower, "failOnDataLoss", "true", "false") == "false",
         standing=_one_of(lower, "standing", "false", "true") == "true",
         reader=lower.get("reader", "").strip(),
         profiles=profiles,

@@ -1,5 +1,6 @@
 """What a range of the log means for a query: segments, cut into tasks. Runs where Spark plans."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest, TableEntry
 from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_tables
-from waltap_spark.source.errors import ColumnsGrew, TableNotLogged
+from waltap_spark.source.errors import ChangesMissing, ColumnsGrew, TableNotLogged
 from waltap_spark.source.offsets import FirstLsn
 from waltap_spark.source.options import SourceOptions, end_mark, start_mark
 from waltap_spark.source.rows import RowLimits, SegmentRows
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["LogTask", "TaskPlanner"]
+
+log = logging.getLogger(__name__)
 
 
 class LogTask(InputPartition):  # type: ignore[misc]
@@ -40,7 +43,7 @@ class TaskPlanner:
     ) -> None:
         """``known``: where the log stood when ``struct`` was made, None: its reader made it.
         Tables of ``struct`` that the log does not have are those of a catalogue, or retired."""
-        self._options = options
+        self._options, self._log = options, log
         last = log.last()
         end = NOTHING if last is None else last.mark
         self._mark = end if known is None else known
@@ -83,10 +86,14 @@ class TaskPlanner:
     def of_manifests(
         self, manifests: Iterable[Manifest], first: FirstLsn | None = None
     ) -> list[LogTask]:
-        """Return the tasks that read what ``manifests`` add, from ``first`` on. Raises: ColumnsGrew."""
+        """Return the tasks that read what ``manifests`` add, from ``first`` on.
+
+        Raises: ColumnsGrew, ChangesMissing.
+        """
         segments: list[SegmentRows] = []
         for manifest in manifests:
             for entry in self.wanted(manifest):
+                self._require_whole(entry, manifest.mark)
                 segments += self._segments(entry, manifest.mark)
         time = self._options.start.time
         if first is None:
@@ -96,21 +103,26 @@ class TaskPlanner:
         )
 
     def of_range(self, log: ChangeLog) -> list[LogTask]:
-        """Return the tasks that read what the options want of ``log``, without rows of snapshots that were
-        never completed. Raises: ColumnsGrew, where that was since ``known``."""
+        """Return the tasks that read what the options want of ``log``.
+
+        Rows of incomplete snapshots are left out. Raises: ColumnsGrew for columns since ``known``,
+        ChangesMissing.
+        """
         options, last = self._options, log.last()
         newest = _logged(log, options)
         start, end = start_mark(log, options.start, last), end_mark(log, options.end)
         if end > self._mark:
             for entry in newest.values():
                 self._called(entry, end)
-        entries = (
+        entries = [
             found
             for entry in newest.values()
             for found in log.entries(
                 entry.schema, entry.table, after=start, until=end, standing=options.standing
             )
-        )
+        ]
+        for _epoch, entry in entries:
+            self._require_whole(entry, end)
         at = self._mark
         return self._cut(
             [
@@ -120,6 +132,34 @@ class TaskPlanner:
             ],
             _limits(options, NOTHING.epoch if last is None else last.mark.epoch),
         )
+
+    def _require_whole(self, entry: TableEntry, until: LogPosition) -> None:
+        """Check that no change of the table is missing before ``entry``, at ``until`` or earlier.
+
+        Raises: ChangesMissing.
+        """
+        # a snapshot's rows are whole, and before its first rows a table had nothing to miss
+        if not entry.missed or entry.generation is not None or not self._had(entry, until):
+            return
+        lost = ChangesMissing(
+            f"{entry.name} was not captured for a while before {until}", table=entry.name
+        )
+        if not self._options.ignores_loss:
+            raise lost
+        log.warning("%s; the query reads on", lost.problem)
+
+    def _had(self, entry: TableEntry, until: LogPosition) -> bool:
+        """Tell whether the log has, or had, rows of the table before ``entry``."""
+        first = self._log.first()
+        if first is None or first.previous != NOTHING:
+            return True  # earlier manifests were retired
+        for manifest in self._log.manifests(None, until):
+            for each in manifest.tables:
+                if each == entry:
+                    return False
+                if each.name == entry.name:
+                    return True
+        return False
 
     def _called(self, entry: TableEntry, mark: LogPosition) -> dict[str, str] | None:
         """Return what the query's columns are called in ``entry``, of the manifest at ``mark``; None where

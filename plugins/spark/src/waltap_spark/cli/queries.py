@@ -1,0 +1,127 @@
+"""Answer the queries of ``waltap spark sql``."""
+
+import logging
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from waltap.cli.terminal import answers, notices
+from waltap.errors import WaltapError
+from waltap_spark.cli.prompt import SqlPrompt, history_file, sql_words
+from waltap_spark.errors import first_words
+from waltap_spark.read.live import LiveTables, open_tables
+from waltap_spark.schema.expression import quoted
+
+if TYPE_CHECKING:
+    from waltap.base.files import FileStore
+
+__all__ = ["SqlQueries"]
+
+
+class SqlQueries:
+    """Views of all tables in a session, and the answers to queries of them.
+
+    ``rows`` is the most rows that an answer shows. ``allow_stale`` has the meaning that
+    `open_tables` gives it.
+    """
+
+    def __init__(
+        self, spark: Any, files: "FileStore", rows: int, *, allow_stale: bool = False
+    ) -> None:
+        self._spark, self._files, self._rows = spark, files, rows
+        self._allow_stale = allow_stale
+
+        self._tables: LiveTables
+
+    def begin(self) -> None:
+        """Make the views, and print their names and the tables' problems."""
+        views = self._register()
+        notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
+        for problem in self._tables.problems.values():
+            notices().print(problem.problem, style="yellow", markup=False, highlight=False)
+
+    def show(self, query: str) -> None:
+        """Run ``query`` over the views, and print its rows.
+
+        Raises: TableSuspended, SnapshotNeeded, typer.BadParameter for a syntax error.
+        """
+        from pyspark.errors import PySparkException
+
+        try:
+            self._print(_run(self._spark, query))
+        except PySparkException as error:
+            for problem in self._tables.problems.values():
+                if problem.problem in str(error):  # the view of this table raised it
+                    raise problem from error
+            raise
+
+    def prompt(self) -> None:
+        """Answer queries from a terminal or pipe until its end."""
+
+        def answer(statement: str) -> None:
+            self._register()  # of the newest commit
+            self.show(statement)
+
+        def say(line: str) -> None:
+            notices().print(line, markup=False)
+
+        words = cache(lambda: sql_words(self._spark))
+        SqlPrompt(answer, self._columns, words, say, _refused).loop(history_file())
+
+    def _register(self) -> list[str]:
+        self._tables = open_tables(self._spark, self._files, allow_stale=self._allow_stale)
+        return self._tables.register()
+
+    def _columns(self) -> dict[str, list[str]]:
+        names = [each.name for each in self._spark.catalog.listTables() if each.isTemporary]
+        fields = {name: self._spark.table(quoted(name)).schema.names for name in names}
+        return {_in_sql(name): list(map(_in_sql, found)) for name, found in fields.items()}
+
+    def _print(self, frame: Any) -> None:
+        """Print the first rows of a frame."""
+        from rich.table import Table
+        from rich.text import Text
+
+        # one row more shows whether there are more
+        found = frame.take(self._rows + 1)
+        table = Table()
+        for field in frame.schema.fields:
+            numeric = field.dataType.typeName() in ("integer", "long", "double", "float", "decimal")
+            table.add_column(Text(field.name), justify="right" if numeric else "left")
+        for row in found[: self._rows]:
+            table.add_row(*(Text("" if value is None else str(value)) for value in row))
+        console = answers()
+        console.print(table)
+        if len(found) > self._rows:
+            console.print(f"more than {self._rows} rows; --rows shows more", style="dim")
+
+
+def _refused(error: Exception) -> bool:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    known = isinstance(error, (typer.BadParameter, WaltapError, PySparkException, Py4JJavaError))
+    if known:
+        text = error.message if isinstance(error, typer.BadParameter) else first_words(error)
+        notices().print(text, style="red", markup=False)
+    return known
+
+
+def _in_sql(view: str) -> str:
+    """Return the name of a view as a query must write it."""
+    return view if re.fullmatch(r"[A-Za-z_]\w*", view, re.ASCII) else quoted(view)
+
+
+def _run(spark: Any, query: str) -> Any:
+    """Run a query; a syntax error becomes one line."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    # it would print the plan and Java frames
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    try:
+        return spark.sql(query)
+    except (AnalysisException, ParseException) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise typer.BadParameter(lines[0] if lines else "not SQL", param_hint="QUERY") from error

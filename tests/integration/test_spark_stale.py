@@ -1,0 +1,106 @@
+"""Tables that are suspended or need a new snapshot: reading one raises, unless it is asked for as it is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from tests.harness.command import waltap
+from tests.harness.lake import Lake
+from tests.harness.servers.postgres import Database
+
+from waltap_spark import open_tables
+from waltap_spark.errors import SnapshotNeeded, TableSuspended
+from waltap_spark.read.live import LiveTables
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
+
+@pytest.fixture
+def lake(database: Database, tmp_path: Path, spark: Any) -> Lake:
+    """Three tables: one is suspended, one needs a new snapshot, one is as the source."""
+    made = Lake(database, tmp_path, spark)
+    database.psql(
+        "create table odd (id int primary key, v int); insert into odd values (1, 1);"
+        "create table grown (id int primary key); insert into grown values (1);"
+        "create table fine (id int primary key); insert into fine values (1);"
+    )
+    made.run()
+    made.apply()
+    database.psql(
+        "alter table odd alter v type bytea using null; insert into odd values (2, 'x');"
+        "alter table grown add at timestamptz default clock_timestamp();"
+        "insert into grown values (2);"
+        "insert into fine values (2);"
+    )
+    made.run()
+    made.apply()
+    return made
+
+
+def test_a_suspended_table_is_read_only_when_it_is_asked_for_as_it_is(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = lake.tables()
+    assert tables.current("public.fine").count() == 2
+    for read in (tables.current, tables.changes, tables.standing):
+        with pytest.raises(TableSuspended, match="public.odd is suspended at .*WT-5205"):
+            read("public.odd")
+    assert tables.current("public.odd", allow_stale=True).count() == 1
+    said = [each for each in caplog.messages if "public.odd is suspended" in each]
+    assert tables.current("odd", allow_stale=True).count() == 1
+    assert len(said) == 1, "one warning"
+    odd, fine = tables.positions["public.odd"], tables.positions["public.fine"]
+    assert odd < fine
+    assert tables.state is not None
+    assert fine == tables.state.mark
+    # the error's remedy: all tables at the position of the suspended one
+    with pytest.raises(TableSuspended) as caught:
+        tables.current("odd")
+    then = tables.at(str(caught.value.fields["mark"]))
+    assert set(then.positions.values()) == {odd}
+    assert then.current("odd").count() == then.current("fine").count() == 1
+
+
+def test_a_table_that_needs_a_new_snapshot_is_read_only_when_it_is_asked_for_as_it_is(
+    lake: Lake,
+) -> None:
+    tables = lake.tables()
+    with pytest.raises(SnapshotNeeded, match="at was added with a default that older rows have"):
+        tables.current("public.grown")
+    assert tables.current("public.grown", allow_stale=True).count() == 2
+    assert tables.positions["public.grown"] == tables.positions["public.fine"]
+    assert set(tables.problems) == {"public.odd", "public.grown"}
+    allowed = open_tables(lake.spark, tables.output.store, allow_stale=True)
+    assert allowed.current("grown").count() == 2
+    lake.database.psql("truncate grown; insert into grown values (7)")
+    lake.run()
+    assert lake.apply().current("grown").count() == 1, "a truncate ends the doubt"
+
+
+def test_a_view_of_such_a_table_raises_when_it_is_queried(lake: Lake) -> None:
+    tables = lake.tables()
+    assert tables.register() == ["fine", "grown", "odd"]
+    assert lake.spark.sql("select count(*) from fine").first()[0] == 2
+    for query, code in (
+        ("select count(*) from odd", "WT-5270"),
+        ("select * from odd_changes", "WT-5270"),
+        ("select count(*) from fine join grown using (id)", "WT-5271"),
+    ):
+        with pytest.raises(PySparkException, match=code):
+            lake.spark.sql(query).collect()
+    assert lake.spark.table("odd").columns == ["id", "v"]
+    LiveTables(lake.spark, tables.output, allow_stale=True).register()
+    assert lake.spark.sql("select count(*) from odd").first()[0] == 1
+
+
+def test_the_command_refuses_such_a_table_with_the_code_and_reads_it_with_the_option(
+    lake: Lake,
+) -> None:
+    output = str(lake.folder / "out")
+    refused = waltap("spark", "sql", output, "select count(*) from odd")
+    assert refused.returncode
+    assert "WT-5270" in refused.stderr
+    assert "public.grown needs a new snapshot" in " ".join(refused.stderr.split())
+    allowed = waltap("spark", "sql", output, "--allow-stale", "select count(*) from odd")
+    assert allowed.returncode == 0, allowed.stderr
