@@ -1,9 +1,11 @@
 """From a real PostgreSQL to Spark: an engine that runs until it is idle, and an applier."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,20 @@ class Lake:
         )
         assert done.returncode == 0, done.stderr
         return done.stderr
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the engine for the block, and stop it as an operator does."""
+        command = [sys.executable, "-m", "waltap", "run", "p.toml"]
+        with (self.folder / "run.log").open("w") as told:
+            process = subprocess.Popen(command, cwd=self.folder, stderr=told, stdout=told)
+            try:
+                yield
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 0, (self.folder / "run.log").read_text()
+            finally:
+                process.kill()
+                process.wait()
 
     def apply(self) -> LiveTables:
         """Apply the change log; return the tables."""

@@ -81,7 +81,7 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
 def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped: Rig) -> None:
     told = resume(retyped, "--full-refresh")
     assert (
-        "rows from before come with a new snapshot: `waltap run PROFILE --set snapshot.mode=always`"
+        "rows from before come with a new snapshot: `waltap snapshot PROFILE public.odd --blocking`"
         in told
     )
     retyped.check(PEOPLE)
@@ -186,7 +186,7 @@ def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) ->
     segment(rig, PEOPLE.name, 1).unlink()
     rig.apply()
     told = resume(rig, "--skip-damaged", table=PEOPLE.name)
-    assert "`waltap run PROFILE --set snapshot.mode=always`" in told, "no other tells what is gone"
+    assert "`waltap snapshot PROFILE public.people --blocking`" in told, "it tells what is gone"
     assert [row[:2] for row in rig.current(PEOPLE)] == [("1", "Ann")], "the later delete counts"
     told = said(rig, "status")
     assert "needs a new snapshot" in told

@@ -7,11 +7,14 @@ import pytest
 from pyspark.errors import PySparkException
 from tests.harness.command import waltap
 from tests.harness.lake import Lake
+from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
+from waltap_sinks.changelog import ChangeLog
 from waltap_spark import open_tables
 from waltap_spark.errors import SnapshotNeeded, TableSuspended
 from waltap_spark.read.live import LiveTables
+from waltap_spark.read.verify import compare
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -104,3 +107,66 @@ def test_the_command_refuses_such_a_table_with_the_code_and_reads_it_with_the_op
     assert "public.grown needs a new snapshot" in " ".join(refused.stderr.split())
     allowed = waltap("spark", "sql", output, "--allow-stale", "select count(*) from odd")
     assert allowed.returncode == 0, allowed.stderr
+
+
+# --- a new snapshot of one table ------------------------------------------------------------------
+
+
+def snapshot_of(lake: Lake, *words: str) -> None:
+    """Run the error's remedy, and wait until all rows of the table are in the log."""
+    log = ChangeLog(str(lake.folder / "log"))
+
+    def read() -> set[tuple[str, int | None]]:
+        return {
+            (entry.name, entry.generation)
+            for each in log.manifests()
+            for entry in each.tables
+            if entry.complete
+        }
+
+    before = read()
+    with lake.running():
+        until(lambda: (lake.folder / ".waltap/p/control.sock").exists(), "the control socket")
+        asked = waltap("snapshot", "p.toml", *words, "--wait", "60", cwd=lake.folder)
+        assert asked.returncode == 0, asked.stderr
+        until(lambda: read() - before, "the rows of the snapshot")
+
+
+def test_a_snapshot_of_one_table_replaces_its_rows_and_reads_no_other(lake: Lake) -> None:
+    lake.database.psql(
+        "create table other (id int primary key); insert into other values (1);"
+        "delete from grown where id = 1; insert into grown values (3)"
+    )
+    with pytest.raises(SnapshotNeeded) as caught:
+        lake.tables().current("grown")
+    assert "`waltap snapshot PROFILE public.grown --blocking`" in str(caught.value)
+    snapshot_of(lake, "public.grown", "--blocking")
+    lake.database.psql("insert into grown values (4)")
+    lake.run()
+    tables = lake.apply()
+    assert set(tables.problems) == {"public.odd"}
+    assert sorted(row["id"] for row in tables.current("grown").collect()) == [2, 3, 4]
+    with lake.database.connect(autocommit=True) as connection:
+        (found,) = compare(connection, tables, ["public.grown"])
+    assert found.equal
+    counts = tables.changes("grown").groupBy("_op").count().collect()
+    assert dict(counts)["r"] == 1 + 2, "the first snapshot, and this one"
+    assert tables.changes("fine").where("_op = 'r'").count() == 1
+
+
+def test_a_wider_text_needs_no_snapshot(database: Database, tmp_path: Path, spark: Any) -> None:
+    lake = Lake(database, tmp_path, spark)
+    database.psql(
+        "create table t (id int primary key, v varchar(5), w text, ip cidr);"
+        "insert into t values (1, 'a', 'b', '10.0.0.0/8')"
+    )
+    lake.run()
+    lake.apply()
+    database.psql(
+        "alter table t alter v type text, alter w type varchar, alter ip type inet;"
+        "insert into t values (2, 'longer than five', 'c', '10.0.0.1')"
+    )
+    lake.run()
+    tables = lake.apply()
+    assert tables.problems == {}
+    assert tables.current("t").count() == 2

@@ -158,3 +158,41 @@ def test_rows_of_a_blocking_snapshot_stand_between_stretches(log: Log, at_once: 
     assert found[1] == ""
     assert "" not in {found[0], found[2]}
     assert len(set(log.stretches(PLACES.name))) == 1
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_a_table_that_a_blocking_snapshot_reads_whole_is_a_generation_of_its_own(
+    log: Log, covered: bool
+) -> None:
+    """Its rows are between the changes before and after it, also in one flush; a reading that broke off leaves
+    nothing."""
+
+    def piece(*rows: str, first: bool = False, last: bool = False) -> None:
+        part = SnapshotRows(
+            relation=PEOPLE, rows=[(each, "x") for each in rows], ts=0, lsn=1, xid=1,
+            kind="blocking", whole=True, restarts=first, complete=last,
+        )  # fmt: skip
+        log.write(
+            Batch(parts=[part], position=Position(log.db.lsn), events=1, ends_transaction=True)
+        )
+
+    def insert(number: str) -> None:
+        log.db.insert(PEOPLE, [number, "x"])
+        log.write(log.db.commit())
+
+    with log.begin(ALL if covered else None):
+        insert("1")
+        piece("7", first=True)
+        log.flush()
+        piece("8", first=True)
+        piece("9", last=True)
+        insert("2")
+        log.flush()
+        piece(first=True, last=True)
+        log.flush()
+    entries = [each for manifest in log.log.manifests() for each in manifest.tables]
+    told = [(each.generation is not None, each.complete, each.rows) for each in entries]
+    assert told == [(False, False, 1), (True, True, 2), (False, False, 1), (True, True, 0)]
+    assert entries[1].generation != entries[3].generation
+    standing = log.log.rows("public", "people", standing=True)
+    assert sum(each.num_rows for each in standing) == 0

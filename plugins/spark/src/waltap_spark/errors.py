@@ -269,7 +269,8 @@ class SnapshotNeeded(SinkError):
 
     code = "WT-5271"
     remedy = (
-        "Take a new snapshot: stop the pipeline and run `waltap run PROFILE --set "
+        "`waltap snapshot PROFILE {table} --blocking` reads it again while the pipeline runs, and "
+        "replaces its rows. A table without a key: stop the pipeline, and run `waltap run PROFILE --set "
         "snapshot.mode=always` once. allow_stale=True (`waltap spark sql --allow-stale`) reads the "
         "table as it is."
     )

@@ -180,13 +180,21 @@ def type_name(column: Column) -> str:
     return kind.name if kind.schema == "pg_catalog" else f"{kind.schema}.{kind.name}"
 
 
+# Types whose values PostgreSQL takes as those of another type without a rewrite (pg_cast, binary
+# coercible).
+_COERCIBLE = frozenset({("varchar", "text"), ("text", "varchar"), ("cidr", "inet")})
+
+
 def may_change_values(before: tuple[str, int], now: tuple[str, int]) -> bool:
     """Return whether an ALTER TABLE may have rewritten values silently.
 
-    No change event tells a reader of such a rewrite. ``before`` and ``now`` are the column's
+    No change event tells a reader of such a rewrite. A type that holds the old values as they are
+    is no reason to expect one. ``before`` and ``now`` are the column's
     types, each `type_name` and modifier.
     """
     (name, old), (new_name, new) = before, now
+    if (name, new_name) in _COERCIBLE and new == -1:
+        return False
     if name != new_name and not _other_names(name, new_name):
         return True
     if new in {old, -1}:

@@ -161,7 +161,9 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
 
     Rows of the other kinds, "incremental" and "blocking", come while tables are streamed: for a
     sink they are upserts. A blocking snapshot has the markers of an initial one; its ``lsn``,
-    ``xid`` and ``previous_end_lsn`` are copied from the signal that requested it.
+    ``xid`` and ``previous_end_lsn`` are copied from the signal that requested it. Where it reads
+    all rows of a table (``whole``), a sink may replace those that it has: the first piece of such
+    a table ``restarts``, the last one is ``complete``.
 
     A connector may read several chunks of a table at a time. Pieces of different chunks come in
     any order; the very last one is ``complete``. A chunk without rows is one piece without rows.
@@ -198,6 +200,8 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     ends_chunk: bool = False
     goes_on: bool = False
     restarts: bool = False
+    # A blocking snapshot reads all rows of the table, and not those that a signal's SELECT chooses.
+    whole: bool = False
     # The table is complete, and other readers had its rows: the sink assigned its chunks to them.
     # This is the result of `Sink.hand_over`; the piece has no rows.
     elsewhere: str = ""

@@ -89,7 +89,9 @@ def snapshot(
 ) -> None:
     """Read tables again while the pipeline runs, on this machine and as the user that runs it.
 
-    The log of the run says which tables are read, and when each is read to its end.
+    The change log and Spark's tables replace the rows of a table that --blocking reads whole, if it
+    has a key; otherwise rows that are gone in the source stay. The log of the run says which tables
+    are read, and when each is read to its end.
     """
     profile, _ = at_rest(file, set_)
     data: dict[str, object] = {

@@ -101,9 +101,15 @@ class BlockingSnapshot:
             refused([request], why)
             self._report.refused(request.name)
 
+        whole = {(each.schema, each.table) for each in requests if not each.condition}
+        begun = set[tuple[str, str]]()
         for piece in self._connector.read_tables(requests, refuse):
             piece.kind, piece.lsn, piece.xid = "blocking", at.lsn, at.xid
             piece.previous_end_lsn = at.previous_end_lsn
+            place = piece.relation.place
+            piece.whole = place in whole
+            piece.restarts = piece.whole and place not in begun
+            begun.add(place)
             yield piece
 
 

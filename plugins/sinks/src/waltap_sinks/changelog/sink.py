@@ -124,6 +124,8 @@ class ChangeLogSink(Sink):
         self._published_below = 0
         self._next_generation = 1
         self._read = ReadChunks()
+        # Tables that a blocking snapshot reads → the generation of their rows.
+        self._replacing: dict[int, int] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -344,11 +346,11 @@ class ChangeLogSink(Sink):
             if part.kind == "blocking":
                 self._stretches.reads_again(part.relation.schema, part.relation.table)
                 self._routes.clear()
+                if part.whole and self._take_whole(part, batch):
+                    return
             buffer = self._route(part.relation, whole=True)
             if buffer is not None and part.rows:
-                # They come after every earlier transaction and before the next.
-                before = self._position or batch.position  # `mark` may be of another history
-                lsn = before.end_lsn or self.mark.end_lsn
+                lsn = self._reread_at(batch)
                 buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
             return
         lsn = batch.position.end_lsn if part.lsn is None else part.lsn
@@ -372,6 +374,48 @@ class ChangeLogSink(Sink):
             table = self._buffer(self._whole, version, self._generation)
             table.complete, table.elsewhere = True, part.elsewhere
             self._read.completed(oid)
+
+    def _reread_at(self, batch: Batch) -> int:
+        """Return the LSN of rows that are read while their tables are streamed.
+
+        They come after every earlier transaction and before the next.
+        """
+        before = self._position or batch.position  # `mark` may be of another history
+        return before.end_lsn or self.mark.end_lsn
+
+    def _take_whole(self, part: SnapshotRows, batch: Batch) -> bool:
+        """Take a piece of a table whose rows a blocking snapshot replaces.
+
+        The table is a generation of its own, and is published when it is complete. Without a key
+        its rows are not replaced: changes that come again behind the snapshot would repeat rows.
+        Return False then, and for a table that is not captured or whose first rows are missing.
+        """
+        version, oid = self._versions.of(part.relation), part.relation.oid
+        if version is None or not version.key:
+            return False
+        place = part.relation.schema, part.relation.table
+        if part.restarts:
+            if (left := self._replacing.pop(oid, None)) is not None:  # its reading broke off
+                buffer = self._whole.current.pop((*place, left, 0), None)
+                if buffer is not None:
+                    buffer.abandon()
+            self._replacing[oid] = self._next_generation
+            self._next_generation += 1
+        generation = self._replacing.get(oid)
+        if generation is None:
+            return False
+        buffer = self._buffer(self._whole, version, generation, 0)
+        if part.rows:
+            buffer.add_snapshot(part.rows, lsn=self._reread_at(batch), ts=part.ts, xid=part.xid)
+        if part.complete:
+            del self._whole.current[*place, generation, 0], self._replacing[oid]
+            changes = self._whole.current.pop((*place, None, None), None)
+            if changes is not None:
+                self._finish(self._whole, changes)
+            buffer.complete = True
+            self._finish(self._whole, buffer)  # now: later changes come behind it
+            self._routes.clear()
+        return True
 
     # --- snapshots --------------------------------------------------------------------------------
 

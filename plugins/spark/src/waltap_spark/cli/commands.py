@@ -32,8 +32,9 @@ application = typer.Typer(
 )
 
 SNAPSHOT_ADVICE = (
-    "`waltap spark verify OUTPUT --dsn …` tells whether rows differ; `waltap run PROFILE --set "
-    "snapshot.mode=always` takes a new snapshot, which replaces them."
+    "`waltap spark verify OUTPUT --dsn …` shows whether rows differ. `waltap snapshot PROFILE TABLE "
+    "--blocking` reads a table again while the pipeline runs, and replaces its rows; without a key: "
+    "`waltap run PROFILE --set snapshot.mode=always`."
 )
 
 RESUME_ADVICE = "When that is mended, `waltap spark resume {output} {table}` tries it at once."
@@ -329,7 +330,7 @@ def resume(
 
     The process that keeps the tables does it within seconds, otherwise the next one, or `waltap
     spark apply --once`. After --full-refresh and --skip-damaged a new snapshot adds missing rows:
-    `waltap run PROFILE --set snapshot.mode=always`. --full-refresh needs Parquet. Needs no Java.
+    `waltap snapshot PROFILE TABLE --blocking`. --full-refresh needs Parquet. Needs no Java.
     """
     from waltap.cli.terminal import notices
     from waltap_spark.apply.resume_requests import How, ResumeRequests
@@ -357,8 +358,8 @@ def resume(
     if anew or pass_over:
         missing = f"rows of {chosen.damaged}" if pass_over else "rows from before"
         notices().print(
-            f"{missing} come with a new snapshot: `waltap run PROFILE --set snapshot.mode=always`. One "
-            "that a signal asks for replaces nothing: rows that are gone in the source would stay",
+            f"{missing} come with a new snapshot: `waltap snapshot PROFILE {chosen.name} --blocking`, "
+            "or without a key `waltap run PROFILE --set snapshot.mode=always`",
             highlight=False,
         )
 
