@@ -229,6 +229,30 @@ def test_a_successor_that_is_told_to_end_says_who_has_the_tables(tmp_path: Path)
     other.communicate()
 
 
+@pytest.mark.usefixtures("java")
+def test_an_end_while_another_process_uses_the_tables_leaves_the_rest_to_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the Spark process of an engine that was killed does."""
+    settings = {"path": str(tmp_path / "lake"), "spark.master": "local[2]", "drain.timeout.ms": 0}
+    (tmp_path / "lake").mkdir()
+    other = hold(tmp_path / "lake" / "tables")
+    sink = SparkSink(
+        SparkProperties.model_validate(settings), context(tmp_path / "state", resumes=True)
+    )
+    sink.open()  # a process that waits for the other no longer than this
+    sink._driver._properties = two_core_sink(tmp_path)._driver._properties  # type: ignore[union-attr]
+    db = Database()
+    db.insert(NUMBERS, ["1", "1"])
+    sink.write(batch(db.commit()))
+    sink.flush()
+    with caplog.at_level("WARNING"):
+        sink.close()
+    other.communicate()
+    assert f"process {other.pid}" in caplog.text
+    assert "the next start applies the rest of the change log" in caplog.text
+
+
 def two_core_sink(folder: Path) -> SparkSink:
     settings = SparkProperties.model_validate(
         {"path": str(folder / "lake"), "spark.master": "local[2]"}

@@ -206,7 +206,7 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     rig.commit()
     rig.apply()
     failed = rig.output.table(lacks.name).failed
-    assert "WT-5234" in failed
+    assert "WT-5273" in failed
     assert "divided by absent" in failed
     for table in (by_region, by_note):
         rig.db.update(table, ["1"], unsent=["note"], region="us")

@@ -13,6 +13,7 @@ from waltap_spark.errors import SessionTaken
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
+from waltap_spark.state.stored_rows import stored_rows
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
@@ -51,6 +52,7 @@ def test_columns_come_go_grow_and_change_their_names_and_types(rig: Rig) -> None
     state = rig.output.table("`wi/de")
     assert state.failed == ""
     assert rig.applier.format.rows_of(rig.spark, state) == 3
+    assert stored_rows(rig.output, state, "iceberg") == 3
     frame = LiveTables(rig.spark, rig.output).current("`wi/de").orderBy("id")
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema}
     assert kinds["id"] == "bigint"

@@ -27,7 +27,7 @@ from waltap_spark.config.targets import (
     named,
 )
 from waltap_spark.driver.settings import apply_options, pairs_of, properties_of
-from waltap_spark.errors import FormatLimit, NamesClash, NameTaken, SourcesDiffer
+from waltap_spark.errors import LayoutUnfit, NamesClash, NameTaken, SourcesDiffer
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.plugin import _keeps
@@ -221,7 +221,7 @@ def test_a_table_is_called_by_the_first_rule_that_matches_its_name_as_it_is_writ
         ("sub", "orders_x", ("raw", "orders")),
     ):
         assert named(rules, schema, table) == expected
-    with pytest.raises(FormatLimit, match=r"gives sub\.other no name"):
+    with pytest.raises(LayoutUnfit, match=r"gives sub\.other no name"):
         named(rules, "sub", "other")
 
 
@@ -392,7 +392,7 @@ def test_divisions_are_columns_or_transforms_of_them() -> None:
     assert FileLayout.of("p.a/changes", rules, "").partition == (PartitionField("_op"),)
     assert FileLayout.of("p.b", rules, "") == FileLayout()
     layout.require("p.a", ["region", "we ird", "id", "more"])
-    with pytest.raises(FormatLimit, match=r"divided by we ird, which it does not have"):
+    with pytest.raises(LayoutUnfit, match=r"divided by we ird, which it does not have"):
         layout.require("p.a", ["region", "id"])
 
 

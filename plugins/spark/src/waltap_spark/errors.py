@@ -34,6 +34,7 @@ SinkError
     ├── SessionTaken        WT-5263   the session has another output's tables open
     ├── FormatDiffers       WT-5233   the tables are in another format
     ├── FormatLimit         WT-5234   the format cannot hold such a table
+    ├── LayoutUnfit         WT-5273   rules for names or files do not fit a table
     ├── TargetChanged       WT-5235   another writer changed the table
     ├── StepDiffers         WT-5267   a repeated step differs from its first attempt
     ├── VersionGone         WT-5236   an old version of the tables is no longer readable
@@ -65,6 +66,7 @@ __all__ = [
     "HistoryNotKept",
     "JavaMissing",
     "JvmEnded",
+    "LayoutUnfit",
     "MomentUnread",
     "NameTaken",
     "NamesClash",
@@ -198,8 +200,10 @@ class TypeChanged(SinkError):
 
     code = "WT-5205"
     remedy = (
-        "Set type.change = string (old and new values become text), or move {path} away and "
-        "take a new snapshot."
+        "`waltap spark resume {output} {table} --cast-to-text` continues with old and new values as "
+        "text; type.change = string does so for all tables. For the new type: in Parquet `waltap spark "
+        "resume {output} {table} --full-refresh` and `waltap snapshot PROFILE {table} --blocking`, in "
+        "other formats another sink.path and a new snapshot."
     )
 
 
@@ -411,9 +415,19 @@ class FormatLimit(FormatError):
 
     code = "WT-5234"
     remedy = (
-        "format.partition.by and format.cluster.by must name columns of the table. If the "
-        "format does not support a column: leave it out (column.exclude.list), rename it, or "
-        "choose parquet."
+        "Rename what the text names in the tables (columns.renames, format.names), leave it out "
+        "(column.exclude.list, table.exclude.list), or choose parquet."
+    )
+
+
+class LayoutUnfit(FormatError):
+    """Rules for a table's name or files do not fit the table, which is suspended."""
+
+    code = "WT-5273"
+    remedy = (
+        "Correct the rule: format.partition.by and format.cluster.by name columns of the table "
+        "(Delta Lake takes one of both), format.names gives a name. The table then continues with the "
+        "next start."
     )
 
 

@@ -756,7 +756,8 @@ class _CommitAttempt:
                     raise TypeChanged(
                         f"column {name} of {table.name} changed from {had.strip(chr(34))} to "
                         f"{kind.strip(chr(34))}",
-                        path=self._output.uri(table.folder),
+                        table=table.name,
+                        output=self._output.location,
                     )
                 common = '"string"'
             columns[name] = common

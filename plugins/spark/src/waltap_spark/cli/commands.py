@@ -14,14 +14,13 @@ from waltap_sinks.comparison.commands import (
     WithoutOption,
 )
 from waltap_spark.errors import TypeChanged
-from waltap_spark.state.modes import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from waltap.base.files import StorageProperties
     from waltap.config.profile import Profile
-    from waltap_spark.state.output import SparkOutput, TableState
+    from waltap_spark.state.output import SparkOutput
 
 __all__ = ["application"]
 
@@ -29,24 +28,6 @@ application = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     help="Apply a change log, query and describe the tables that Spark keeps.",
-)
-
-SNAPSHOT_ADVICE = (
-    "`waltap spark verify OUTPUT --dsn …` shows whether rows differ. `waltap snapshot PROFILE TABLE "
-    "--blocking` reads a table again while the pipeline runs, and replaces its rows; without a key: "
-    "`waltap run PROFILE --set snapshot.mode=always`."
-)
-
-RESUME_ADVICE = "When that is mended, `waltap spark resume {output} {table}` tries it at once."
-
-TYPE_ADVICE = (
-    "`waltap spark resume {output} {table} --cast-to-text` goes on with both types as text."
-)
-
-DAMAGE_ADVICE = (
-    "It goes on as soon as the file is restored; `waltap spark resume {output} {table} "
-    "--skip-damaged` goes "
-    "on without its rows, until a new snapshot of the table."
 )
 
 OutputArgument = Annotated[
@@ -83,6 +64,15 @@ def apply(
     once: Annotated[
         bool, typer.Option("--once", help="Apply the present changes, then end.")
     ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=86_400,
+            metavar="SECONDS",
+            help="How long --once waits for another process that uses the tables (WT-5203).",
+        ),
+    ] = 60.0,
     type_change: Annotated[
         str | None, typer.Option(help="A type that does not fit: fail, or string (keep as text).")
     ] = None,
@@ -99,13 +89,13 @@ def apply(
 
     The spark sink runs this next to the engine. Run it yourself, or by a scheduler with --once,
     if the sink has applier = none. One process per output: a second one waits until the first has
-    ended.
+    ended, with --once for --wait seconds.
     """
     import logging
 
     from waltap.cli.terminal import notices
     from waltap_sinks.changelog.verification import named_store
-    from waltap_spark.driver.driver import PREDECESSOR_S, asked_to_stop, run_driver
+    from waltap_spark.driver.driver import asked_to_stop, run_driver
     from waltap_spark.driver.settings import properties_of, storage_pairs
 
     given = {"master": master, "type_change": type_change}
@@ -118,7 +108,7 @@ def apply(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stopping = (lambda: True) if once else asked_to_stop()
-    patience = PREDECESSOR_S if once else 0.0
+    patience = wait if once else 0.0
     rows = run_driver(
         files,
         output,
@@ -158,73 +148,30 @@ def relink(
 
 
 @application.command()
-def status(output: OutputArgument, profile: ProfileOption = None) -> None:
-    """Show tables with their rows, files and positions. Needs no Java."""
-    import datetime as dt
+def status(
+    output: OutputArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    profile: ProfileOption = None,
+) -> None:
+    """Show tables with their rows, positions and problems. Needs no Java.
 
-    from rich.markup import escape
-    from rich.table import Table
+    Rows of tables that a catalogue has are known to the catalogue alone.
+    """
+    import msgspec
 
     from waltap.cli.terminal import answers
+    from waltap_spark.cli.status import draw, status_of
 
     found = _output(output, _storage(profile))
     state = found.state()
-    console = answers()
     if state is None:
-        console.print(f"{found.location}: nothing was applied yet")
+        answers().print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
-    table = Table(title=escape(f"{found.location} at {state.mark}"))
-    for title in (
-        "table",
-        "kept as",
-        "key",
-        "rows in the base",
-        "pending changes",
-        "change sets",
-        "changes",
-    ):
-        right = title not in ("table", "kept as", "key")
-        table.add_column(title, justify="right" if right else "left")
-    for name, each in sorted(state.tables.items()):
-        told = map(escape, (name, _kept(each), ", ".join(each.key) or "none"))
-        if each.held is not None:
-            versions = [
-                f"version {each.held.targets[w].version}" if w in each.held.targets else ""
-                for w in ("current", "changes")
-            ]
-            table.add_row(*told, versions[0], "", "", versions[1])
-            continue
-        table.add_row(
-            *told,
-            f"{each.base_rows:,}",
-            f"{sum(change.rows for change in each.pending):,}",
-            f"{len(each.changes):,}",
-            f"{sum(change.rows for change in each.changes):,}" if each.mode.history else "",
-        )
-    console.print(table)
-    for name, each in sorted(state.tables.items()):
-        if each.failed:
-            still = f"[bold red]{escape(name)} stands still[/] at {each.mark}:"
-            console.print(still, escape(each.failed))
-            advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
-            if TypeChanged.code in each.failed:
-                advice = TYPE_ADVICE
-            console.print(advice.format(output=found.location, table=name), markup=False)
-        for doubt in each.stale:
-            console.print(f"[yellow]{escape(name)} needs a new snapshot[/]:", escape(doubt))
-        for text in each.handed_nulls:
-            console.print(text, style="yellow", markup=False, highlight=False)
-    if any(each.stale for each in state.tables.values()):
-        console.print(SNAPSHOT_ADVICE, highlight=False)
-    at = dt.datetime.fromtimestamp(state.committed_at, dt.UTC)
-    console.print(f"commit {state.number} of {at:%Y-%m-%d %H:%M:%S} UTC")
-
-
-def _kept(table: "TableState") -> str:
-    """Return a table's mode, and its source in a shared target."""
-    place = table.place
-    of = "" if place is None else f", source {place.source} of {place.name}"
-    return said(table.mode) + of
+    told = status_of(found, state)
+    if as_json:
+        echo(msgspec.json.encode(told).decode())
+    else:
+        draw(told, answers())
 
 
 @application.command()

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
-from waltap_spark.errors import FormatLimit, NameTaken
+from waltap_spark.errors import FormatLimit, LayoutUnfit, NameTaken
 from waltap_spark.schema.expression import quoted
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def named(rules: Sequence[str], schema: str, table: str) -> tuple[str, str]:
     """Return the schema and the name that ``rules`` (TABLE-REGEX:NAME) give a table; first match wins.
 
     NAME is TABLE or SCHEMA.TABLE, with ``$1`` for groups. Patterns match ``schema.table`` as it is
-    written: case counts. Raises: FormatLimit, for a name that comes out empty.
+    written: case counts. Raises: LayoutUnfit, for a name that comes out empty.
     """
     for rule in rules:
         pattern, _colon, name = rule.rpartition(":")
@@ -62,7 +62,7 @@ def named(rules: Sequence[str], schema: str, table: str) -> tuple[str, str]:
             own, dot, last = match.expand(java_replacement(name.strip(), compiled)).partition(".")
             found = (own, last) if dot else (schema, own)
             if not all(found):
-                raise FormatLimit(f"{rule} gives {schema}.{table} no name: {'.'.join(found)!r}")
+                raise LayoutUnfit(f"{rule} gives {schema}.{table} no name: {'.'.join(found)!r}")
             return found
     return schema, table
 
@@ -180,11 +180,11 @@ class FileLayout:
         return {each.column for each in self.partition} | set(self.cluster)
 
     def require(self, name: str, columns: Iterable[str]) -> None:
-        """Raises: FormatLimit, where ``columns``, those of ``name``, lack one."""
+        """Raises: LayoutUnfit, where ``columns``, those of ``name``, lack one."""
         missing = sorted(self.columns - set(columns))
         if missing:
             text = f"{name} is to be divided by {', '.join(missing)}, which it does not have"
-            raise FormatLimit(text)
+            raise LayoutUnfit(text)
 
 
 def checked_divisions(rules: str, *, transforms: bool) -> None:

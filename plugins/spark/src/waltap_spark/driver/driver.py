@@ -155,7 +155,8 @@ def _take(
                 raise
             if now >= tell:
                 tell = now + TELL_S
-                log.info("waiting: %s", error.problem)
+                left = "" if limit is None else f"; it waits up to {limit - now:.0f} s longer"
+                log.info("waiting: %s%s", error.problem, left)
             time.sleep(0.2)
         else:
             return
@@ -174,11 +175,14 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     inbox = _inbox() if options.with_parent else None
     try:
+        properties = properties_of((*taken_pairs(), *(options.set or ())), options.output)
         run_driver(
             options.changelog,
             options.output,
-            properties_of((*taken_pairs(), *(options.set or ())), options.output),
+            properties,
             stopping=asked_to_stop() if inbox is None else inbox.gone,
+            # the process of an engine that was killed may still apply changes
+            patience_s=properties.drain_ms / 1000,
             handed=None if inbox is None else inbox.of,
         )
     except OutputInUse as error:

@@ -13,7 +13,7 @@ from waltap_spark.apply.applier import ApplyOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.targets import FileLayout
 from waltap_spark.driver.settings import apply_options
-from waltap_spark.errors import FormatLimit, MadeOtherwise, ModeUnfit
+from waltap_spark.errors import LayoutUnfit, MadeOtherwise, ModeUnfit
 from waltap_spark.state.modes import said, unfit
 from waltap_spark.state.output import SparkOutput, TableState
 
@@ -94,5 +94,5 @@ def _wrong(
     if table is None:
         try:
             layout.require(relation.name, [*columns, *mode.columns])
-        except FormatLimit as error:
+        except LayoutUnfit as error:
             yield error

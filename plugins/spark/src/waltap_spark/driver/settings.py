@@ -38,7 +38,7 @@ __all__ = [
 GIVEN: Final = "WALTAP_SPARK_PROPERTIES"
 
 # Properties without effect in a driver, whose arguments name log and output.
-ELSEWHERE = frozenset({"path", "applier", "compression", "drain.timeout.ms", "snapshot.readers"})
+ELSEWHERE = frozenset({"path", "applier", "compression", "snapshot.readers"})
 
 
 def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkProperties:

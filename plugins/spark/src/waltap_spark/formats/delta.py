@@ -18,7 +18,7 @@ import msgspec
 from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
-from waltap_spark.errors import FormatLimit, FormatNotReady, FormatUnsupported, VersionGone
+from waltap_spark.errors import FormatNotReady, FormatUnsupported, LayoutUnfit, VersionGone
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.notes import CommitNote
@@ -144,12 +144,12 @@ class DeltaFormat(MergingFormat):
         return not self._properties.catalog
 
     def layout(self, table: TableState, what: What) -> FileLayout:
-        """Return what the profile says. Raises: FormatLimit."""
+        """Return what the profile says. Raises: LayoutUnfit."""
         name = table.target_name + ("" if what == "current" else OF_HISTORY)
         found = FileLayout.of(name, self._properties.partition_by, self._properties.cluster_by)
         if found.partition and found.cluster:
             text = f"{name} is to be partitioned and clustered, and Delta Lake has either"
-            raise FormatLimit(text)
+            raise LayoutUnfit(text)
         return found
 
     def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:

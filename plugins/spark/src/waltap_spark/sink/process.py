@@ -18,7 +18,7 @@ from waltap.errors import SinkError
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.settings import GIVEN, packed_pairs
 from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
-from waltap_spark.session.exit_codes import REFUSED, STANDING, UNREAD
+from waltap_spark.session.exit_codes import LOCKED, REFUSED, STANDING, UNREAD
 from waltap_spark.session.failures import NO_MEMORY
 from waltap_spark.state.output import SparkOutput
 
@@ -164,7 +164,8 @@ class DriverProcess:
         It may be called twice. A child that needs longer than ``drain.timeout.ms`` continues
         alone and ends by itself. Raises: ApplierFailed or JvmEnded, unless the run already ends
         with another error. Suspended tables are no error of the run, which reports them all the
-        time.
+        time; nor is a process that still uses the tables, such as that of an engine that was
+        killed: what it leaves is in the change log.
         """
         child = self._child
         try:
@@ -218,9 +219,14 @@ class DriverProcess:
                 break
         if code != 0:
             failure = self._failure(code)
-            if sys.exc_info()[0] is None and code != STANDING:
+            if sys.exc_info()[0] is None and code not in {STANDING, LOCKED}:
                 raise failure
-            log.error("%s", failure)
+            if code == LOCKED:
+                log.warning(
+                    "the next start applies the rest of the change log: %s", failure.problem
+                )
+            else:
+                log.error("%s", failure)
 
     def _failure(self, code: int) -> ApplierFailed | JvmEnded:
         if self._lacked_memory():

@@ -14,6 +14,7 @@ from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.options import SourceOptions, parse_options
 from waltap_spark.source.stream import ChangeLogStream, read_task
 from waltap_spark.source.tasks import TaskPlanner
+from waltap_spark.source.worker_errors import shows_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
     def _parsed(self) -> SourceOptions:
         return parse_options(dict(self.options))
 
+    @shows_text
     def schema(self) -> "StructType":
         """Return the columns as the log describes them now: no row is read for it.
 
@@ -59,6 +61,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         self._known = NOTHING if last is None else last.mark
         return source_struct(log, options)
 
+    @shows_text
     def reader(self, schema: "StructType") -> "ChangeLogBatch | ProfilesBatch":
         """Return the reader of a batch. Raises: WaltapError."""
         options = self._parsed()
@@ -68,6 +71,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
             return ProfilesBatch(options, schema, self._spools)
         return ChangeLogBatch(options, schema, self._known)
 
+    @shows_text
     def streamReader(self, schema: "StructType") -> "ChangeLogStream | ProfilesStream":  # noqa: N802
         """Return the reader of a stream."""
         options = self._parsed()
@@ -87,6 +91,7 @@ class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
         """``known``: as `TaskPlanner` has it."""
         self._options, self._struct, self._known = options, struct, known
 
+    @shows_text
     def partitions(self) -> list[InputPartition]:
         """Return the tasks."""
         log = self._options.log()

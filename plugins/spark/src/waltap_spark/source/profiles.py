@@ -38,6 +38,7 @@ from waltap_spark.source.stream import (
     share_of,
 )
 from waltap_spark.source.tasks import LogTask, TaskPlanner
+from waltap_spark.source.worker_errors import shows_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,6 +137,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
     # --- offsets ----------------------------------------------------------------------------------
 
+    @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before everything that is there: what a profile reads first, its snapshot mode
         says; where a query before this one has let the spool go of that, what it still has."""
@@ -155,6 +157,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
             raise OffsetOfAnother(f"the checkpoint is one of the profiles {', '.join(gone)}, too")
         return {each.name: found.get(each.name) or each.initial() for each in self._spools}
 
+    @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends. Spark asks for what follows a batch once it has committed
         that: so what lies up to ``start`` is released. Raises: WaltapError, what an engine failed with."""
@@ -203,6 +206,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
     # --- rows -------------------------------------------------------------------------------------
 
+    @shows_text
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch, for the first time or again."""
         first, last = self._parts(start), self._parts(end)
@@ -234,6 +238,7 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
         self._options, self._struct = options, struct
         self._known = spool_marks(options) if known is None else known
 
+    @shows_text
     def partitions(self) -> list[InputPartition]:
         """Return the tasks, once the engines have ended. Raises: WaltapError, what one failed with."""
         hosts = hosts_of(self._options)

@@ -16,6 +16,7 @@ from waltap_spark.source.offsets import FirstLsn, mark_of, offset_of
 from waltap_spark.source.options import OF_A_BATCH, SourceOptions, start_mark
 from waltap_spark.source.rows import batches
 from waltap_spark.source.tasks import LogTask, TaskPlanner
+from waltap_spark.source.worker_errors import shows_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,6 +68,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     # --- offsets ----------------------------------------------------------------------------------
 
+    @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset of the starting position."""
         last, start = self._log.last(), self._options.start
@@ -88,6 +90,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             raise OffsetOfAnother(f"the checkpoint is one of the change log {log}, not of {where}")
         return mark_of(offset)
 
+    @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends: at the first manifest that would exceed ``limit``, or the
         last; ``start`` where nothing of the tables came. Raises: ChangeLogRetired, ChangeLogDamaged."""
@@ -160,6 +163,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     # --- rows -------------------------------------------------------------------------------------
 
+    @shows_text
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch, for the first time or again."""
         begin, last = self._mark(start), self._mark(end)

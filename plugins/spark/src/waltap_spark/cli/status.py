@@ -1,0 +1,146 @@
+"""``waltap spark status``: the tables of the newest commit. Needs no Spark."""
+
+import datetime as dt
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from rich.markup import escape
+from rich.table import Table
+
+from waltap_spark.errors import TypeChanged
+from waltap_spark.state.modes import said
+from waltap_spark.state.output import OutputState, SparkOutput, TableState
+from waltap_spark.state.stored_rows import stored_rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["OutputStatus", "TableStatus", "draw", "status_of"]
+
+SNAPSHOT_ADVICE: Final = (
+    "`waltap spark verify OUTPUT --dsn …` shows whether rows differ. `waltap snapshot PROFILE TABLE "
+    "--blocking` reads a table again while the pipeline runs, and replaces its rows; without a key: "
+    "`waltap run PROFILE --set snapshot.mode=always`."
+)
+RESUME_ADVICE: Final = (
+    "When that is mended, `waltap spark resume {output} {table}` tries it at once."
+)
+TYPE_ADVICE: Final = (
+    "`waltap spark resume {output} {table} --cast-to-text` goes on with both types as text."
+)
+DAMAGE_ADVICE: Final = (
+    "It goes on as soon as the file is restored; `waltap spark resume {output} {table} "
+    "--skip-damaged` goes on without its rows, until a new snapshot of the table."
+)
+
+
+class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of the newest commit."""
+
+    table: str
+    # Mode, and the source in a shared target.
+    kept_as: str
+    key: tuple[str, ...]
+    # The mark up to which the table has the source's changes.
+    position: str
+    # None when the format's metadata does not tell: a table in a catalogue, or a shared target.
+    rows: int | None
+    # Changes that Parquet joins at reading. ``rows`` is without them.
+    pending: int
+    # Sets and changes of a Parquet table's history, None where it is in no set.
+    change_sets: int | None
+    changes: int | None
+    # Versions of a table in Delta Lake or Iceberg by kind: current, changes.
+    versions: dict[str, int]
+    # Why the table is suspended, "" when it is not.
+    suspended: str
+    damaged: bool
+    # Why the table needs a new snapshot.
+    stale: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class OutputStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest commit of an output."""
+
+    output: str
+    format: str
+    commit: int
+    position: str
+    # Milliseconds since 1970 UTC.
+    committed_ms: int
+    tables: tuple[TableStatus, ...]
+
+
+def status_of(output: SparkOutput, state: OutputState) -> OutputStatus:
+    """Return what ``state``, the newest commit of ``output``, says."""
+    return OutputStatus(
+        output=output.location,
+        format=state.format,
+        commit=state.number,
+        position=str(state.mark),
+        committed_ms=round(state.committed_at * 1000),
+        tables=tuple(
+            _table(output, state, name, each) for name, each in sorted(state.tables.items())
+        ),
+    )
+
+
+def _table(output: SparkOutput, state: OutputState, name: str, table: TableState) -> TableStatus:
+    place = table.place
+    of = "" if place is None else f", source {place.source} of {place.name}"
+    at = table.mark if table.failed and table.mark else state.mark
+    parquet, logged = table.held is None, table.held is None and table.mode.history
+    versions = {} if table.held is None else table.held.targets
+    return TableStatus(
+        table=name,
+        kept_as=said(table.mode) + of,
+        key=table.key,
+        position=str(at),
+        rows=stored_rows(output, table, state.format),
+        pending=sum(change.rows for change in table.pending),
+        change_sets=len(table.changes) if parquet else None,
+        changes=sum(change.rows for change in table.changes) if logged else None,
+        versions={what: target.version for what, target in versions.items()},
+        suspended=table.failed,
+        damaged=bool(table.damaged),
+        stale=table.stale,
+        notes=table.handed_nulls,
+    )
+
+
+def draw(status: OutputStatus, console: "Console") -> None:
+    """Print the tables, and what an operator should do."""
+    console.print(_drawn(status))
+    for each in status.tables:
+        if each.suspended:
+            still = f"[bold red]{escape(each.table)} stands still[/] at {each.position}:"
+            console.print(still, escape(each.suspended))
+            advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
+            if TypeChanged.code in each.suspended:
+                advice = TYPE_ADVICE
+            console.print(advice.format(output=status.output, table=each.table), markup=False)
+        for doubt in each.stale:
+            console.print(f"[yellow]{escape(each.table)} needs a new snapshot[/]:", escape(doubt))
+        for text in each.notes:
+            console.print(text, style="yellow", markup=False, highlight=False)
+    if any(each.stale for each in status.tables):
+        console.print(SNAPSHOT_ADVICE, highlight=False)
+    at = dt.datetime.fromtimestamp(status.committed_ms / 1000, dt.UTC)
+    console.print(f"commit {status.commit} of {at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _drawn(status: OutputStatus) -> Table:
+    parquet = status.format == "parquet"
+    table = Table(title=escape(f"{status.output} at {status.position}"))
+    for title in ("table", "kept as", "key"):
+        table.add_column(title)
+    numbers = ("rows in the base", "pending changes", "change sets", "changes")
+    for title in numbers if parquet else ("rows",):
+        table.add_column(title, justify="right")
+    for each in status.tables:
+        told = [escape(each.table), escape(each.kept_as), escape(", ".join(each.key) or "none")]
+        counts = [each.rows, each.pending, each.change_sets, each.changes]
+        shown = ["" if count is None else f"{count:,}" for count in counts]
+        table.add_row(*told, *(shown if parquet else shown[:1]))
+    return table

@@ -1,0 +1,35 @@
+"""Show errors of the data source by their text, without a worker's stack."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+from waltap.errors import WaltapError
+
+__all__ = ["shows_text"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_WORKER: Final = ("PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH")
+"""Variables that Spark gives its Python workers."""
+
+
+def shows_text(method: Callable[P, R]) -> Callable[P, R]:
+    """Let Spark show an error of ``method`` by its text alone.
+
+    Otherwise the stack of the worker comes first, and code and remedy at its end. A worker that
+    planned in vain ends, so the setting concerns no other error.
+    """
+
+    @functools.wraps(method)
+    def called(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return method(*arguments, **named)
+        except WaltapError:
+            if any(name in os.environ for name in _WORKER):
+                os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+    return called
