@@ -161,8 +161,8 @@ def test_a_row_that_is_there_twice_is_seen(tmp_path: Path, spark: Any, database:
         assert found.equal
         original = tables.standing
 
-        def doubled(name: str) -> Any:
-            rows = original(name)
+        def doubled(name: str, *, allow_stale: bool) -> Any:
+            rows = original(name, allow_stale=allow_stale)
             return rows.union(rows.where("id = 2"))
 
         with pytest.MonkeyPatch.context() as patch:
