@@ -15,7 +15,7 @@ from waltap_spark.state.stored_rows import stored_rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["OutputStatus", "TableStatus", "draw", "status_of"]
+__all__ = ["AppliedOutput", "AppliedTable", "draw", "status_of"]
 
 SNAPSHOT_ADVICE: Final = (
     "`waltap spark verify OUTPUT --dsn …` shows whether rows differ. `waltap snapshot PROFILE TABLE "
@@ -34,7 +34,7 @@ DAMAGE_ADVICE: Final = (
 )
 
 
-class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
+class AppliedTable(msgspec.Struct, frozen=True, kw_only=True):
     """One table of the newest commit."""
 
     table: str
@@ -60,7 +60,7 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-class OutputStatus(msgspec.Struct, frozen=True, kw_only=True):
+class AppliedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The newest commit of an output."""
 
     output: str
@@ -69,12 +69,12 @@ class OutputStatus(msgspec.Struct, frozen=True, kw_only=True):
     position: str
     # Milliseconds since 1970 UTC.
     committed_ms: int
-    tables: tuple[TableStatus, ...]
+    tables: tuple[AppliedTable, ...]
 
 
-def status_of(output: SparkOutput, state: OutputState) -> OutputStatus:
+def status_of(output: SparkOutput, state: OutputState) -> AppliedOutput:
     """Return what ``state``, the newest commit of ``output``, says."""
-    return OutputStatus(
+    return AppliedOutput(
         output=output.location,
         format=state.format,
         commit=state.number,
@@ -86,13 +86,13 @@ def status_of(output: SparkOutput, state: OutputState) -> OutputStatus:
     )
 
 
-def _table(output: SparkOutput, state: OutputState, name: str, table: TableState) -> TableStatus:
+def _table(output: SparkOutput, state: OutputState, name: str, table: TableState) -> AppliedTable:
     place = table.place
     of = "" if place is None else f", source {place.source} of {place.name}"
     at = table.mark if table.failed and table.mark else state.mark
     parquet, logged = table.held is None, table.held is None and table.mode.history
     versions = {} if table.held is None else table.held.targets
-    return TableStatus(
+    return AppliedTable(
         table=name,
         kept_as=said(table.mode) + of,
         key=table.key,
@@ -109,7 +109,7 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
     )
 
 
-def draw(status: OutputStatus, console: "Console") -> None:
+def draw(status: AppliedOutput, console: "Console") -> None:
     """Print the tables, and what an operator should do."""
     console.print(_drawn(status))
     for each in status.tables:
@@ -130,7 +130,7 @@ def draw(status: OutputStatus, console: "Console") -> None:
     console.print(f"commit {status.commit} of {at:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def _drawn(status: OutputStatus) -> Table:
+def _drawn(status: AppliedOutput) -> Table:
     parquet = status.format == "parquet"
     table = Table(title=escape(f"{status.output} at {status.position}"))
     for title in ("table", "kept as", "key"):
