@@ -1,10 +1,9 @@
-"""What tables are called in a catalogue, whose each is, and how their files are divided.
+"""Names of tables in a catalogue, their owners, and file layout.
 
-A table's name is its source's, unless a rule says otherwise; its history is that name with an ending. Two
-of them may come to one: ``orders_changes`` beside the history of ``orders``, or ``Orders`` beside
-``orders`` where the catalogue tells no case. The one that comes first has it; the other is refused before
-anything is written.
-Knows no Spark.
+A table has its source's name unless a rule gives another; its history has that name with a suffix.
+Two tables can get one name: ``orders_changes`` and the history of ``orders``, or ``Orders`` and
+``orders`` in a catalogue that ignores case. The first table gets the name; waltap refuses the other
+before it writes anything. This module does not import Spark.
 """
 
 import re
@@ -49,10 +48,10 @@ _TRANSFORM: Final = re.compile(
 
 
 def named(rules: Sequence[str], schema: str, table: str) -> tuple[str, str]:
-    """Return the schema and the name that ``rules`` (TABLE-REGEX:NAME) give a table; first match wins.
+    """Return schema and name of a table by ``rules``; first match wins.
 
-    NAME is TABLE or SCHEMA.TABLE, with ``$1`` for groups. Patterns match ``schema.table`` as it is
-    written: case counts. Raises: LayoutUnfit, for a name that comes out empty.
+    A rule is TABLE-REGEX:NAME; NAME is TABLE or SCHEMA.TABLE, with ``$1`` for groups. Patterns
+    match ``schema.table`` with case. Raises: LayoutUnfit for an empty name.
     """
     for rule in rules:
         pattern, _colon, name = rule.rpartition(":")
@@ -80,9 +79,9 @@ def checked_names(rules: Sequence[str]) -> None:
 
 
 class NameClaims:
-    """Which table has which name of a catalogue. Tables are made at the same time, by several threads.
+    """Owners of names in a catalogue; several threads create tables.
 
-    ``tables``: those of the last commit; what they hold is theirs.
+    ``tables``: those of the last commit, which own their names.
     """
 
     def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:
@@ -92,10 +91,9 @@ class NameClaims:
     def take(
         self, owner: str, targets: Sequence[str], *, tells_case: bool, source: str = ""
     ) -> None:
-        """Let ``targets``, what SQL calls them, be those of the table ``owner``: all, or none. Tables with
-        a ``source`` share theirs with such of other sources.
+        """Claim all ``targets`` for the table ``owner``, or none.
 
-        Raises: NameTaken.
+        Tables with a ``source`` may share a target with tables of other sources. Raises: NameTaken.
         """
 
         def folded(at: str) -> str:
@@ -125,14 +123,17 @@ class NameClaims:
             self._made[owner] = [_NameClaim(owner, at, source) for at in targets]
 
     def release(self, owner: str) -> None:
-        """Let go of what ``owner`` took and has not been given."""
+        """Release claimed names that ``owner`` did not create."""
         with self._lock:
             self._made.pop(owner, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _NameClaim:
-    """A name, ``at``, that the table ``owner`` has, with others or alone (``source`` "")."""
+    """A table's claim of the name ``at``.
+
+    ``source`` is "" for an unshared name.
+    """
 
     owner: str
     at: str
@@ -144,8 +145,10 @@ class _NameClaim:
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One thing that files are divided by: a column, or what a transform (``days``, ``bucket``, …) makes
-    of it; ``count`` is the transform's number, 0 where it has none."""
+    """A column, or a transform of it, that partitions files.
+
+    ``count`` is the number of ``bucket`` or ``truncate``, else 0.
+    """
 
     column: str
     transform: str = ""
@@ -153,7 +156,7 @@ class PartitionField:
 
     @property
     def sql(self) -> str:
-        """Return it as PARTITIONED BY wants it."""
+        """Return it as in PARTITIONED BY."""
         if not self.transform:
             return quoted(self.column)
         count = f"{self.count}, " if self.count else ""
@@ -162,25 +165,27 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """How the files of one table of the format are divided, and what they are clustered by."""
+    """Partition and clustering of one table's files."""
 
     partition: tuple[PartitionField, ...] = ()
     cluster: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, partition: str, cluster: str) -> "FileLayout":
-        """Return what the rules ``partition`` and ``cluster`` say of ``name`` (``schema.table``, with
-        `OF_HISTORY` for its history)."""
+        """Return the layout that the rules give ``name``.
+
+        ``name`` is ``schema.table``, with `OF_HISTORY` for its history.
+        """
         found = tuple(_of(cluster, name))
         return cls(tuple(_of(partition, name)), tuple(each.column for each in found))
 
     @property
     def columns(self) -> set[str]:
-        """Return the columns that it needs."""
+        """Return the columns that the layout needs."""
         return {each.column for each in self.partition} | set(self.cluster)
 
     def require(self, name: str, columns: Iterable[str]) -> None:
-        """Raises: LayoutUnfit, where ``columns``, those of ``name``, lack one."""
+        """Raises: LayoutUnfit if ``columns`` of ``name`` lack one."""
         missing = sorted(self.columns - set(columns))
         if missing:
             text = f"{name} is to be divided by {', '.join(missing)}, which it does not have"
@@ -188,8 +193,10 @@ class FileLayout:
 
 
 def checked_divisions(rules: str, *, transforms: bool) -> None:
-    """Raises: ValueError, when ``rules`` are not TABLE-REGEX:COLUMN,COLUMN;…; ``transforms``: whether a
-    column may stand in one."""
+    """Raises: ValueError if rules are not TABLE-REGEX:COLUMN,COLUMN;….
+
+    ``transforms``: whether transforms of columns are allowed.
+    """
     for rule in _rules(rules):
         pattern, colon, _columns = rule.rpartition(":")
         found = _divisions(rule)
@@ -227,7 +234,7 @@ def _division(text: str) -> PartitionField:
 
 
 def refuse_alike(table: str, names: Iterable[str]) -> None:
-    """Refuse columns of ``table`` that formats written in place do not tell apart. Raises: FormatLimit."""
+    """Refuse columns that differ only by case. Raises: FormatLimit."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)

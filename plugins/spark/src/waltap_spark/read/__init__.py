@@ -1,1 +1,1 @@
-"""Read the tables of an output: live tables, time travel, verification."""
+"""Read an output's tables: live, at a time, for verification."""

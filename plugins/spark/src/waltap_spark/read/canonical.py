@@ -30,11 +30,7 @@ _DECIMAL: Final = re.compile(r"decimal\(\d+,-?\d+\)")
 
 
 def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
-    """Return both SQL expressions for the text of column ``name``.
-
-    ``pg_type`` is ``pg_type.typname`` (of a domain's base type), ``spark_type`` is Spark's type
-    in JSON. None means that no common text is known.
-    """
+    """Return both SQL expressions for a column's text."""
     source = '"' + name.replace('"', '""') + '"'
     spark = quoted(name)
     kind = json.loads(spark_type)
@@ -80,6 +76,6 @@ def _bits(source: str, spark: str, kind: str) -> Expressions:
 
 
 def spark_row_hash(columns: Sequence[str]) -> str:
-    """Return Spark's SQL for the row sum that PostgreSQL computes."""
+    """Return Spark's SQL for PostgreSQL's row sum."""
     one = f"conv(substr(md5(encode({row_text(columns)}, 'UTF-8')), 1, {HASH_DIGITS}), 16, 10)"
     return f"cast(coalesce(sum(cast({one} as decimal(38,0))), 0) as string)"

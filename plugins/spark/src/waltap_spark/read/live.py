@@ -42,15 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveTables:
-    """All tables at one commit, one point of the source's history.
-
-    A table that is not at this point, or whose rows may differ from the source's, raises when it
-    is read. ``allow_stale`` reads it as it is, with one warning.
-
-    ``choice`` names a format that is not installed; usually the last commit names the format.
-    ``spark`` must have the settings of `waltap_spark.session.session.REQUIRED`, which `open_tables`
-    completes.
-    """
+    """All tables at one commit, a point in the source's history."""
 
     def __init__(
         self,
@@ -118,7 +110,7 @@ class LiveTables:
 
     @property
     def problems(self) -> dict[str, WaltapError]:
-        """Return the tables that raise when they are read, with their errors."""
+        """Return errors by name of the tables that raise."""
         state = self._state
         found = {} if state is None else {n: self._problem(each) for n, each in _sorted(state)}
         return {name: problem for name, problem in found.items() if problem is not None}
@@ -228,7 +220,10 @@ class LiveTables:
         return None
 
     def _require_fresh(self, name: str, allow_stale: bool | None) -> None:
-        """Raise the problem of ``name``, or warn of it once. Raises: as `current`."""
+        """Raise the problem of ``name``, or warn of it once.
+
+        Raises: as `current`.
+        """
         problem = self._problem(*self._members(name))
         if problem is None:
             return
@@ -258,7 +253,7 @@ def _position(table: TableState, state: OutputState) -> LogPosition:
 
 
 def _refusing(frame: "DataFrame", problem: WaltapError) -> "DataFrame":
-    """Return a frame like ``frame`` that raises ``problem`` when it is read."""
+    """Return an equal frame that raises ``problem`` when read."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     nulls = (F.lit(None).cast(each.dataType).alias(each.name) for each in frame.schema.fields)

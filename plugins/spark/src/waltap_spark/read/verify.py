@@ -1,9 +1,9 @@
-"""Spark's tables for a comparison with the source: `waltap_sinks.comparison` compares, Spark sums up.
+"""Spark's side of a comparison with the source.
 
-Of versions the open ones are compared, and no rows that were deleted and stay
-(`waltap_spark.state.modes`).
+`waltap_sinks.comparison` compares; Spark sums up. Of row versions only the open ones count, and
+rows that stay after their deletion do not count (`waltap_spark.state.modes`).
 
-See `waltap_spark.read.canonical` for the text of a value that both sides make.
+`waltap_spark.read.canonical` makes the same text of a value for both sides.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ def compare(
     captured: CaptureScope | None = None,
     publications: Sequence[str] = (),
 ) -> list[TableDifferences]:
-    """Compare ``names`` (default: all tables that Spark has, and those that are ``captured``) in the
-    source with Spark's.
+    """Compare ``names``, by default all tables, with the source.
 
-    ``connection`` is in autocommit. Of the source counts what ``publications`` publish. What differs is
-    read again for ``patience_s``.
+    The default is every table of Spark, and the ``captured`` ones. ``connection`` is in autocommit.
+    The source counts the rows that ``publications`` publish. Differences are read again for
+    ``patience_s``.
     """
     return compared(
         connection,
@@ -62,8 +62,10 @@ def compare(
 def lacking(
     connection: "Connection[Any]", tables: LiveTables, without: Sequence[str] = ()
 ) -> list[str]:
-    """Return the tables of the source that have rows and that Spark has not, whether or not they are to be
-    there: that is for a profile to say."""
+    """Return tables of the source with rows that Spark lacks.
+
+    A profile decides whether Spark should have them.
+    """
     anything = CaptureScope(captures=lambda _schema, _table: True, unsure="no profile tells")
     found = lacked(ComparisonSource(connection), SparkTables(tables).tables(), anything)
     return [each.table for each in found if each.table not in without]
@@ -92,7 +94,7 @@ def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":
 
 
 class SparkTables:
-    """What Spark holds at its newest commit. ``wanted``: names that are told of, be they there or not."""
+    """Spark's tables at the newest commit, and the ``wanted`` names."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class SparkTables:
         self._memory = memory
 
     def told(self) -> contextlib.AbstractContextManager[None]:
-        """Let what Spark does not do within the block be told of as an error with a code."""
+        """Turn Spark's failures in the block into errors with a code."""
         return told(self._memory, NOT_KEPT)
 
     def close(self) -> None:
@@ -116,12 +118,12 @@ class SparkTables:
                 self._tables.spark.stop()
 
     def position(self) -> int | None:
-        """Return up to where every table that does not stand still has applied the change log."""
+        """Return the end LSN that every unsuspended table has applied."""
         state = self._tables.refresh().state
         return None if state is None else state.mark.end_lsn
 
     def tables(self) -> list[KeptTable]:
-        """Return the tables of the newest commit, those too of which no row could be kept."""
+        """Return the tables of the newest commit, suspended ones too."""
         state = self._tables.refresh().state
         standing = [] if state is None else [n for n, each in state.tables.items() if each.failed]
         names = dict.fromkeys((*self._wanted, *self._tables.names, *standing))
@@ -159,7 +161,7 @@ class SparkTables:
             return None
 
     def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
-        """Return the source's side of `canonical`'s expressions; of hidden columns nothing."""
+        """Return the source's SQL of `canonical`; None if hidden."""
         state = self._state(table.name)
         if state is not None and called in state.hidden:
             return None
@@ -172,7 +174,7 @@ class SparkTables:
     def side(
         self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        """Return texts of the columns, as Spark makes them."""
+        """Return a reader of the columns as text."""
         state = self._state(table.name)
         kinds = {} if state is None else state.columns
         texts = {}
@@ -183,7 +185,7 @@ class SparkTables:
 
 
 class _SparkTable:
-    """One table; each call reads what was committed by then."""
+    """One table; each call reads the newest commit."""
 
     def __init__(
         self, tables: SparkTables, name: str, texts: dict[str, str], key: Sequence[str]

@@ -1,4 +1,4 @@
-"""``format("waltap")``: a change log as a data source of Spark, for batches and for streams."""
+"""Spark's data source ``format("waltap")``: batches and streams."""
 
 from waltap_spark.source.data_source import ChangeLogSource
 

@@ -1,4 +1,4 @@
-"""Find a query's tables and columns in the newest manifests and segments."""
+"""Find a query's tables and columns in the change log."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -53,7 +53,7 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
     arrow: dict[str, str] = {}
 
     def stored(self, entry: TableEntry) -> dict[str, str]:
-        """Return the names of the query's columns in the segments of ``entry``."""
+        """Return the names of the query's columns in ``entry``'s segments."""
         by_number = {each.number: each.name for each in entry.columns if each.number is not None}
         if self.oid and entry.oid and self.oid != entry.oid:
             by_number = {}  # another table had the name: its numbers are of other columns
@@ -69,14 +69,14 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def new_in(self, entry: TableEntry, mark: LogPosition) -> list[str]:
-        """Return the columns of ``entry`` at ``mark`` that are newer than the query."""
+        """Return columns of ``entry`` that the query does not know."""
         if mark <= self.mark:
             return []
         taken = set(self.stored(entry).values())
         return [each.name for each in entry.columns if each.name not in taken]
 
     def retyped_in(self, entry: TableEntry, mark: LogPosition) -> list[str]:
-        """Return the columns of ``entry`` at ``mark`` whose types changed since."""
+        """Return columns of ``entry`` whose types changed since."""
         if mark <= self.mark:
             return []
         arrow = {each.name: each.arrow for each in entry.columns}
@@ -91,10 +91,7 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
 def logged_tables(
     log: ChangeLog, options: SourceOptions, until: LogPosition | None = None
 ) -> dict[str, TableEntry]:
-    """Return the newest entry of every wanted table, by name.
-
-    Of tables that exist at ``until`` it is the newest entry up to there. Raises: TableNotLogged.
-    """
+    """Return each wanted table's newest entry by name."""
     found: dict[str, TableEntry] = {}
     later: dict[str, TableEntry] = {}
     names: set[str] = set()
@@ -126,7 +123,7 @@ def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:
 
 
 def source_struct(log: ChangeLog, options: SourceOptions) -> "StructType":
-    """Return a query's schema: a table's columns, or a struct per table, and the log's."""
+    """Return a query's schema: columns, or a struct per table."""
     tables = {name: table_types(log, entry) for name, entry in logged_tables(log, options).items()}
     if options.table:
         return beside(options.table, tables[options.table], OWN)
@@ -146,7 +143,7 @@ def beside(table: str, columns: Mapping[str, str], own: Mapping[str, str]) -> "S
 
 
 def table_types(log: ChangeLog, entry: TableEntry) -> dict[str, str]:
-    """Return the columns of ``entry``: name → Spark's type in JSON."""
+    """Return the columns of ``entry``: name → type in JSON."""
     import pyarrow as pa
 
     # A segment's footer has exact nested types, a manifest their text only.
@@ -159,7 +156,7 @@ def table_types(log: ChangeLog, entry: TableEntry) -> dict[str, str]:
 
 
 def arrow_types(schema: "pa.Schema") -> dict[str, str]:
-    """Return Spark's types of a table's columns, in JSON, by name."""
+    """Return a table's Spark types in JSON, by name."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return {

@@ -1,7 +1,7 @@
-"""``spark.read.format("waltap")`` and ``spark.readStream.format("waltap")``.
+"""Spark's data source ``format("waltap")``, for batches and streams.
 
 Spark finds it by itself where this distribution is installed (`pyspark_waltap`), also through Spark
-Connect. It only plans: what it gives Spark are whole columns, as Arrow, from the log's segments.
+Connect. This module plans a query; tasks read whole columns as Arrow from the log's segments.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ __all__ = ["ChangeLogBatch", "ChangeLogSource"]
 
 
 class ChangeLogSource(DataSource):  # type: ignore[misc]
-    """The changes of tables in a change log, or as engines of profiles capture them.
+    """Changes of tables in a change log, or captured by profiles.
 
-    Options: see `waltap_spark.source.options`. Spark asks for the schema once, at ``load()``, and sends
-    the instance to wherever a reader is made, at each start: so it remembers where logs stood then, since
-    what they got later is not in the schema.
+    Options: see `waltap_spark.source.options`. Spark asks for the schema once, at ``load()``, and
+    sends the instance to each reader. So the instance remembers the positions of the logs: later
+    columns are not in the schema.
     """
 
     _known: LogPosition | None = None
@@ -38,7 +38,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in ``format(…)``."""
+        """Return the name in ``format(…)``."""
         return "waltap"
 
     def _parsed(self) -> SourceOptions:
@@ -46,7 +46,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
 
     @shows_text
     def schema(self) -> "StructType":
-        """Return the columns as the log describes them now: no row is read for it.
+        """Return the log's present columns without reading a row.
 
         Raises: SourceOption, TableNotLogged.
         """
@@ -83,12 +83,12 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
 
 
 class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
-    """Reads a range of the log once. Rows of snapshots that were never completed are left out."""
+    """Reads a range of the log, without incomplete snapshots."""
 
     def __init__(
         self, options: SourceOptions, struct: "StructType", known: LogPosition | None = None
     ) -> None:
-        """``known``: as `TaskPlanner` has it."""
+        """``known``: as in `TaskPlanner`."""
         self._options, self._struct, self._known = options, struct, known
 
     @shows_text

@@ -1,13 +1,13 @@
-"""What can go wrong with ``format("waltap")``.
+"""Errors of ``format("waltap")``.
 
 SinkError
 ├── SourceOption        WT-5221   an option of the data source is missing or wrong
-├── OffsetOfAnother     WT-5222   a stored offset is one of another change log
-├── CapturedElsewhere   WT-5266   what was captured last went somewhere else than to this spool
+├── OffsetOfAnother     WT-5222   the checkpoint belongs to another change log
+├── CapturedElsewhere   WT-5266   the profile captured its latest changes to another place
 ├── TableNotLogged      WT-5223   the change log has no change of the table
-├── ColumnsGrew         WT-5224   a table got columns, or types, that the query does not know
+├── ColumnsGrew         WT-5224   a table has columns or types that the query does not know
 ├── ChangesMissing      WT-5272   the change log lacks changes of a table
-└── ValuesUnfit         WT-5269   values from before a column got its type do not fit it
+└── ValuesUnfit         WT-5269   older values do not fit a column's new type
 """
 
 from waltap.errors import SinkError
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class SourceOption(SinkError):
-    """An option of ``format("waltap")`` is missing, or has a value that it cannot have."""
+    """An option of ``format("waltap")`` is missing or invalid."""
 
     code = "WT-5221"
     remedy = (
@@ -33,8 +33,10 @@ class SourceOption(SinkError):
 
 
 class CapturedElsewhere(SinkError):
-    """What a profile captured up to its stored offset is in another spool, or in the profile's own sink:
-    this one would lack it in silence."""
+    """A profile captured its latest changes to another place than this spool.
+
+    This query would miss them without an error.
+    """
 
     code = "WT-5266"
     remedy = (
@@ -45,7 +47,7 @@ class CapturedElsewhere(SinkError):
 
 
 class OffsetOfAnother(SinkError):
-    """A query goes on from a checkpoint that belongs to another change log."""
+    """The query's checkpoint belongs to another change log."""
 
     code = "WT-5222"
     remedy = (
@@ -55,7 +57,7 @@ class OffsetOfAnother(SinkError):
 
 
 class TableNotLogged(SinkError):
-    """The change log has no manifest that names the table, so that its columns are not known."""
+    """No manifest names the table, so its columns are unknown."""
 
     code = "WT-5223"
     remedy = (
@@ -65,8 +67,10 @@ class TableNotLogged(SinkError):
 
 
 class ColumnsGrew(SinkError):
-    """While a query runs, a table gets a column, or a column another type, or another table joins: a query
-    has one schema."""
+    """A table or column joined, or a type changed, during a query.
+
+    A query has one schema.
+    """
 
     code = "WT-5224"
     remedy = (
@@ -89,8 +93,10 @@ class ChangesMissing(SinkError):
 
 
 class ValuesUnfit(SinkError):
-    """A column has another type than it had: a query has it as it is now, and a value from before does not
-    fit that."""
+    """A column's older values do not fit its new type.
+
+    A query reads all rows with the newest type.
+    """
 
     code = "WT-5269"
     remedy = (

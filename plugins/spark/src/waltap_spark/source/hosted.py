@@ -1,7 +1,8 @@
-"""Run a profile's engine inside a Spark reader, which reads its private change log, the spool.
+"""Run a profile's engine inside a Spark reader.
 
-The spool is an ordinary change log, from which a failed batch is read again. The slot is confirmed as
-far as Spark has committed, so the server still has all uncommitted changes if the spool is lost.
+The engine writes to a private change log, the spool, from which Spark reads a failed batch again.
+The slot advances only to the position that Spark has committed, so the server still has all
+uncommitted changes if the spool is lost.
 """
 
 import datetime as dt
@@ -51,10 +52,10 @@ UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
 
 
 class HostedEngine:
-    """The engine of the profile in ``file``; before `begin` it can be pickled.
+    """The engine of the profile in ``file``; picklable before `begin`.
 
-    ``spool`` is the folder of change logs. "" means the profile's own: its sink, if that is a change log,
-    or a folder below its state.
+    ``spool`` is the folder of change logs. "" means the profile's own: its sink, if that is a
+    change log, or a folder below its state.
     """
 
     def __init__(self, file: str, spool: str = "") -> None:
@@ -91,7 +92,7 @@ class HostedEngine:
 
     @property
     def _sink(self) -> str | None:
-        """Return the engine's sink, None for the profile's own with its settings."""
+        """Return the engine's sink; None means the profile's own."""
         return None if self.storage is not None else f"changelog:{self.location}"
 
     # --- the catalogue ----------------------------------------------------------------------------
@@ -151,7 +152,10 @@ class HostedEngine:
         self._pipeline.start(self._limits)
 
     def _require_all(self) -> None:
-        """Check that the spool has everything up to the stored offset. Raises: CapturedElsewhere."""
+        """Check that the spool reaches the stored offset.
+
+        Raises: CapturedElsewhere.
+        """
         stages = self._stages()
         offset = stages.store.load()
         if offset is None or offset.snapshot is not None:
@@ -180,13 +184,13 @@ class HostedEngine:
         self.ended = True
 
     def wait(self) -> None:
-        """Wait a moment. Raises: PipelineEnded if the parent Spark process has ended."""
+        """Wait a moment. Raises: PipelineEnded without the Spark parent."""
         if os.getppid() != self._parent:
             raise PipelineEnded("Spark is gone")
         threading.Event().wait(LOOK_S)
 
     def behind(self) -> int | None:
-        """Return the bytes of WAL that the engine has not read, None if unknown."""
+        """Return the bytes of unread WAL, None if unknown."""
         if self._pipeline is None:
             return None
         return next((each.lag_bytes for each in self._pipeline.status().partitions), None)
@@ -203,7 +207,7 @@ class HostedEngine:
     # --- committed positions ----------------------------------------------------------------------
 
     def release(self, mark: LogPosition, *, spent: LogPosition) -> None:
-        """Allow the slot to advance to ``mark``, which Spark has committed.
+        """Let the slot advance to ``mark``, which Spark has committed.
 
         Segments up to ``spent``, the checkpoint's position, may be removed.
         """
@@ -249,7 +253,10 @@ class HostedEngine:
 
 
 def _storage(sink: ChangeLogProperties) -> StorageProperties | None:
-    """Return the sink's settings of its store, None if the environment has them."""
+    """Return the settings of the sink's store.
+
+    None if the environment has them.
+    """
     fields = [each for each in declarations(StorageProperties) if each.family is None]
     said = {each.name: getattr(sink, each.field) for each in fields}
     if "://" not in sink.path or all(said[each.name] == each.default for each in fields):

@@ -1,4 +1,4 @@
-"""Offsets of a query in a change log, as Spark's checkpoint stores them."""
+"""Offsets of a query, as Spark's checkpoint stores them."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,28 +13,27 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class FirstLsn:
-    """The LSN of a query's start with the log's epoch; LSNs of two epochs do not compare."""
+    """The LSN and epoch of a query's start.
+
+    LSNs of two epochs do not compare.
+    """
 
     epoch: int
     lsn: int
 
     @classmethod
     def of(cls, offset: dict[str, Any]) -> "FirstLsn | None":
-        """Return the start in an offset, None if all later rows are after it.
-
-        Offsets of earlier versions have none: the first flush may then give a row too many, never one
-        too few.
-        """
+        """Return an offset's start, None if all later rows follow it."""
         told = offset.get("first")
         return None if told is None else cls(told["epoch"], told["lsn"])
 
     def lies_behind(self, mark: LogPosition) -> bool:
-        """Return whether manifests after ``mark`` may have rows below it."""
+        """Return whether later manifests may have rows below it."""
         return (mark.epoch, mark.end_lsn) <= (self.epoch, self.lsn)
 
 
 def offset_of(identity: str, mark: LogPosition, first: FirstLsn | None = None) -> dict[str, Any]:
-    """Return the offset of ``mark`` in the log ``identity``, with ``first`` if needed."""
+    """Return the offset of ``mark`` in the log ``identity``."""
     offset: dict[str, Any] = {
         "version": VERSION,
         "log": identity,

@@ -63,7 +63,10 @@ is of ten minutes, and clocks differ."""
 
 @dataclass(frozen=True, slots=True)
 class LogBoundary:
-    """A point of the log: ``words`` (earliest, latest), a mark, an LSN, or a time (µs since 1970)."""
+    """A point of the log: a word, a position, an LSN, or a time.
+
+    ``words`` is earliest or latest, ``time`` is in µs since 1970.
+    """
 
     words: Literal["earliest", "latest", ""] = ""
     mark: LogPosition | None = None
@@ -73,8 +76,11 @@ class LogBoundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a reader is told. ``patterns``: of tables, where ``table`` is not one of its own.
-    ``profiles``: files, in place of ``path``; ``spool``: where their engines write."""
+    """Options of a reader.
+
+    ``patterns`` selects tables if ``table`` is empty. ``profiles`` are files that replace ``path``;
+    their engines write to ``spool``.
+    """
 
     path: str
     table: str = ""
@@ -96,13 +102,13 @@ class SourceOptions:
     """Options of `OF_A_RANGE` that were given."""
 
     def wants(self, name: str) -> bool:
-        """Tell whether the table ``name`` (``schema.table``) is to be read."""
+        """Return whether the query reads the table ``schema.table``."""
         if self.table:
             return name == self.table
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
 
     def log(self) -> ChangeLog:
-        """Return the change log at ``path``, or the one in it. Raises: SourceOption."""
+        """Return the log at ``path`` or below it. Raises: SourceOption."""
         for location in (self.path, f"{self.path.rstrip('/')}/changelog"):
             found = ChangeLog(FileStore(location, self.storage))
             if found.exists():
@@ -203,8 +209,10 @@ def _micros(moment: dt.datetime) -> int:
 
 
 def start_mark(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> LogPosition:
-    """Return the mark after which reading starts: no row that ``bound`` wants lies before it. ``last``:
-    the newest manifest; an LSN is one of its epoch."""
+    """Return the position before the first row that ``bound`` wants.
+
+    ``last`` is the newest manifest; an LSN belongs to its epoch.
+    """
     if last is None or bound.words == "earliest":
         return before_first(log)
     if bound.words == "latest":
@@ -227,8 +235,11 @@ def start_mark(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> Log
 
 
 def _lies_before(step: Manifest, time: int) -> bool:
-    """Tell whether no row of ``step`` can be of ``time`` or later. Rows that were read have the time of
-    reading, which the manifest does not tell: it was before that of writing."""
+    """Return whether all rows of ``step`` are older than ``time``.
+
+    Snapshot rows have the time of reading, which the manifest lacks: it is before the manifest was
+    written.
+    """
     if any("r" in entry.operations for entry in step.tables):
         written = dt.datetime.strptime(f"{step.bucket}0", "%Y%m%dT%H%M").replace(tzinfo=dt.UTC)
         if _micros(written + WRITTEN_WITHIN) >= time:
@@ -237,7 +248,7 @@ def _lies_before(step: Manifest, time: int) -> bool:
 
 
 def end_mark(log: ChangeLog, bound: LogBoundary) -> LogPosition:
-    """Return the mark up to which reading goes: no row that ``bound`` wants lies behind it."""
+    """Return the position after the last row that ``bound`` wants."""
     last = log.last()
     if last is None:
         return NOTHING
@@ -251,6 +262,6 @@ def end_mark(log: ChangeLog, bound: LogBoundary) -> LogPosition:
 
 
 def before_first(log: ChangeLog) -> LogPosition:
-    """Return the mark before the oldest manifest that there is."""
+    """Return the position before the oldest manifest."""
     first = log.first()
     return NOTHING if first is None else first.previous

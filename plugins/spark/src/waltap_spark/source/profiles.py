@@ -1,9 +1,10 @@
-"""Profiles as a stream or a batch: each has an engine here, and a spool that is read as any change log.
+"""Read profiles: an engine for each captures into a spool.
 
-An offset has that of each spool by the profile's name, so that a batch is read again from the spools
-alone. An engine is started when Spark has committed all that its spool held before: what it tells the
-server at its start is then committed, too. A batch query has no offset and commits nothing: its engines
-end at what the servers have, the slots follow the spools, and it reads those.
+A spool is an ordinary change log. An offset holds the offset of each spool by the profile's name,
+so Spark can read a batch again without the engines. An engine starts once Spark has committed all
+of its spool, since the engine confirms that position to the server. A batch query commits nothing:
+its engines stop at the servers' present positions, the slots follow the spools, and the query reads
+the spools.
 """
 
 import time
@@ -50,7 +51,7 @@ OFFSET_VERSION: Final = 2
 
 
 class SpoolTask(InputPartition):  # type: ignore[misc]
-    """Segments of one profile's spool that one task reads; plain values, since it travels."""
+    """Segments of one profile's spool; Spark pickles it."""
 
     def __init__(self, host: HostedEngine, task: LogTask) -> None:
         super().__init__(len(task.segments))
@@ -59,7 +60,10 @@ class SpoolTask(InputPartition):  # type: ignore[misc]
 
 
 def hosts_of(options: SourceOptions) -> list[HostedEngine]:
-    """Return the engines of the profiles, not begun. Raises: ConfigurationError, SourceOption."""
+    """Return the engines of the profiles, before `begin`.
+
+    Raises: ConfigurationError, SourceOption.
+    """
     found = [HostedEngine(file, options.spool) for file in options.profiles]
     names = [each.name for each in found]
     if len(set(names)) < len(names):
@@ -68,15 +72,18 @@ def hosts_of(options: SourceOptions) -> list[HostedEngine]:
 
 
 def spool_marks(options: SourceOptions) -> dict[str, LogPosition]:
-    """Return where the spool of each profile stands, by the profile's name. Raises: WaltapError."""
+    """Return the last position of each spool by its profile's name.
+
+    Raises: WaltapError.
+    """
     return {each.name: _last(each) for each in hosts_of(options)}
 
 
 def profiles_struct(options: SourceOptions) -> "StructType":
-    """Return the schema of a query: as the spools have the tables, else as the servers have them now. A
-    column that some profiles have is null in rows of the others: a new one comes to one server first.
+    """Return the query's schema from the spools, else from the servers.
 
-    Raises: WaltapError.
+    A new column reaches one server first, so a column that only some profiles have is null in rows
+    of the others. Raises: WaltapError.
     """
     found: dict[str, dict[str, str]] = {}
     for host in hosts_of(options):
@@ -112,7 +119,7 @@ def _tables(host: HostedEngine, options: SourceOptions) -> dict[str, dict[str, s
 
 
 class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reads what the engines of profiles capture. A batch ends, in each, between two transactions."""
+    """Streams changes that engines capture; batches end between transactions."""
 
     def __init__(
         self,
@@ -120,7 +127,10 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         struct: "StructType",
         known: Mapping[str, LogPosition] | None = None,
     ) -> None:
-        """``known``: where each spool stood when ``struct`` was made, None: its reader made it."""
+        """``known``: each spool's position when ``struct`` was made.
+
+        None if the reader made ``struct``.
+        """
         if not LIMITED:
             raise SourceOption("a profile is streamed by pyspark 4.2 or later", option="path")
         if options.ranged:
@@ -139,8 +149,11 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset before everything that is there: what a profile reads first, its snapshot mode
-        says; where a query before this one has let the spool go of that, what it still has."""
+        """Return the offset before all rows of the spools.
+
+        The snapshot mode decides which rows a profile reads first. If an earlier query has released
+        segments, the offset is before the oldest remaining one.
+        """
         return self._offset({each.name: each.initial() for each in self._spools})
 
     @staticmethod
@@ -159,8 +172,11 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
     @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends. Spark asks for what follows a batch once it has committed
-        that: so what lies up to ``start`` is released. Raises: WaltapError, what an engine failed with."""
+        """Return the end of the next batch.
+
+        Spark calls this after it has committed ``start``, so everything up to ``start`` is
+        released. Raises: WaltapError, the failure of an engine.
+        """
         parts = self._parts(start)
         share = share_of(limit, len(self._spools))
         while True:
@@ -182,12 +198,15 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         return read_limit(self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Have the engines end at what the servers have when they start."""
+        """Let the engines stop at the servers' present positions."""
         self._ends = True
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the ends of the spools, how far the last batch is behind them, and the engines behind the
-        servers (``wal_behind_bytes``)."""
+        """Return the ends of the spools and the lags.
+
+        The lags are of the last batch to the spools, and of the engines to the servers
+        (``wal_behind_bytes``).
+        """
         told = {}
         for spool in self._spools:
             known = spool.stream.reportLatestOffset() if spool.stream is not None else None
@@ -195,7 +214,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         return {"version": OFFSET_VERSION, "profiles": told}
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let slots and spools go of what the query is done with."""
+        """Release slots and spools up to ``end``."""
         for name, part in self._parts(end).items():
             next(each for each in self._spools if each.name == name).release(part)
 
@@ -208,7 +227,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
     @shows_text
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a batch, for the first time or again."""
+        """Return the tasks of a batch, also when Spark repeats it."""
         first, last = self._parts(start), self._parts(end)
         return [
             task
@@ -222,7 +241,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
 
 class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
-    """Captures up to what the servers have, when Spark plans, and reads the spools."""
+    """Captures up to the servers' present positions, then reads the spools."""
 
     def __init__(
         self,
@@ -230,7 +249,7 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
         struct: "StructType",
         known: Mapping[str, LogPosition] | None = None,
     ) -> None:
-        """``known``: as `ProfilesStream` has it. Raises: WaltapError."""
+        """``known``: as in `ProfilesStream`. Raises: WaltapError."""
         places = [each for each in (options.start, options.end) if each.lsn or each.mark]
         if places and len(options.profiles) > 1:
             what = "a position is of one profile: give a time, or read the profiles one by one"
@@ -240,7 +259,10 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
 
     @shows_text
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks, once the engines have ended. Raises: WaltapError, what one failed with."""
+        """Return the tasks when the engines have ended.
+
+        Raises: WaltapError, the failure of an engine.
+        """
         hosts = hosts_of(self._options)
         try:
             for host in hosts:
@@ -283,13 +305,13 @@ def _of_spool(options: SourceOptions, host: HostedEngine) -> SourceOptions:
 
 
 def _last(host: HostedEngine) -> LogPosition:
-    """Return where the spool stands, `NOTHING` where there is none yet."""
+    """Return the spool's last position, `NOTHING` without one."""
     last = host.log.last() if host.log.exists() else None
     return NOTHING if last is None else last.mark
 
 
 class _ProfileSpool:
-    """The spool of one profile, and the stream over it once there is something to read."""
+    """The spool of one profile, and the stream over it."""
 
     def __init__(
         self,
@@ -311,13 +333,13 @@ class _ProfileSpool:
             self.stream = None
 
     def initial(self) -> dict[str, Any]:
-        """Return the offset before the oldest that the spool has."""
+        """Return the offset before the oldest segment of the spool."""
         log = self.host.log
         mark = before_first(log) if log.exists() else NOTHING
         return NOWHERE if mark == NOTHING else offset_of(log.identity(), mark)
 
     def _open(self) -> "ChangeLogStream | None":
-        """Return the stream, None while the spool has none of the tables."""
+        """Return the stream; None while the spool lacks the tables."""
         if self.stream is None:
             last = self.host.log.last() if self.host.log.exists() else None
             if last is None or not self._may_have(last.mark):
@@ -331,7 +353,7 @@ class _ProfileSpool:
         return self.stream
 
     def _may_have(self, last: LogPosition) -> bool:
-        """Tell whether the spool, up to ``last``, may have one of the tables by now."""
+        """Return whether the spool may have a wanted table by now."""
         if self._tried is None:
             return True
         for manifest in self.host.log.manifests(self._tried, last):
@@ -341,12 +363,13 @@ class _ProfileSpool:
         return False
 
     def latest(self, begin: dict[str, Any], limit: Any, *, over: bool) -> dict[str, Any]:
-        """Return where a batch from ``begin`` ends; what lies before that is released.
+        """Return the end of a batch from ``begin``, and release before it.
 
-        Where nothing of the tables follows, the server may forget what other tables had; the spool keeps
-        it, since a checkpoint at ``begin`` is read on from there. So the offset moves over it, too, with a
-        batch that has no rows: from time to time, and at once where there is no more to come (``over``).
-        Raises: OffsetOfAnother where the spool is not the one that the checkpoint was made with."""
+        If only other tables changed, the slot may advance at once. The spool keeps those segments,
+        since a checkpoint at ``begin`` resumes there; so the offset also moves past them, with an
+        empty batch: once a minute, and immediately at the end of the query (``over``). Raises:
+        OffsetOfAnother if the checkpoint belongs to another spool.
+        """
         stream, mark = self._open(), mark_of(begin)
         if stream is None:
             passed = self._passed_over(begin)
@@ -364,9 +387,10 @@ class _ProfileSpool:
         return begin
 
     def _passed_over(self, begin: dict[str, Any]) -> LogPosition:
-        """Return up to where the spool has nothing of the tables, while it has none of them at all.
+        """Return the end of a spool that has none of the tables.
 
-        Raises: OffsetOfAnother; ChangeLogRetired where something after ``begin`` may have been lost."""
+        Raises: OffsetOfAnother; ChangeLogRetired if rows after ``begin`` may be lost.
+        """
         if begin["log"] and begin["log"] != self.host.log.identity():
             where = self.host.location
             raise OffsetOfAnother(f"the spool of the checkpoint is not the one in {where}")
@@ -380,7 +404,7 @@ class _ProfileSpool:
         return at
 
     def release(self, part: dict[str, Any]) -> None:
-        """Spark is done with what lies up to ``part``."""
+        """Release the spool up to ``part``, which Spark has committed."""
         self.host.release(mark_of(part), spent=mark_of(part))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SpoolTask]:

@@ -1,4 +1,4 @@
-"""Turn segments into a query's Arrow batches, column by column, on executors."""
+"""Turn segments into a query's Arrow batches, on executors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def batches(
     *,
     many: bool,
 ) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of ``segments`` in order; with ``many`` each table is a struct."""
+    """Yield the rows of ``segments``; ``many`` makes structs."""
     schema = arrow_schema(struct)
     for segment in segments:
         for rows in store.parquet_batches(segment.path, BATCH_ROWS):

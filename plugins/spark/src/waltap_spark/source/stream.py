@@ -1,7 +1,7 @@
-"""A change log as a stream: offsets are marks, so that every batch can be read again.
+"""Stream a change log; offsets are positions in the log.
 
-Spark calls the methods in a process of its own beside the driver, `read` in its workers. Nothing is kept
-but what the log says; an offset that is read from a checkpoint means the same rows for ever.
+Spark calls these methods in a Python process next to the driver, and `read` in its workers. The log
+is the only state: an offset from a checkpoint always means the same rows.
 """
 
 import time
@@ -45,12 +45,12 @@ often a registered reader gives a sign of life."""
 
 
 class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reads a change log as it grows. A batch ends with a manifest, that is between two transactions."""
+    """Reads a growing change log; a batch ends between transactions."""
 
     def __init__(
         self, options: SourceOptions, struct: "StructType", *, known: LogPosition | None = None
     ) -> None:
-        """``known``: as `TaskPlanner` has it. Raises: SourceOption."""
+        """``known``: as in `TaskPlanner`. Raises: SourceOption."""
         for name in options.ranged:
             if name in OF_A_BATCH:
                 raise SourceOption(f"{name} is of a batch, not of a stream", option=name)
@@ -92,8 +92,11 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends: at the first manifest that would exceed ``limit``, or the
-        last; ``start`` where nothing of the tables came. Raises: ChangeLogRetired, ChangeLogDamaged."""
+        """Return the end of the next batch.
+
+        This is the first manifest that would exceed ``limit``, or the last manifest; ``start`` if
+        no change of the tables came. Raises: ChangeLogRetired, ChangeLogDamaged.
+        """
         if start is None:  # Spark 4.1 asks so
             last = self._log.last()
             return self.initialOffset() if last is None else self._offset(last.mark)
@@ -115,13 +118,13 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
 
     def passed(self, begin: LogPosition) -> LogPosition:
-        """Return up to where nothing of the tables follows ``begin``, as far as was looked."""
+        """Return the position up to which no change follows ``begin``."""
         if self._passed is not None and self._passed[0] == begin:
             return self._passed[1]
         return begin
 
     def _progresses(self) -> bool:
-        """Tell whether it is time to move over what other tables had; then somebody is told so, too."""
+        """Return whether the offset must pass changes of other tables."""
         if self._target is not None:
             return True
         now = time.monotonic()
@@ -135,13 +138,12 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return read_limit(self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take the log's end as it is now as the end of the query."""
+        """End the query at the log's present end."""
         last = self._log.last()
         self._target = None if last is None else last.mark
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the log's end, and how far the last batch is behind it: in bytes of WAL, and in ms
-        between the commits of both."""
+        """Return the log's end, and the last batch's lag in bytes and ms."""
         last = self._log.last()
         if last is None:
             return None
@@ -155,7 +157,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return told
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let the log go of what the query is done with."""
+        """Advance the registered reader, so that the log may retire."""
         if self._options.reader:
             mark = self._mark(end)
             self._log.readers.register(self._options.reader, mark, by="Spark")
@@ -165,7 +167,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @shows_text
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a batch, for the first time or again."""
+        """Return the tasks of a batch, also when Spark repeats it."""
         begin, last = self._mark(start), self._mark(end)
         self._first = FirstLsn.of(start) or self._first
         if last <= begin:
@@ -178,7 +180,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
 
 def read_limit(options: SourceOptions) -> Any:
-    """Return what Spark calls the limit of a batch."""
+    """Return Spark's limit of a batch for the options."""
     if options.most_rows is not None:
         return ReadMaxRows(options.most_rows)
     if options.most_bytes is not None:
@@ -187,7 +189,7 @@ def read_limit(options: SourceOptions) -> Any:
 
 
 def share_of(limit: Any, parts: int) -> Any:
-    """Return the limit of each of so many streams that make up one batch."""
+    """Return the limit of each of ``parts`` streams in a batch."""
     if isinstance(limit, ReadMaxRows):
         return ReadMaxRows(max(1, limit.max_rows // parts))
     if isinstance(limit, ReadMaxBytes):
@@ -200,7 +202,7 @@ def share_of(limit: Any, parts: int) -> Any:
 def read_task(
     options: SourceOptions, struct: "StructType", partition: InputPartition
 ) -> "Iterator[pa.RecordBatch]":
-    """Return the rows of ``partition``; a batch without any has one that is no task."""
+    """Return the rows of ``partition``; Spark also passes an empty one."""
     if not isinstance(partition, LogTask):
         return iter(())
     store = options.log().store
@@ -208,7 +210,7 @@ def read_task(
 
 
 class _BatchEstimate:
-    """What a batch would have: rows, bytes and segments of the tables that the query reads."""
+    """Rows, bytes and segments of a batch, counted before reading."""
 
     __slots__ = ("bytes", "files", "rows")
 
@@ -216,7 +218,7 @@ class _BatchEstimate:
         self.rows, self.bytes, self.files = rows, size, files
 
     def with_(self, planner: TaskPlanner, manifest: Manifest) -> "_BatchEstimate":
-        """Return this with what ``manifest`` adds."""
+        """Return this estimate plus the entries of ``manifest``."""
         parts = [part for entry in planner.wanted(manifest) for part in entry.segments]
         return _BatchEstimate(
             self.rows + sum(part.rows for part in parts),
@@ -225,7 +227,7 @@ class _BatchEstimate:
         )
 
     def beyond(self, limit: object) -> bool:
-        """Tell whether that is more than ``limit`` allows."""
+        """Return whether the estimate exceeds ``limit``."""
         if not LIMITED:
             return False
         if isinstance(limit, ReadMaxRows):
@@ -235,5 +237,5 @@ class _BatchEstimate:
         return isinstance(limit, ReadMaxFiles) and self.files > limit.max_files
 
     def too_few(self, limit: object) -> bool:
-        """Tell whether ``limit`` wants to wait for more."""
+        """Return whether ``limit`` makes Spark wait for more rows."""
         return LIMITED and isinstance(limit, ReadMinRows) and self.rows < limit.min_rows

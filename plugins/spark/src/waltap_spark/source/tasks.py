@@ -1,4 +1,4 @@
-"""What a range of the log means for a query: segments, cut into tasks. Runs where Spark plans."""
+"""Cut a range of the log into tasks, where Spark plans."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class LogTask(InputPartition):  # type: ignore[misc]
-    """Segments that one task reads, in order, and which of their rows; plain values, since it travels."""
+    """Segments that one task reads in order; Spark pickles it."""
 
     def __init__(self, segments: list[SegmentRows], limits: RowLimits) -> None:
         super().__init__(len(segments))
@@ -32,7 +32,7 @@ class LogTask(InputPartition):  # type: ignore[misc]
 
 
 class TaskPlanner:
-    """Turns manifests into tasks for one query, whose columns are looked up when it is made."""
+    """Turns manifests into tasks for one query."""
 
     def __init__(
         self,
@@ -41,8 +41,11 @@ class TaskPlanner:
         struct: "StructType",
         known: LogPosition | None = None,
     ) -> None:
-        """``known``: where the log stood when ``struct`` was made, None: its reader made it.
-        Tables of ``struct`` that the log does not have are those of a catalogue, or retired."""
+        """Look up the columns of ``struct`` in the log.
+
+        ``known`` is the log's position when ``struct`` was made; None if the reader made it. Tables
+        of ``struct`` that the log lacks come from a catalogue, or their segments were retired.
+        """
         self._options, self._log = options, log
         last = log.last()
         end = NOTHING if last is None else last.mark
@@ -57,8 +60,10 @@ class TaskPlanner:
     def _known(
         self, entry: TableEntry | None, table: str, struct: "StructType", gone: LogPosition
     ) -> QueryColumns:
-        """Return the columns of a table as the query has them; ``gone``: behind what an entry is new where
-        the log has none."""
+        """Return a table's columns as the query has them.
+
+        Without an entry in the log, columns of entries after ``gone`` are new.
+        """
         if self._options.table:
             names = [name for name in struct.names if name not in OWN]
         else:
@@ -75,7 +80,7 @@ class TaskPlanner:
         )
 
     def wanted(self, manifest: Manifest) -> Iterator[TableEntry]:
-        """Return the entries of ``manifest`` that the query reads. Raises: RowsElsewhere."""
+        """Yield the entries that the query reads. Raises: RowsElsewhere."""
         for entry in manifest.tables:
             if self._options.wants(entry.name):
                 if entry.elsewhere:
@@ -86,7 +91,7 @@ class TaskPlanner:
     def of_manifests(
         self, manifests: Iterable[Manifest], first: FirstLsn | None = None
     ) -> list[LogTask]:
-        """Return the tasks that read what ``manifests`` add, from ``first`` on.
+        """Return the tasks that read ``manifests`` from ``first`` on.
 
         Raises: ColumnsGrew, ChangesMissing.
         """
@@ -103,7 +108,7 @@ class TaskPlanner:
         )
 
     def of_range(self, log: ChangeLog) -> list[LogTask]:
-        """Return the tasks that read what the options want of ``log``.
+        """Return the tasks for the range in the options.
 
         Rows of incomplete snapshots are left out. Raises: ColumnsGrew for columns since ``known``,
         ChangesMissing.
@@ -134,9 +139,9 @@ class TaskPlanner:
         )
 
     def _require_whole(self, entry: TableEntry, until: LogPosition) -> None:
-        """Check that no change of the table is missing before ``entry``, at ``until`` or earlier.
+        """Check that no change of the table is missing before ``entry``.
 
-        Raises: ChangesMissing.
+        ``until`` is the position of the entry or a later one. Raises: ChangesMissing.
         """
         # a snapshot's rows are whole, and before its first rows a table had nothing to miss
         if not entry.missed or entry.generation is not None or not self._had(entry, until):
@@ -149,7 +154,7 @@ class TaskPlanner:
         log.warning("%s; the query reads on", lost.problem)
 
     def _had(self, entry: TableEntry, until: LogPosition) -> bool:
-        """Tell whether the log has, or had, rows of the table before ``entry``."""
+        """Return whether the log had rows of the table before ``entry``."""
         first = self._log.first()
         if first is None or first.previous != NOTHING:
             return True  # earlier manifests were retired
@@ -162,8 +167,10 @@ class TaskPlanner:
         return False
 
     def _called(self, entry: TableEntry, mark: LogPosition) -> dict[str, str] | None:
-        """Return what the query's columns are called in ``entry``, of the manifest at ``mark``; None where
-        the query leaves the table out. Raises: ColumnsGrew."""
+        """Return the names of the query's columns in ``entry``, at ``mark``.
+
+        None if the query leaves the table out. Raises: ColumnsGrew.
+        """
         columns = self._columns.get(entry.name)
         if columns is None:
             if self._options.ignores_new:
@@ -194,7 +201,7 @@ class TaskPlanner:
         ]
 
     def _cut(self, segments: list[SegmentRows], limits: RowLimits) -> list[LogTask]:
-        """Put small segments together: a task costs more than reading a few rows."""
+        """Join small segments: a task costs more than reading few rows."""
         tasks: list[LogTask] = []
         rows = 0
         for segment in segments:

@@ -1,4 +1,4 @@
-"""Show errors of the data source by their text, without a worker's stack."""
+"""Show the data source's errors without a worker's stack."""
 
 import functools
 import os
