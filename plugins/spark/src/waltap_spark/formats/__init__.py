@@ -1,5 +1,7 @@
-"""Table formats: how the rows of a table and its history are stored. Another one is a plugin
-(`register_table_formats`) that implements `TableFormat`."""
+"""Table formats: storage of a table's rows and history.
+
+A plugin adds a format by `register_table_formats`, and implements `TableFormat`.
+"""
 
 from waltap_spark.formats.table_format import (
     CommitContext,

@@ -1,4 +1,4 @@
-"""Choose an output's table format by name among the plugins, with its properties."""
+"""Choose an output's table format among the plugins."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,7 @@ PREFIX: Final = "format."
 
 
 class FormatChoice:
-    """A format by name, with the profile's values of its properties (with `PREFIX`)."""
+    """A format by name, with the profile's properties of it."""
 
     def __init__(self, name: str = PARQUET, values: Mapping[str, str] | None = None) -> None:
         self.name, self.values = name, dict(values or {})
@@ -37,7 +37,7 @@ class FormatChoice:
         return lambda context: _made(spec, properties, context)
 
     def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Return ``settings`` of a new session, with those that the format needs.
+        """Add the format's settings to those of a new session.
 
         Raises: FormatUnknown, ConfigurationError, FormatNotReady, FormatUnsupported.
         """

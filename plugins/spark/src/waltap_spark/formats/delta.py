@@ -1,7 +1,7 @@
-"""Delta Lake: tables by path below the output, or by name in a catalogue of Spark's.
+"""Delta Lake tables, by path or by name in a catalogue.
 
-A step's transaction id is Delta's own (``txnAppId``, ``txnVersion``), which MERGE takes from the session
-alone: so each table that is written has a session to itself. The `CommitNote` is the commit's
+A step's transaction id is Delta's own (``txnAppId``, ``txnVersion``). MERGE takes it only from the
+session, so each table that is written has its own session. The `CommitNote` is the commit's
 ``userMetadata``.
 """
 
@@ -80,7 +80,7 @@ _ROOM: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 
 
 def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that a session needs for Delta besides ``settings``.
+    """Return the session's settings for Delta besides ``settings``.
 
     Raises: FormatUnsupported, FormatNotReady.
     """
@@ -106,7 +106,7 @@ def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _brought() -> bool:
-    """Tell whether the jars lie where Spark has its own."""
+    """Return whether Spark's own folder has the jars."""
     import importlib.util
     from pathlib import Path
 
@@ -140,11 +140,11 @@ class DeltaFormat(MergingFormat):
         return ".".join(map(quoted, parts))
 
     def tells_case(self, spark: "SparkSession") -> bool:
-        """Paths do; no catalogue does that Delta is known to have."""
+        """Return whether the name is a path: catalogues ignore case."""
         return not self._properties.catalog
 
     def layout(self, table: TableState, what: What) -> FileLayout:
-        """Return what the profile says. Raises: LayoutUnfit."""
+        """Return the profile's layout. Raises: LayoutUnfit."""
         name = table.target_name + ("" if what == "current" else OF_HISTORY)
         found = FileLayout.of(name, self._properties.partition_by, self._properties.cluster_by)
         if found.partition and found.cluster:
@@ -153,7 +153,7 @@ class DeltaFormat(MergingFormat):
         return found
 
     def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:
-        """CREATE TABLE; a schema of a catalogue that is not there is made."""
+        """Create the table, and the catalogue's schema if missing."""
         if self._properties.catalog:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
         divided = _divided([each.column for each in layout.partition], layout.cluster)
@@ -183,7 +183,7 @@ class DeltaFormat(MergingFormat):
         names: Sequence[str],
         types: Mapping[str, str],
     ) -> Sequence[Callable[[], object]]:
-        """CREATE OR REPLACE TABLE … AS, which is one commit."""
+        """Rewrite by CREATE OR REPLACE TABLE … AS, one commit."""
         query = f"SELECT {retyped(names, types)} FROM {target.at}"
         detail = spark.sql(f"DESCRIBE DETAIL {target.at}").collect()[0]
         divided = _divided(detail["partitionColumns"], detail["clusteringColumns"])
@@ -193,8 +193,11 @@ class DeltaFormat(MergingFormat):
         return [lambda: spark.sql(sql)]
 
     def commits(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
-        """Read Delta's log: by its files where the table is known by its path, which costs no Spark job,
-        or by DESCRIBE HISTORY. Raises: FormatNotReady, when this session has no Delta."""
+        """Read Delta's log.
+
+        For a table by path it reads the log's files, which costs no Spark job; otherwise DESCRIBE
+        HISTORY. Raises: FormatNotReady if this session lacks Delta.
+        """
         self._require_delta(spark)
         if self._properties.catalog:
             return self._described(spark, target)
@@ -251,14 +254,17 @@ class DeltaFormat(MergingFormat):
         ]
 
     def puts(self, spark: "SparkSession") -> bool:
-        """Tell whether this Delta Lake is known to have REPLACE ON."""
+        """Return whether this Delta Lake supports REPLACE ON."""
         if self._puts is None:
             self._puts = _replaces_on(spark)
         return self._puts
 
     def put(self, at: str, rows: "DataFrame", key: Sequence[str]) -> None:
-        """Delta's REPLACE ON: the old rows are marked in one pass over the keys, the new ones are added.
-        MERGE makes three passes: which files, which rows are written, which are marked."""
+        """Replace rows by Delta's REPLACE ON.
+
+        It marks the old rows in one pass over the keys, and adds the new ones. MERGE makes three
+        passes: which files, which rows are written, which are marked.
+        """
         on = " AND ".join(f"{OLD}.{quoted(k)} <=> {NEW}.{quoted(k)}" for k in key)
         if self._properties.catalog:
             names = rows.sparkSession.table(at).columns  # it goes by their places
@@ -273,7 +279,7 @@ class DeltaFormat(MergingFormat):
 
     @contextlib.contextmanager
     def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
-        """Set transaction id and metadata for all that this session writes meanwhile."""
+        """Set the session's transaction id and commit metadata."""
         spark.conf.set(OVERWRITE, "static")  # dynamic: rows stay in parts that get none
         chosen = {METADATA: msgspec.json.encode(note).decode()}
         if note.step:
@@ -290,15 +296,15 @@ class DeltaFormat(MergingFormat):
                 spark.conf.unset(name)
 
     def clear(self, spark: "SparkSession", at: str) -> None:
-        """By an overwrite, which is a commit always: a DELETE that finds no row is none."""
+        """Overwrite with nothing: a DELETE without a match commits nothing."""
         spark.sql(f"INSERT OVERWRITE {at} SELECT * FROM {at} WHERE false")
 
     def is_harmless(self, operation: str) -> bool:
-        """Tell whether an operation leaves rows and columns as they are."""
+        """Return whether an operation leaves rows and columns unchanged."""
         return operation in HARMLESS
 
     def widens(self, old: str, new: str) -> bool:
-        """Tell whether type widening does it."""
+        """Return whether type widening converts it."""
         before, after = json.loads(old), json.loads(new)
         if not isinstance(before, str) or not isinstance(after, str):
             return False
@@ -317,19 +323,19 @@ class DeltaFormat(MergingFormat):
         return False
 
     def stored(self, kind: str) -> str:
-        """Return text for times of day, which Delta does not have."""
+        """Return text for times of day, which Delta lacks."""
         return kind.replace('"time(6)"', '"string"') if "time(" in kind else kind
 
     def files(self, spark: "SparkSession", at: str) -> int:
-        """Ask DESCRIBE DETAIL."""
+        """Return the number of files by DESCRIBE DETAIL."""
         return int(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"])
 
     def compact(self, spark: "SparkSession", at: str) -> None:
-        """OPTIMIZE."""
+        """Run OPTIMIZE."""
         spark.sql(f"OPTIMIZE {at}")
 
     def vacuum(self, spark: "SparkSession", at: str) -> None:
-        """VACUUM with the retention of the profile."""
+        """Run VACUUM with the retention of the profile."""
         hours = self._properties.retention_hours
         check = "spark.databricks.delta.retentionDurationCheck.enabled"
         spark.conf.set(check, str(hours >= 168).lower())
@@ -353,10 +359,10 @@ class DeltaFormat(MergingFormat):
 
 
 def _replaces_on(spark: "SparkSession") -> bool:
-    """Tell whether Delta's own list of options for a write has REPLACE ON, and the session does.
+    """Return whether Delta and the session support REPLACE ON.
 
-    A Delta Lake that does not know the option leaves it out, and overwrites the whole table. So what
-    cannot be asked, a release without the list or a session of Spark Connect, has it not.
+    A Delta Lake without the option ignores it, and would overwrite the whole table. So a release
+    without a list of options, or a session of Spark Connect, counts as unsupported.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -371,7 +377,7 @@ def _replaces_on(spark: "SparkSession") -> bool:
 
 
 def is_missing(error: Any) -> bool:
-    """Tell whether an error says that there is no such table."""
+    """Return whether an error means that no such table exists."""
     return (error.getCondition() or "") in {
         "DELTA_MISSING_DELTA_TABLE",
         "DELTA_TABLE_ONLY_OPERATION",
@@ -399,7 +405,7 @@ def _digits(kind: str) -> tuple[int, int]:
 
 
 def _commit(version: int, text: bytes) -> TableCommit:
-    """Return what one file of Delta's log says of its commit."""
+    """Parse one file of Delta's log."""
     for line in text.splitlines():
         try:
             entry = json.loads(line) if line.startswith(b'{"commitInfo"') else {}
@@ -416,11 +422,11 @@ def _commit(version: int, text: bytes) -> TableCommit:
 
 
 def _restored(operation: str, parameters: Mapping[str, object] | None) -> int | None:
-    """Return the version that a RESTORE brought back, None for another operation."""
+    """Return the version that a RESTORE restored, else None."""
     version = (parameters or {}).get("version") if operation == "RESTORE" else None
     return None if version is None else int(str(version))
 
 
 def _path(at: str) -> str:
-    """Return the path of a table that SQL knows by it."""
+    """Return the path of a table named by path."""
     return at.removeprefix("delta.`").removesuffix("`").replace("``", "`")

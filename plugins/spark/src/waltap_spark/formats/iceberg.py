@@ -1,8 +1,9 @@
-"""Apache Iceberg: tables in a catalogue of Spark's, or in a Hadoop catalogue below the output.
+"""Apache Iceberg tables, in a catalogue or below the output.
 
-Every step is one snapshot, whose summary has the `CommitNote`. SQL takes it from the session. A change of
-columns makes no snapshot by itself, so it is made by Iceberg's own transaction, together with an empty
-append: one commit, by which the columns, too, are known as of a version.
+Tables below the output are in a Hadoop catalogue. Every step is one snapshot, whose summary has the
+`CommitNote`; SQL takes it from the session. A change of columns makes no snapshot by itself, so
+Iceberg's own transaction adds an empty append in the same commit: then a version also identifies
+the columns.
 """
 
 import contextlib
@@ -60,7 +61,7 @@ _GROWS: Final = frozenset({("integer", "long"), ("float", "double")})
 
 
 def promotes(old: str, new: str) -> bool:
-    """Tell whether Iceberg makes ``new`` (JSON) of the type ``old`` without a file being written."""
+    """Return whether Iceberg promotes a type (JSON) without a rewrite."""
     before, after = json.loads(old), json.loads(new)
     if not isinstance(before, str) or not isinstance(after, str):
         return False
@@ -71,14 +72,14 @@ def promotes(old: str, new: str) -> bool:
 
 
 def stored_type(kind: str) -> str:
-    """Return the type (JSON) in which values of ``kind`` are stored."""
+    """Return the stored type (JSON) for values of ``kind``."""
     if not any(word in kind for word in ("byte", "short", "time(")):
         return kind
     return type_text(_stored(json.loads(kind)))
 
 
 def _stored(kind: Any) -> Any:
-    """Return a type, as Spark's JSON has it, with those that Iceberg has."""
+    """Return a type of Spark's JSON with Iceberg's types."""
     if isinstance(kind, str):
         if kind in ("byte", "short"):
             return "integer"
@@ -106,7 +107,7 @@ def _digits(kind: str) -> tuple[int, int]:
 
 
 class TableVersionInfo(NamedTuple):
-    """A version of a table: its number or id, when it was made (ms since 1970), and its note."""
+    """A version of a table: id, time (ms since 1970), note."""
 
     number: int
     made_ms: int
@@ -116,10 +117,10 @@ class TableVersionInfo(NamedTuple):
 def needed_since(
     versions: Iterable[TableVersionInfo], named: Collection[int], own: str, silent_ms: float
 ) -> float:
-    """Return when the oldest version was made that somebody needs; infinity where nobody does.
+    """Return the time of the oldest needed version, or infinity.
 
-    ``versions``: newest first. ``named``: those that the tables of the output ``own`` stand at. Of others,
-    those count that have written after ``silent_ms``.
+    ``versions``: newest first. ``named``: the versions that tables of the output ``own`` name.
+    Other outputs count if they wrote after ``silent_ms``.
     """
     needed, stands = math.inf, dict[tuple[str, str], int]()
     for number, made_ms, note in versions:
@@ -189,7 +190,7 @@ SILENT_S: Final = 7 * 86_400
 
 
 def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that a session needs for Iceberg besides ``settings``.
+    """Return the session's settings for Iceberg besides ``settings``.
 
     Raises: FormatUnsupported, FormatNotReady.
     """
@@ -217,7 +218,7 @@ def _not_ready(what: str) -> FormatNotReady:
 
 
 def _brought() -> bool:
-    """Tell whether the jar lies where Spark has its own."""
+    """Return whether Spark's own folder has the jar."""
     import importlib.util
     from pathlib import Path
 
@@ -227,7 +228,7 @@ def _brought() -> bool:
 
 
 class IcebergFormat(MergingFormat):
-    """Tables of Apache Iceberg. Writing needs a session with a JVM of its own, reading any."""
+    """Tables of Apache Iceberg; writing needs the session's own JVM."""
 
     def __init__(self, properties: IcebergTableProperties, context: TableFormatContext) -> None:
         super().__init__(context)
@@ -236,7 +237,7 @@ class IcebergFormat(MergingFormat):
         self._starting = Lock()
 
     def identifier(self, table: TableState, what: What) -> str:
-        """Return the name in the catalogue. In our own, names are those of folders."""
+        """Return the name in the catalogue; ours uses folder names."""
         from waltap.base.files.store import safe_name
 
         catalog = self._properties.catalog
@@ -248,7 +249,7 @@ class IcebergFormat(MergingFormat):
         return ".".join(map(quoted, parts))
 
     def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
-        """Refuse what has no place in Iceberg; then as `MergingFormat` does."""
+        """Refuse unsupported types, then evolve as `MergingFormat`."""
 
         def learn(before: TableState) -> TableState:
             learnt = change.learn(before)
@@ -267,7 +268,7 @@ class IcebergFormat(MergingFormat):
     # --- tables -------------------------------------------------------------------------------------
 
     def tells_case(self, spark: "SparkSession") -> bool:
-        """Tell it of the catalogues that are known to do."""
+        """Return whether the catalogue is known to respect case."""
         setting = f"spark.sql.catalog.{self._properties.catalog.partition('.')[0]}"
         kind = spark.conf.get(f"{setting}.type", "") or ""
         uri = spark.conf.get(f"{setting}.uri", "") or ""
@@ -276,12 +277,12 @@ class IcebergFormat(MergingFormat):
         return not self._properties.catalog or kind in ("hadoop", "nessie")
 
     def layout(self, table: TableState, what: What) -> FileLayout:
-        """Return what the profile says."""
+        """Return the profile's layout."""
         name = table.target_name + ("" if what == "current" else OF_HISTORY)
         return FileLayout.of(name, self._properties.partition_by, self._properties.cluster_by)
 
     def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:
-        """CREATE TABLE, then an empty snapshot; a schema of a catalogue that is not there is made."""
+        """Create table and schema, then add an empty snapshot."""
         if self._properties.catalog:
             with self._starting:  # catalogues look first, and insert then
                 _twice(lambda: spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}"))
@@ -309,9 +310,9 @@ class IcebergFormat(MergingFormat):
         names: Sequence[str],
         types: Mapping[str, str],
     ) -> Sequence[Callable[[], object]]:
-        """Put new columns in place of the old ones; then write all rows anew from the version before.
+        """Replace the columns, then rewrite all rows from the old version.
 
-        Replacing the table would be one commit, and would end the line of its versions.
+        Replacing the table would be one commit, but would end the sequence of its versions.
         """
         at = target.at
 
@@ -344,7 +345,7 @@ class IcebergFormat(MergingFormat):
             change.commit()
 
     def add_columns(self, spark: "SparkSession", at: str, columns: Mapping[str, str]) -> None:
-        """Add columns under ids of their own."""
+        """Add columns with new ids."""
         with self._transaction(spark, at) as transaction:
             change = transaction.updateSchema()
             for name, kind in columns.items():
@@ -355,7 +356,7 @@ class IcebergFormat(MergingFormat):
     def add_fields(
         self, spark: "SparkSession", at: str, fields: Sequence[tuple[tuple[str, ...], str]]
     ) -> None:
-        """Add fields under ids of their own."""
+        """Add fields with new ids."""
         with self._transaction(spark, at) as transaction:
             change = transaction.updateSchema()
             for way, kind in fields:
@@ -364,13 +365,13 @@ class IcebergFormat(MergingFormat):
             change.commit()
 
     def widen_column(self, spark: "SparkSession", at: str, name: str, kind: str) -> None:
-        """Promote a type, which no file notices."""
+        """Promote a type without rewriting a file."""
         type_ = _iceberg_type(spark, sql_type(self.stored(kind)))
         with self._transaction(spark, at) as transaction:
             transaction.updateSchema().updateColumn(name, type_).commit()
 
     def clear(self, spark: "SparkSession", at: str) -> None:
-        """Take all files out."""
+        """Remove all files."""
         jvm = _jvm(spark)
         table = self._load(spark, at)
         deletion = table.newDelete().set(KEY, spark.conf.get(NOTED))
@@ -379,7 +380,7 @@ class IcebergFormat(MergingFormat):
 
     @contextlib.contextmanager
     def _transaction(self, spark: "SparkSession", at: str) -> Iterator[Any]:
-        """Commit what is done to Iceberg's transaction, with an empty snapshot that has the note."""
+        """Commit Iceberg's transaction with an empty snapshot and the note."""
         transaction = self._load(spark, at).newTransaction()
         yield transaction
         transaction.newFastAppend().set(KEY, spark.conf.get(NOTED)).commit()
@@ -388,7 +389,10 @@ class IcebergFormat(MergingFormat):
     # --- versions -----------------------------------------------------------------------------------
 
     def commits(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
-        """Go back from the newest snapshot; what was rolled back is none. Raises: FormatNotReady."""
+        """Return snapshots from the newest back, without rolled-back ones.
+
+        Raises: FormatNotReady.
+        """
         from pyspark.errors import AnalysisException
 
         try:
@@ -418,7 +422,7 @@ class IcebergFormat(MergingFormat):
 
     @contextlib.contextmanager
     def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
-        """Set the note for all snapshots that this session makes meanwhile."""
+        """Set the note of snapshots by this session in the block."""
         self._require_iceberg(spark)  # another session may have looked into the table before
         spark.conf.set(NOTED, msgspec.json.encode(note).decode())
         spark.conf.set(OVERWRITE, "static")
@@ -428,13 +432,13 @@ class IcebergFormat(MergingFormat):
             spark.conf.unset(NOTED)
 
     def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
-        """Ask Spark's statistics, of a session that knows which catalogue is meant."""
+        """Return rows by Spark's statistics, with the catalogue loaded."""
         if table.held is not None:
             self._require_iceberg(spark)
         return super().rows_of(spark, table)
 
     def at_version(self, spark: "SparkSession", target: TargetTable) -> "DataFrame":
-        """Return the rows of a snapshot. Raises: VersionGone, when it has expired."""
+        """Return a snapshot's rows. Raises: VersionGone if it expired."""
         self._require_iceberg(spark)
         sql = f"SELECT * FROM {target.at} VERSION AS OF {target.version}"
         try:
@@ -454,7 +458,7 @@ class IcebergFormat(MergingFormat):
             ) from error
 
     def newest_of(self, spark: "SparkSession", at: str, versions: Collection[int]) -> int:
-        """Go by the numbers that Iceberg gives snapshots in turn: their ids are in none."""
+        """Compare sequence numbers: snapshot ids have no order."""
         if len(versions) == 1:
             return next(iter(versions))
         table = self._load(spark, at)
@@ -464,39 +468,41 @@ class IcebergFormat(MergingFormat):
         return max(turns, key=lambda each: turns[each])
 
     def sign(self, spark: "SparkSession", at: str) -> None:
-        """Add a snapshot of nothing: it keeps those that came after it from being expired by others."""
+        """Add an empty snapshot, so other outputs keep later ones."""
         with self._transaction(spark, at):
             pass
 
     def called(self, name: str) -> str:
-        """Return another name for the column that flags deleted rows, which is one of Iceberg's own."""
+        """Return another name for ``_deleted``, which Iceberg reserves."""
         return CALLED.get(name, name)
 
     def is_harmless(self, operation: str) -> bool:
-        """Tell whether rows stay as they are."""
+        """Return whether rows stay unchanged."""
         return operation == HARMLESS
 
     # --- types --------------------------------------------------------------------------------------
 
     def widens(self, old: str, new: str) -> bool:
-        """Tell whether Iceberg promotes the type."""
+        """Return whether Iceberg promotes the type."""
         return promotes(old, new)
 
     def stored(self, kind: str) -> str:
-        """Return integers of 32 bits for smaller ones, text for times of day: Iceberg, by Spark, has
-        neither."""
+        """Return types that Iceberg has.
+
+        Smaller integers become 32 bits, and times of day become text.
+        """
         return stored_type(kind)
 
     # --- maintenance --------------------------------------------------------------------------------
 
     def files(self, spark: "SparkSession", at: str) -> int:
-        """Return the files of rows, and of rows that are deleted."""
+        """Return the number of data and delete files."""
         summary = self._load(spark, at).currentSnapshot().summary()
         counts = (summary.get(f"total-{kind}-files") for kind in ("data", "delete"))
         return sum(int(count or 0) for count in counts)
 
     def compact(self, spark: "SparkSession", at: str) -> None:
-        """Rewrite small data files and position deletes; let versions go that are too many."""
+        """Rewrite small data files and position deletes; expire old versions."""
         table = self._load(spark, at)
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
         with _active(spark):
@@ -507,7 +513,7 @@ class IcebergFormat(MergingFormat):
         self._expire(table, at)
 
     def vacuum(self, spark: "SparkSession", at: str) -> None:
-        """Expire snapshots, remove files that none of them names and never did."""
+        """Expire snapshots, and remove files that no snapshot names."""
         from py4j.protocol import Py4JJavaError
 
         table = self._load(spark, at)
@@ -521,9 +527,11 @@ class IcebergFormat(MergingFormat):
             log.warning("%s: orphan files were not looked for: %s", at, error.java_exception)
 
     def _expire(self, table: Any, at: str) -> None:
-        """Expire snapshots older than the retention, and those beyond the most that are kept; none that a
-        table stands at, of this output or of one that shares the target, or that came after it: other
-        sources of the commit in the making begin there."""
+        """Expire snapshots by the retention and the maximum number.
+
+        A snapshot that a table names stays, with all later ones, since other sources of the present
+        commit begin there. This includes tables of other outputs that share the target.
+        """
         kept = max(self._properties.retention_snapshots, KEPT_ALWAYS)
         limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
         held = [each.held for each in self._tables().values() if each.held is not None]
@@ -552,7 +560,7 @@ class IcebergFormat(MergingFormat):
             return util.loadIcebergTable(_java(spark), at)
 
     def _require_iceberg(self, spark: "SparkSession") -> None:
-        """See that the session has Iceberg, and our own catalogue where no other is named."""
+        """Require Iceberg in the session, and our catalogue if none is set."""
         if spark in self._ready:
             return
         with self._starting:
@@ -560,9 +568,9 @@ class IcebergFormat(MergingFormat):
         self._ready.add(spark)
 
     def _start(self, spark: "SparkSession") -> None:
-        """Set our own catalogue; have any other load, whose failure Iceberg would keep to itself.
+        """Set our own catalogue, or load the named one.
 
-        Raises: SessionTaken, CatalogueUnreachable.
+        Loading shows a failure that Iceberg would hide. Raises: SessionTaken, CatalogueUnreachable.
         """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
@@ -592,9 +600,9 @@ class IcebergFormat(MergingFormat):
 
     @staticmethod
     def _require_free(spark: "SparkSession", warehouse: str) -> None:
-        """See that the session has not loaded our own catalogue for another output: it would keep that.
+        """Require that our catalogue serves no other output.
 
-        Raises: SessionTaken.
+        A session cannot change a loaded catalogue. Raises: SessionTaken.
         """
         had = spark.conf.get(f"{OWN_SETTING}.warehouse", None)
         jvm = getattr(spark, "_jvm", None)
@@ -610,8 +618,7 @@ class IcebergFormat(MergingFormat):
 
 
 def _twice(act: Callable[[], object]) -> None:
-    """Do what fails where another pipeline made at that moment what both found missing: the second time it
-    is there."""
+    """Run an action twice if another pipeline created the same object."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -622,7 +629,7 @@ def _twice(act: Callable[[], object]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of what went wrong, and of what that came from."""
+    """Return the first lines of an error and its cause."""
     java = getattr(error, "java_exception", None)
     texts = [str(error if java is None else java.toString()).strip().splitlines()[0]]
     cause = None if java is None else java.getCause()
@@ -644,7 +651,7 @@ def _java(spark: "SparkSession") -> Any:
 
 @contextlib.contextmanager
 def _active(spark: "SparkSession") -> Iterator[None]:
-    """Let ``spark`` be the session whose settings Java code meets that is not called by way of SQL."""
+    """Make ``spark`` the active session for Java code outside SQL."""
     sessions = _jvm(spark).org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
     sessions.setActiveSession(_java(spark))
@@ -664,7 +671,10 @@ def _iceberg_type(spark: "SparkSession", kind: str) -> Any:
 
 
 def each_step_once(commits: list[TableCommit]) -> list[TableCommit]:
-    """Return ``commits`` in which a step that was taken before is somebody else's: two drivers wrote."""
+    """Return ``commits`` with a repeated step marked as another program's.
+
+    A repeated step means that two drivers wrote.
+    """
     seen: set[tuple[str, str, int]] = set()
     found = []
     for commit in commits:

@@ -1,4 +1,7 @@
-"""Texts of SQL that formats with MERGE are written by. Knows no Spark."""
+"""SQL texts of formats with MERGE.
+
+This module does not import Spark.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,7 +15,10 @@ OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
 
 
 def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
-    """Return the columns ``names`` for SELECT, those in ``types`` cast; what does not fit is null."""
+    """Return columns ``names`` for SELECT, with casts to ``types``.
+
+    A value that does not fit becomes null.
+    """
     return ", ".join(
         f"try_cast({quoted(name)} AS {types[name]}) AS {quoted(name)}"
         if name in types
@@ -29,7 +35,7 @@ def inserted(names: Sequence[str]) -> str:
 
 
 def equal(name: str, kind: str) -> str:
-    """Return the condition that a column (quoted) of the target, t, and of the source have one value."""
+    """Return the condition that a column is equal in t and s."""
     if kind in ('"float"', '"double"'):  # 0 and -0 differ
         return f"CAST(t.{name} AS string) <=> CAST(s.{name} AS string)"
     if '"map"' in kind:  # which Spark does not compare
@@ -39,6 +45,9 @@ def equal(name: str, kind: str) -> str:
 
 
 def literal(text: str, kind: str) -> str:
-    """Return a value of the type ``kind`` (SQL), given as text; of binary in hexadecimal digits."""
+    """Return SQL of the text's value in the type ``kind``.
+
+    Binary is hexadecimal.
+    """
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"unhex('{escaped}')" if kind == "binary" else f"CAST('{escaped}' AS {kind})"

@@ -1,8 +1,8 @@
-"""Tables that are written in place, by MERGE: what Delta Lake and Iceberg have in common.
+"""Tables written in place by MERGE, for Delta Lake and Iceberg.
 
-Every table is two of the format's: ``current``, its rows, and ``changes``, its history. They are written
-by steps that each happen once (`waltap_spark.formats.stepwise`). `TableState.held` names the last step
-that counts, and the version it made; readers read that version, whatever came after.
+Every table is two of the format's: ``current``, its rows, and ``changes``, its history. Numbered
+steps write them once (`waltap_spark.formats.stepwise`). `TableState.held` names the last committed
+step and its version; readers read that version, and ignore later ones.
 """
 
 import contextlib
@@ -52,16 +52,16 @@ log = logging.getLogger(__name__)
 
 
 class MergingFormat(StepwiseFormat):
-    """A table format with MERGE, time travel, and notes in its commits."""
+    """A format with MERGE, time travel, and commit notes."""
 
     # --- the contract -------------------------------------------------------------------------------
 
     def needed(self, table: TableState) -> frozenset[str]:
-        """What files are divided by stays."""
+        """Return the columns that partition files, which must stay."""
         return frozenset(table.held.divided if table.held is not None else ())
 
     def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
-        """Learn; then rename, drop, add and retype columns, each as a step."""
+        """Rename, drop, add and retype columns, each as a step."""
         learnt = change.learn(table)
         if not learnt.columns:
             return learnt  # a table of which no row was seen yet
@@ -82,7 +82,7 @@ class MergingFormat(StepwiseFormat):
         return msgspec.structs.replace(learnt, held=work.held)
 
     def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Write history; then overwrite the rows."""
+        """Write history, then overwrite the rows."""
         work = self._work(step, table)
         self._log(work, table, rows)
         if table.mode.name != "append":
@@ -90,7 +90,7 @@ class MergingFormat(StepwiseFormat):
         return work.done(epoch=rows.group.epoch, stretch=rows.group.stretch)
 
     def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Write history; then MERGE what the changes come to."""
+        """Write history, then MERGE the net changes."""
         work, epoch, stretch = self._work(step, table), rows.group.epoch, rows.group.stretch
         self._log(work, table, rows)
         if table.mode.name == "append":
@@ -116,8 +116,10 @@ class MergingFormat(StepwiseFormat):
         return work.done(epoch=work.held.epoch, stretch=stretch if unbroken else "")
 
     def _puts_all(self, spark: "SparkSession", table: TableState) -> bool:
-        """Tell whether whole rows of ``table`` may be put in place of others of their key: not in a target
-        that it shares, of which rows stay that have ended, or which has columns of somebody else's."""
+        """Return whether rows of ``table`` may be replaced as a whole.
+
+        Not in a shared target with ended rows or with columns of another source.
+        """
         plain = table.place is None and not table.mode.keeps_past
         flat = not any(kind.startswith("{") for kind in table.columns.values())
         if not plain or not flat or table.held is None or not self.puts(spark):
@@ -134,7 +136,7 @@ class MergingFormat(StepwiseFormat):
         return work.done(epoch=0, stretch="")
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
-        """Return the rows of the version that ``table`` names, in the source's types."""
+        """Return the rows at the table's version, in the source's types."""
         if table.mode.name == "append":
             what = "changes"
         own = stored_columns(table, what)
@@ -155,7 +157,7 @@ class MergingFormat(StepwiseFormat):
         return frame.select(*columns)
 
     def maintain(self, step: CommitContext, table: TableState) -> TableState:
-        """Compact every `COMPACT_STEPS` steps; have old files removed once a day (`afterwards`)."""
+        """Compact every `COMPACT_STEPS` steps; remove files daily (`afterwards`)."""
         held = table.held
         if held is None:
             return table
@@ -175,8 +177,10 @@ class MergingFormat(StepwiseFormat):
     def _compacted(
         self, step: CommitContext, table: TableState, target: TargetTable
     ) -> TargetTable:
-        """Return ``target`` with few files, at the version that has them. It is compacted once in a
-        commit, whichever of its sources asks."""
+        """Return ``target`` at its compacted version.
+
+        One commit compacts it once for all of its sources.
+        """
         with self.alone(target.at), _forgiven(target.at, "compacted"):
             if self._tended.get(target.at) != step.mark:
                 self._tended[target.at] = step.mark
@@ -185,7 +189,7 @@ class MergingFormat(StepwiseFormat):
         return target
 
     def afterwards(self) -> Sequence[Callable[["SparkSession"], None]]:
-        """Remove old files. Before, the last commit may need some that a compaction replaced long ago."""
+        """Remove old files after a commit, which may have needed them."""
         asked, self._cluttered = self._cluttered, {}
         tables = self._tables()
         fine = [ats for name, ats in asked.items() if not self._stays(tables.get(name))]
@@ -199,7 +203,7 @@ class MergingFormat(StepwiseFormat):
             self.vacuum(spark, at)
 
     def is_awaited(self, table: TableState) -> bool:
-        """Tell whether another source of the target stands still: at a version that is to stay."""
+        """Return whether a suspended source needs a version of the target."""
         place = table.place
         return place is not None and any(
             each.failed and each.place is not None and each.place.name == place.name
@@ -209,8 +213,10 @@ class MergingFormat(StepwiseFormat):
     def aligned(
         self, spark: "SparkSession", tables: Mapping[str, TableState], moved: Iterable[str]
     ) -> Mapping[str, TableState]:
-        """Let the sources of a target that was written stand at one version of it: all but those whose
-        rows are beyond what was committed of them (`TableState.failed`)."""
+        """Move the sources of a written target to one version.
+
+        A source whose rows are newer than its commit is left out (`TableState.failed`).
+        """
         wrote = {tables[name].target_name for name in moved if tables[name].place is not None}
         found: dict[str, TableState] = {}
         for name, sources in sharers(tables.values()).items() if wrote else ():
@@ -231,9 +237,12 @@ class MergingFormat(StepwiseFormat):
     def rested(
         self, step: CommitContext, tables: Mapping[str, TableState]
     ) -> Mapping[str, TableState]:
-        """Go on to the newest versions that have a table's rows: who has files compacted by others has old
-        versions removed by them, too. In a target that other outputs write, a table that stands still
-        stays, and shows at which one. What one cannot do keeps no other from it."""
+        """Move tables to the newest versions that have their rows.
+
+        If another program compacts the files, it also expires old versions. In a target that other
+        outputs write, a suspended table stays at its version and signs it. A failure affects only
+        its own target.
+        """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -251,7 +260,7 @@ class MergingFormat(StepwiseFormat):
 
     @staticmethod
     def _apart(table: TableState, held: StoredTable) -> list[tuple[str, ...]]:
-        """Return those targets together that go on together, or not at all."""
+        """Return groups of targets that must move together."""
         return [tuple(held.targets)] if table.place is not None else [(w,) for w in held.targets]
 
     def _rested(self, step: CommitContext, table: TableState, goes: Iterable[str]) -> TableState:
@@ -279,7 +288,7 @@ class MergingFormat(StepwiseFormat):
     def read_together(
         self, spark: "SparkSession", tables: Sequence[TableState], what: What
     ) -> "DataFrame":
-        """Return the rows of all tables of a target: those that stand at one version are read at once."""
+        """Return the rows of a target's tables; equal versions are read once."""
         return together(self, spark, tables, what)
 
     # --- rows ---------------------------------------------------------------------------------------
@@ -292,7 +301,7 @@ class MergingFormat(StepwiseFormat):
     def _made(
         self, spark: "SparkSession", table: TableState, at: str, columns: str, layout: FileLayout
     ) -> None:
-        """Create a table. Raises: NameTaken, where the catalogue takes no such name."""
+        """Create a table. Raises: NameTaken if the catalogue refuses the name."""
         from pyspark.errors import AnalysisException
 
         try:
@@ -339,7 +348,7 @@ class MergingFormat(StepwiseFormat):
             work.insert("changes", rows.log(table))
 
     def _left(self, step: CommitContext, table: TableState, rows: GroupRows) -> "DataFrame":
-        """Return what is there after changes with a truncate among them."""
+        """Return the rows after changes that include a truncate."""
         base = self.read(step.spark, table, "current")
         if table.key:
             return rows.settled(table, base).where(f"not {gone(table)}").drop(gone(table))
@@ -347,8 +356,10 @@ class MergingFormat(StepwiseFormat):
         return copies(table, [rows.group], base, changes)
 
     def _exchanged(self, step: CommitContext, table: TableState, rows: GroupRows) -> "DataFrame":
-        """Return, for a table without key, rows to take away (`gone`: all that are equal to one of them)
-        and rows to add."""
+        """Return rows to remove and add, for a table without key.
+
+        A row with `gone` removes all rows that are equal to it.
+        """
         from pyspark.sql import functions as F  # noqa: N812
 
         changes, base = rows.changes(table, self.read(step.spark, table, "current"))
@@ -375,7 +386,7 @@ class MergingFormat(StepwiseFormat):
 
 @contextlib.contextmanager
 def _forgiven(at: str, what: str) -> Iterator[None]:
-    """What fails as files are tended does not take back what was written: the next time comes."""
+    """Log a failed compaction: the written rows count, and it runs again."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

@@ -1,4 +1,4 @@
-"""What a commit of a table format says of itself."""
+"""The note in each commit of a table format."""
 
 from typing import Final
 
@@ -19,13 +19,14 @@ SIGN: Final = "sign"
 
 
 class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a commit of the format says of itself: the output it belongs to, its step, and the table whose
-    step it is, "" where an earlier version made it. ``source``: of a target that is shared, the source
-    whose rows alone it touches; step 0 changes columns for all of them. ``since``: the version by
-    which the table was brought back to what it was: the step may have been taken before that, and is
-    gone. ``kind`` is what was done, ``until`` the mark up to which the changes go that it was done for:
-    who repeats the step does the same. Earlier versions told neither. ``stands``: of a target that is
-    shared, the version that the last commit of the table names."""
+    """The note in a commit: its output, step, and table.
+
+    ``table`` is "" in notes of an earlier version. In a shared target, ``source`` is the only
+    source whose rows the commit touches; step 0 changes columns for all sources. ``since`` is the
+    version that restored the table: the step may exist before it, but its rows are gone. ``kind``
+    is the kind of change, and ``until`` the position of its last change; a repeated step must have
+    the same. ``stands`` is the version of a shared target that the table's last commit names.
+    """
 
     waltap: str
     step: int
@@ -39,7 +40,7 @@ class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def read(cls, text: str | None) -> "CommitNote | None":
-        """Return the note that ``text`` is, None where it is none, or somebody else's."""
+        """Parse a note; None if another program wrote ``text``."""
         try:
             return None if text is None else msgspec.json.decode(text, type=cls)
         except UNREADABLE:

@@ -1,8 +1,8 @@
-"""Targets of formats with MERGE that hold several sources: a part of one table's, and nothing but that.
+"""One table's part of a target that several sources share.
 
-Rows are written by numbered steps, of each table for itself. Columns are everybody's: what a source has
-and the target has not is added, by a step without a number that may be repeated. A column that a source
-renames or drops may be another's still, so that its values move, or go, and it stays.
+Each table numbers the steps for its own rows. Columns belong to all: a missing column is added by a
+step without a number, which may be repeated. If a source renames or drops a column, another source
+may need it, so it stays; the values move to the new name or become null.
 """
 
 import functools
@@ -39,7 +39,7 @@ def make_room(
     at: str,
     create: Callable[[], object],
 ) -> None:
-    """Let the target be there, with the columns of ``table``, of types that hold its values.
+    """Create the target, or add columns of ``table`` to it.
 
     Raises: SourcesDiffer, FormatLimit.
     """
@@ -57,7 +57,7 @@ def make_room(
 def _widen(
     tables: StepwiseFormat, step: CommitContext, table: TableState, what: What, at: str
 ) -> None:
-    """Let a target that is there have the columns of ``table``."""
+    """Add the columns of ``table`` to an existing target."""
     spark = step.spark
     there = {field.name: field.dataType.json() for field in spark.table(at).schema.fields}
     called = {name.lower(): name for name in there}
@@ -98,14 +98,16 @@ def _widen(
 def begin(
     tables: StepwiseFormat, step: CommitContext, table: TableState, what: What, at: str
 ) -> None:
-    """Add no row: the commit is the first that is of ``table``."""
+    """Write a commit without rows: the table's first one."""
     listed = ", ".join(map(quoted, tables.all_columns(table, what)))
     step.spark.sql(f"INSERT INTO {at} ({listed}) SELECT {listed} FROM {at} LIMIT 0")
 
 
 def part_of(frame: "DataFrame", table: TableState, own: Mapping[str, str]) -> "DataFrame":
-    """Return those rows of a target, ``frame``, that are of ``table``, with its columns ``own`` (name →
-    type in JSON)."""
+    """Return the rows of ``table`` in a target's ``frame``.
+
+    ``own`` are its columns: name → type in JSON.
+    """
     assert table.place is not None
     return _as(frame.where(column_of(table.place.column) == table.place.source), own)
 
@@ -113,7 +115,7 @@ def part_of(frame: "DataFrame", table: TableState, own: Mapping[str, str]) -> "D
 def together(
     tables: StepwiseFormat, spark: "SparkSession", sources: Sequence[TableState], what: What
 ) -> "DataFrame":
-    """Return the rows of ``sources``, tables of one target, each with its source."""
+    """Return the rows of ``sources`` in one target, with sources."""
     kind: What = "changes" if sources[0].mode.name == "append" else what
     columns, first = union_columns(sources), sources[0]
     assert first.place is not None
@@ -140,7 +142,10 @@ def together(
 
 
 def _as(frame: "DataFrame", wanted: Mapping[str, str]) -> "DataFrame":
-    """Return ``frame`` with the columns ``wanted`` (name → type in JSON); null where it has none."""
+    """Return ``frame`` with the columns ``wanted``; missing ones are null.
+
+    ``wanted``: name → type in JSON.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     kinds = {field.name: field.dataType for field in struct_of(wanted).fields}
@@ -160,7 +165,7 @@ def _as(frame: "DataFrame", wanted: Mapping[str, str]) -> "DataFrame":
 
 
 def at_versions(table: TableState, versions: Mapping[str, int]) -> TableState:
-    """Return ``table`` with its targets at ``versions``; itself, where it is there already."""
+    """Return ``table`` with its targets at ``versions``."""
     held = table.held
     assert held is not None
     if all(held.targets[what].version == version for what, version in versions.items()):
@@ -173,11 +178,11 @@ def at_versions(table: TableState, versions: Mapping[str, int]) -> TableState:
 
 
 class SharedWork(TableWriter):
-    """Steps of one table in a target that it shares."""
+    """Steps of one table in a shared target."""
 
     @property
     def own(self) -> str:
-        """Return the condition, with AND, of rows of the target, t, that are the table's."""
+        """Return the condition, with AND, of the table's rows in t."""
         return f"t.{self.own_rows} AND "
 
     @property
@@ -188,7 +193,10 @@ class SharedWork(TableWriter):
         return f"{quoted(place.column)} = {literal(place.source, 'string')}"
 
     def clear(self) -> None:
-        """Take the rows of the table out. By a MERGE: a DELETE that finds no row may be no commit."""
+        """Remove the table's rows by MERGE, which always commits.
+
+        A DELETE without a match may not commit.
+        """
         place = self._table.place
         assert place is not None
         sql = (
@@ -199,7 +207,7 @@ class SharedWork(TableWriter):
         self.take("current", lambda: self._spark.sql(sql), "clear")
 
     def overwrite(self, what: What, frame: "DataFrame") -> None:
-        """Put rows in place of those of the table: by a join that finds none of a row's likes."""
+        """Replace the table's rows, by a MERGE without matches."""
 
         def action() -> None:
             names = self.view(frame)
@@ -216,8 +224,10 @@ class SharedWork(TableWriter):
         self.take(what, action, ROWS)
 
     def stored(self, frame: "DataFrame") -> "DataFrame":
-        """As `TableWriter.stored`, with the source; fields are in the order in which the target
-        has them, whoever brought them."""
+        """Return ``frame`` as stored, with the source column.
+
+        Fields have the order of the target.
+        """
         from pyspark.sql import functions as F  # noqa: N812
 
         place = self._table.place
@@ -238,7 +248,7 @@ class SharedWork(TableWriter):
         )
 
     def evolve(self, renames: Mapping[str, str], gone: Sequence[str], *, rows: bool) -> None:
-        """Bring columns in step; ``rows``: rows that are there get the values that older ones have."""
+        """Add and fill columns; ``rows`` have values for existing rows."""
         had, have = self.held.columns, self._table.columns
         called = {renames.get(name, name): kind for name, kind in had.items()}
         if called != have or renames or gone:

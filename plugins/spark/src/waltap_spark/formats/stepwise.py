@@ -1,8 +1,8 @@
-"""Tables that are written in place, step by step: each step once, whoever repeats it.
+"""Tables that are written in place by numbered steps.
 
-What is done to a target is a sequence of *steps*, numbered from 1 for ever. A step is one commit of the
-format, and the commit carries a `CommitNote`: whose it is, and which step. So whoever repeats a
-step, after a crash or after a table stood still, looks for it in the target's own log first.
+A *step* is one commit of the format. Steps of a target are numbered from 1, and each commit carries
+a `CommitNote` with its writer and number. To repeat a step after a crash or a suspension, a driver
+first looks for it in the target's own log.
 """
 
 import contextlib
@@ -51,8 +51,10 @@ WHATS: Final[tuple[What, ...]] = ("current", "changes")
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One entry of a table's own log. ``note`` is None where somebody else made it; ``restores`` is the
-    version that the table was brought back to."""
+    """One entry of a table's own log.
+
+    ``note`` is None if another program wrote it; ``restores`` is the version that it restored.
+    """
 
     version: int
     operation: str
@@ -61,7 +63,7 @@ class TableCommit:
 
 
 class StepwiseFormat(TableFormat):
-    """A table format whose commits carry notes, and whose tables have versions."""
+    """A format with versions, whose commits carry notes."""
 
     measured: ClassVar[str] = "optimizedPlan"
     """The plan of Spark's whose statistics say how much a table has."""
@@ -87,11 +89,11 @@ class StepwiseFormat(TableFormat):
 
     @abstractmethod
     def identifier(self, table: TableState, what: What) -> str:
-        """Return what SQL calls the table."""
+        """Return the table's name in SQL."""
 
     @abstractmethod
     def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:
-        """Make the table; ``columns`` as in CREATE TABLE."""
+        """Create the table; ``columns`` as in CREATE TABLE."""
 
     @abstractmethod
     def rewriting(
@@ -101,45 +103,51 @@ class StepwiseFormat(TableFormat):
         names: Sequence[str],
         types: Mapping[str, str],
     ) -> Sequence[Callable[[], object]]:
-        """Return what gives columns of ``target`` other types (SQL), and their values with them: actions,
-        each of which is one commit. ``names`` are all columns of the table."""
+        """Return actions that convert columns to other types (SQL).
+
+        Each action is one commit. ``names`` are all columns of the table.
+        """
 
     @abstractmethod
     def commits(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
-        """Return the commits after the version of ``target``, oldest first; None when there is no such
-        table, or not with that version."""
+        """Return the commits after the version of ``target``, oldest first.
+
+        None if the table or that version does not exist.
+        """
 
     @abstractmethod
     def noted(self, spark: "SparkSession", note: CommitNote) -> AbstractContextManager[None]:
-        """Let what is written in this session meanwhile carry ``note``, and be refused, or ignored, where
-        the step was taken already."""
+        """Attach ``note`` to commits of this session within the block.
+
+        The format refuses or ignores a step that exists already.
+        """
 
     @abstractmethod
     def is_harmless(self, operation: str) -> bool:
-        """Tell whether a commit of somebody else's changes no rows."""
+        """Return whether another program's commit changes no rows."""
 
     @abstractmethod
     def widens(self, old: str, new: str) -> bool:
-        """Tell whether a column can change its stored type (JSON) without its rows being rewritten."""
+        """Return whether a type (JSON) can change without a rewrite."""
 
     @abstractmethod
     def compact(self, spark: "SparkSession", at: str) -> None:
-        """Make few large files of many small ones."""
+        """Rewrite many small files as few large ones."""
 
     @abstractmethod
     def vacuum(self, spark: "SparkSession", at: str) -> None:
-        """Remove files that no version within the format's retention needs."""
+        """Remove files that no retained version needs."""
 
     def tells_case(self, spark: "SparkSession") -> bool:
-        """Tell whether two tables may have names that differ by case alone."""
+        """Return whether table names may differ only by case."""
         return False
 
     def layout(self, table: TableState, what: What) -> FileLayout:
-        """Return how the files of a table that is to be made are divided. Raises: FormatLimit."""
+        """Return the file layout of a new table. Raises: FormatLimit."""
         return FileLayout()
 
     def files(self, spark: "SparkSession", at: str) -> int:
-        """Return how many files the newest version has."""
+        """Return the number of files of the newest version."""
         return 0
 
     def rename_column(self, spark: "SparkSession", at: str, old: str, new: str) -> None:
@@ -157,45 +165,45 @@ class StepwiseFormat(TableFormat):
     def add_fields(
         self, spark: "SparkSession", at: str, fields: Sequence[tuple[tuple[str, ...], str]]
     ) -> None:
-        """Add fields (the way to each, type in JSON) to columns that are structs, in one commit."""
+        """Add fields (path, type in JSON) to structs, in one commit."""
         listed = ", ".join(f"{'.'.join(map(quoted, way))} {sql_type(kind)}" for way, kind in fields)
         spark.sql(f"ALTER TABLE {at} ADD COLUMNS ({listed})")
 
     def widen_column(self, spark: "SparkSession", at: str, name: str, kind: str) -> None:
-        """Give a column a type (JSON) that `widens` its own, in one commit."""
+        """Widen a column to a type (JSON), in one commit."""
         declared = next(iter(self.declared({name: kind})))
         type_ = declared.removeprefix(f"{quoted(name)} ")
         spark.sql(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {type_}")
 
     def clear(self, spark: "SparkSession", at: str) -> None:
-        """Take all rows out, in one commit."""
+        """Remove all rows, in one commit."""
         spark.sql(f"DELETE FROM {at}")
 
     def stored(self, kind: str) -> str:
-        """Return the type (JSON) in which values of ``kind`` are stored."""
+        """Return the stored type (JSON) for values of ``kind``."""
         return kind
 
     def called(self, name: str) -> str:
-        """Return what a column that a mode adds is called where it is stored."""
+        """Return the stored name of a mode's own column."""
         return name
 
     def puts(self, spark: "SparkSession") -> bool:
-        """Tell whether the format has `put` in this session."""
+        """Return whether this session supports `put`."""
         return False
 
     def put(self, at: str, rows: "DataFrame", key: Sequence[str]) -> None:
-        """Put ``rows`` in place of those of their keys, in one commit that reads the table once."""
+        """Replace rows by key in one commit and one pass."""
         raise NotImplementedError
 
     def sign(self, spark: "SparkSession", at: str) -> None:
-        """Show others who share the table that this output is there, if they remove versions by that."""
+        """Mark this output's version, for outputs that expire versions."""
 
     def at_version(self, spark: "SparkSession", target: TargetTable) -> "DataFrame":
         """Return the rows of a version."""
         return spark.sql(f"SELECT * FROM {target.at} VERSION AS OF {target.version}")
 
     def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
-        """Return what Spark's own statistics say: rows, or bytes that stand for so many at least."""
+        """Return rows by Spark's statistics, estimated from bytes if needed."""
         target = None if table.held is None else table.held.targets.get("current")
         if target is None:
             return 0  # rows are added, and none is looked at
@@ -211,8 +219,10 @@ class StepwiseFormat(TableFormat):
         action: Callable[[], object],
         kind: str,
     ) -> TargetTable:
-        """Do ``action`` as the next step of ``target``, one of ``table``, unless it was done before;
-        return the target after it. ``kind``: as `CommitNote` has it.
+        """Run ``action`` as the next step of ``target``, once.
+
+        Return the target after the step. ``target`` belongs to ``table``; ``kind``: as in
+        `CommitNote`.
 
         Raises: TargetChanged, NameTaken, StepDiffers.
         """
@@ -236,7 +246,10 @@ class StepwiseFormat(TableFormat):
 
     @contextlib.contextmanager
     def _forgetting(self, table: TableState, target: TargetTable) -> Iterator[None]:
-        """Know nothing of the steps of ``target`` where the block fails: nobody knows what took place."""
+        """Forget the steps of ``target`` if the block fails.
+
+        After a failure the driver does not know which steps took place.
+        """
         try:
             yield
         except BaseException:
@@ -251,8 +264,10 @@ class StepwiseFormat(TableFormat):
         note: CommitNote,
         action: Callable[[], object],
     ) -> dict[int, TableCommit]:
-        """Do ``action`` as the step of ``note``; return the steps that were taken then. It is done again
-        where another output that writes the target was quicker."""
+        """Run ``action`` as the step of ``note``; return the steps then.
+
+        The action runs again if another output was faster.
+        """
 
         def taken() -> dict[int, TableCommit]:
             return self._look(step.spark, table, target)
@@ -274,8 +289,10 @@ class StepwiseFormat(TableFormat):
         target: TargetTable,
         action: Callable[[], object],
     ) -> None:
-        """Do ``action``, which may be repeated; again where it fails, and other outputs write what
-        ``table`` shares with them: one of them may have been quicker."""
+        """Run ``action``, and again if another output was faster.
+
+        This applies only if other outputs write the target of ``table``.
+        """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -292,8 +309,7 @@ class StepwiseFormat(TableFormat):
             time.sleep(random.uniform(0.1, 0.5) * turn)  # noqa: S311 - not at the same time again
 
     def _foreign(self, spark: "SparkSession", table: TableState, target: TargetTable) -> int | None:
-        """Return the newest version that another output made of what ``table`` shares, behind that of
-        ``target``."""
+        """Return the newest version by another output after ``target``."""
         if table.place is None:
             return None
         own = self._identity()
@@ -302,14 +318,13 @@ class StepwiseFormat(TableFormat):
         return next(reversed(list(made)), None)
 
     def others(self, spark: "SparkSession", table: TableState, target: TargetTable) -> bool:
-        """Tell whether other outputs have written rows, or columns, of what ``table`` shares with them,
-        since the version of ``target``."""
+        """Return whether other outputs wrote since the version of ``target``."""
         own = self._identity()
         later = (each.note for each in self.commits(spark, target) or ())
         return any(note and note.waltap != own and note.kind != SIGN for note in later)
 
     def alone(self, at: str) -> AbstractContextManager[object]:
-        """Return what keeps tables that share a target from writing it at the same time."""
+        """Return the lock of a target that tables share."""
         with self._locking:
             return self._locks.setdefault(at, RLock())
 
@@ -321,7 +336,7 @@ class StepwiseFormat(TableFormat):
         target: TargetTable,
         kind: str = "",
     ) -> CommitNote:
-        """Return what a commit to ``target`` says of the step ``number`` of ``table``; 0: it is none."""
+        """Return the note of a step; 0 is no step."""
         return CommitNote(
             waltap=self._identity(),
             step=number,
@@ -343,7 +358,7 @@ class StepwiseFormat(TableFormat):
     def taken(
         self, spark: "SparkSession", table: TableState, target: TargetTable
     ) -> dict[int, TableCommit]:
-        """Return the steps after that of ``target`` that were taken already, with their commits."""
+        """Return existing later steps of ``target`` with their commits."""
         key = (table.name, target.at)
         step, found = self._taken.get(key, (-1, {}))
         if step != target.step:
@@ -354,9 +369,9 @@ class StepwiseFormat(TableFormat):
     def _look(
         self, spark: "SparkSession", table: TableState, target: TargetTable
     ) -> dict[int, TableCommit]:
-        """Look into the table's log for steps after that of ``target``.
+        """Read later steps of ``target`` from the table's log.
 
-        Raises: TargetChanged, when somebody else's are among them; NameTaken, when all are.
+        Raises: TargetChanged if another program wrote one of them; NameTaken if it wrote all.
         """
         later = self.commits(spark, target)
         if later is None:
@@ -400,8 +415,10 @@ class StepwiseFormat(TableFormat):
         return steps
 
     def _is_others(self, note: CommitNote, table: TableState) -> bool:
-        """Tell whether a commit changes no row of ``table``, but columns of a target that it shares, or
-        rows of another source there, of this output or another one."""
+        """Return whether a commit leaves the rows of ``table`` unchanged.
+
+        Such a commit changes columns of a shared target, or another source's rows there.
+        """
         place = table.place
         if place is None or not note.source:
             return False
@@ -409,11 +426,11 @@ class StepwiseFormat(TableFormat):
         return note.step == 0 or (note.table != table.name if own else note.source != place.source)
 
     def newest_of(self, spark: "SparkSession", at: str, versions: Collection[int]) -> int:
-        """Return that one of ``versions`` that was made last."""
+        """Return the newest of ``versions``."""
         return max(versions)
 
     def newest(self, spark: "SparkSession", table: TableState, target: TargetTable) -> TargetTable:
-        """Return ``target`` at the newest version that has its rows. Raises: TargetChanged."""
+        """Return ``target`` at its newest version. Raises: TargetChanged."""
         if self._look(spark, table, target):
             raise self._changed(target, "has steps that no commit names")
         later = self.commits(spark, target) or []
@@ -421,7 +438,7 @@ class StepwiseFormat(TableFormat):
         return replace(target, version=later[-1].version, since=since) if later else target
 
     def _since(self, table: TableState, target: TargetTable) -> int | None:
-        """Return the version that brought the table back last, as `_look` found it, or was told before."""
+        """Return the version that last restored the table."""
         back = self._restored.get((table.name, target.at), -1)
         return back if back > target.version else target.since
 
@@ -437,19 +454,19 @@ class StepwiseFormat(TableFormat):
     # --- columns ------------------------------------------------------------------------------------
 
     def all_columns(self, table: TableState, what: What) -> dict[str, str]:
-        """Return the columns of ``what`` as they are stored, with that of sources."""
+        """Return the stored columns of ``what``, with the source column."""
         mine = table.mode.columns
         columns = stored_columns(table, what)
         own = {self.called(n) if n in mine else n: kind for n, kind in columns.items()}
         return own if table.place is None else {**own, table.place.column: '"string"'}
 
     def declared(self, columns: Mapping[str, str]) -> Iterator[str]:
-        """Return ``columns`` as CREATE TABLE and ADD COLUMNS want them."""
+        """Return ``columns`` as in CREATE TABLE and ADD COLUMNS."""
         for name, kind in columns.items():
             yield f"{quoted(name)} {sql_type(self.stored(kind))}"
 
     def storable(self, frame: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
-        """Return ``frame``, which has ``columns`` and perhaps more, with the types that are stored."""
+        """Return ``frame``'s ``columns`` in the stored types."""
         kinds = {name: self.stored(kind) for name, kind in columns.items()}
         struct = {field.name: field.dataType for field in struct_of(kinds).fields}
         return frame.select(
@@ -463,7 +480,7 @@ class StepwiseFormat(TableFormat):
 
 
 def _require_same(target: TargetTable, had: CommitNote | None, wants: CommitNote) -> None:
-    """Raises: StepDiffers, where a step was another one when it was taken."""
+    """Raises: StepDiffers if the existing step was another one."""
     if had is None:
         return
     if had.kind and had.kind != wants.kind:
@@ -479,20 +496,22 @@ def _require_same(target: TargetTable, had: CommitNote | None, wants: CommitNote
 
 
 def whats(table: TableState) -> tuple[What, ...]:
-    """Return what is stored of a table."""
+    """Return the stored kinds of a table: rows, history."""
     if table.mode.name == "append":
         return ("changes",)
     return WHATS if table.mode.history else ("current",)
 
 
 def stored_columns(table: TableState, what: What) -> dict[str, str]:
-    """Return the columns of what is stored of a table, with their types in JSON."""
+    """Return the stored columns, with their types in JSON."""
     return {**table.columns, **LOG_FIELDS} if what == "changes" else row_columns(table)
 
 
 def _rows_by_statistics(spark: "SparkSession", at: str, plan: str) -> int | None:
-    """Return about how many rows a table has: nothing is read but what its newest version says of itself.
-    None where that cannot be asked, as with Spark Connect."""
+    """Estimate a table's rows from the newest version's metadata.
+
+    None if the session cannot ask, as with Spark Connect.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

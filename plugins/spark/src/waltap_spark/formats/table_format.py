@@ -1,17 +1,16 @@
-"""The contract of a table format: six methods, and what they are given.
+"""The contract of a table format: its methods and their context.
 
 The changes that a format gets are net changes: `waltap_spark.compact.compaction` has resolved changed
-keys, values that the server did not send, and truncates. A format stores rows, and writes into
-`TableState` which version of the table has them. The commit file has the `TableState` of every table, so
-it names one cut.
+keys, unsent values, and truncates. A format stores rows, and writes their version into `TableState`.
+The commit file has the `TableState` of every table, so it names one consistent set of versions.
 
-A method's writes count only once that commit file exists. When the driver dies before, or the changes of
-the table cannot be applied, the applier repeats the same steps from the same `TableState`:
+Writes count only once that commit file exists. If the driver dies before, or the table's changes
+cannot be applied, the applier repeats the same steps from the same `TableState`:
 
-- a format that writes new files beside the old ones (Parquet) writes again, and the files of the first try
-  are deleted, since no commit names them;
-- a format that writes in place sets ``writes_in_place``. It gets the same rows in the same order, and has
-  to recognize steps that it already executed, by a transaction id of its own that it stores with the data.
+- a format that writes new files (Parquet) writes again, and the files of the first try are deleted, since
+  no commit names them;
+- a format that writes in place sets ``writes_in_place``. It gets the same rows in the same order, and must
+  recognize finished steps by its own transaction id, which it stores with the data.
   `waltap_spark.formats.stepwise` does that for formats whose commits carry notes.
 """
 
@@ -47,10 +46,10 @@ What = Literal["current", "changes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFormatContext:
-    """What a format is made with: where the tables lie, and how they are kept.
+    """Location and options of a format's tables.
 
-    ``identity`` is the output's own, for ever: what was written under another is not ours. ``tables``:
-    those of the last commit, by name.
+    ``identity`` is the output's permanent id: rows under another id belong to another output.
+    ``tables``: the last commit's tables by name.
     """
 
     output: SparkOutput
@@ -61,7 +60,7 @@ class TableFormatContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitContext:
-    """One commit in the making: its number, the mark it reaches, and a session of one's own."""
+    """One unfinished commit: number, end position, and its own session."""
 
     spark: "SparkSession"
     number: int
@@ -74,8 +73,10 @@ class CommitContext:
     _counter: "count[int]" = field(default_factory=count)
 
     def path(self, table: TableState, what: What, end: str = "") -> str:
-        """Return the path of a set of ``table`` that no other commit, and no other attempt at this one,
-        has. ``end``: of its name."""
+        """Return a unique path for a set of ``table``.
+
+        No other commit or attempt has it. ``end`` is a suffix.
+        """
         name = f"{self.number:012d}-{self.attempt}-{next(self._counter)}{end}"
         self.given.append(f"{table.folder}/{what}/{name}")
         return self.given[-1]
@@ -83,11 +84,11 @@ class CommitContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """A table is about to get the columns, the key or the number in the source that a group has.
+    """A change of a table's columns, key or number in the source.
 
-    ``learn`` gives the table after that; call it once. ``renames``: present name → new name; ``retold``:
-    columns of the table are gone from the source, or are there again; ``forgets``: columns, by the new
-    names, that the table is to have no more after ``learn``, since the source has not.
+    ``learn`` returns the table after the change; call it once. ``renames``: present name → new
+    name. ``retold``: columns left the source, or returned. ``forgets``: columns, by new name, that
+    the table loses after ``learn``, since the source dropped them.
     """
 
     key: tuple[str, ...]
@@ -100,11 +101,11 @@ class TableChange:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRows:
-    """The rows that one group of segments brings to a table. Nothing is read before it is asked for.
+    """The rows of one segment group, read on demand.
 
     ``read`` makes `frame`. ``files``: those of the change log, for a format that writes few rows
-    without Spark (`waltap_spark.compact.small_sets`). ``spared``: what does not end since the group
-        lacks it.
+    without Spark (`waltap_spark.compact.small_sets`). ``spared``: rows that stay although the group
+    lacks them.
     """
 
     group: SegmentGroup
@@ -114,22 +115,26 @@ class GroupRows:
 
     @cached_property
     def frame(self) -> "DataFrame":
-        """The rows with the columns under which they were written, and the change log's own."""
+        """The rows with their original columns and the log's own."""
         return self.read()
 
     def log(self, table: TableState) -> "DataFrame":
-        """Return the rows as the history has them: columns of ``table``, then the change log's own."""
+        """Return the history's rows: the table's columns, then the log's."""
         return self._widened(table, filled=False)
 
     def rows(self, table: TableState) -> "DataFrame":
-        """Return the rows as ``table`` has them (`waltap_spark.state.modes.row_columns`), as those of a
-        snapshot are."""
+        """Return a snapshot's rows in the table's columns.
+
+        See `waltap_spark.state.modes.row_columns`.
+        """
         return fresh(table, self._widened(table, filled=True))
 
     def settled(self, table: TableState, base: "DataFrame") -> "DataFrame":
-        """Return the rows that change, one for each `waltap_spark.state.modes.row_key`, as they are after
-        the changes, and `waltap_spark.planning.temp_columns.gone`. ``base`` is what the table held before.
-        Where no past is kept, rows from before a truncate are no more part of either."""
+        """Return one net row for each touched key, with a `gone` flag.
+
+        The key is `waltap_spark.state.modes.row_key`. ``base`` has the rows before the changes.
+        Without a history, both sides leave out rows from before a truncate.
+        """
         filled = self._widened(table, filled=True)
         if table.mode.keeps_past:
             rows = moved(table, [self.group], filled, standing(table, base))
@@ -145,8 +150,10 @@ class GroupRows:
         )
 
     def changes(self, table: TableState, base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
-        """Return the changes, with what moved rows kept, and what they apply to: ``base``, or nothing
-        where a truncate is among them."""
+        """Return the changes with resolved keys, and their ``base``.
+
+        After a truncate the base is empty.
+        """
         rows = moved(table, [self.group], self._widened(table, filled=True), base)
         if self.truncates:
             return after_last_truncate(rows), base.limit(0)
@@ -154,19 +161,23 @@ class GroupRows:
 
     @property
     def truncates(self) -> bool:
-        """Tell whether a truncate is among the changes."""
+        """Return whether the changes include a truncate."""
         return "t" in self.group.operations
 
     def adds_to(self, table: TableState) -> bool:
-        """Tell whether the rows are new ones and nothing else. They meet no row of their key, and none of
-        another, where the table has no others than of their epoch and, in a table with a key, their
-        stretch."""
+        """Return whether the group only adds rows to ``table``.
+
+        They meet no row with the same key if all of the table's rows are of their epoch and, with a
+        key, of their gap-free run.
+        """
         return only_adds(table, self.group) and table.mode.adds_alone
 
     @property
     def only_puts(self) -> bool:
-        """Tell whether there is a row, after the changes, under every key that they touch. (A row that
-        moved leaves a deleted one.)"""
+        """Return whether every touched key has a row afterwards.
+
+        A row with a changed key leaves a deleted one.
+        """
         return set(self.group.operations) <= {"c", "u", "r"} and not self.group.moved
 
     def _widened(self, table: TableState, *, filled: bool) -> "DataFrame":
@@ -176,46 +187,52 @@ class GroupRows:
 
 
 class TableFormat(ABC):
-    """Stores the rows of tables and their history. One instance serves all tables of an output.
+    """Stores rows and history of all tables of an output.
 
-    Methods return the `TableState` that holds what they did; they are called for different tables at the
-    same time, each with a session of its own. What they raise stops the one table: `PySparkException` and
-    the errors of `waltap_spark.errors`.
+    Each method returns the new `TableState`. Threads call methods for different tables at the same
+    time, each with its own session. An error suspends only its table: `PySparkException`, or one of
+    `waltap_spark.errors`.
     """
 
     writes_in_place: ClassVar[bool] = True
 
     def needed(self, table: TableState) -> frozenset[str]:
-        """Return the columns that the table cannot be without: none, if not told otherwise."""
+        """Return the columns that the table must have."""
         return frozenset()
 
     def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
-        """Return about how many rows a change of ``table`` may meet, by which plans are chosen; None:
-        nobody knows."""
+        """Estimate the rows that a change may meet, to choose a plan.
+
+        None if unknown.
+        """
         return None if self.writes_in_place else table.stored_rows
 
     def aligned(
         self, spark: "SparkSession", tables: Mapping[str, TableState], moved: Iterable[str]
     ) -> Mapping[str, TableState]:
-        """Return those of ``tables`` that stand otherwise since others of their target, ``moved``, were
-        written in this commit."""
+        """Return tables that changed since ``moved`` were written.
+
+        Tables of one target change together.
+        """
         return {}
 
     def afterwards(self) -> Sequence[Callable[["SparkSession"], None]]:
-        """Return what is to be done now that a commit is there, each with a session of its own."""
+        """Return actions after the commit; each gets its own session."""
         return ()
 
     def rested(
         self, step: CommitContext, tables: Mapping[str, TableState]
     ) -> Mapping[str, TableState]:
-        """Return those of ``tables`` that have the same rows at a version that is kept for longer."""
+        """Return tables at versions with equal rows and longer retention."""
         return {}
 
     def read_together(
         self, spark: "SparkSession", tables: Sequence[TableState], what: What
     ) -> "DataFrame":
-        """Return the rows, or the history, of all tables of a target, each with its source. Raises:
-        SourcesDiffer."""
+        """Return rows or history of a target's tables, with sources.
+
+        Raises: SourcesDiffer.
+        """
         columns = union_columns(tables)
         return functools.reduce(
             lambda one, other: one.unionByName(other, allowMissingColumns=True),
@@ -224,31 +241,35 @@ class TableFormat(ABC):
 
     @abstractmethod
     def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
-        """Return ``change.learn(table)``, with what is stored in step with it."""
+        """Return ``change.learn(table)``, and change the stored columns."""
 
     @abstractmethod
     def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Let ``rows``, those of a whole snapshot, be all the table's rows; add them to its history.
+        """Replace the table's rows by a snapshot; add it to the history.
 
-        A table that keeps its past, and has one, is given them as changes (``rows.group.replaces``)."""
+        A table with a history gets the snapshot as changes (``rows.group.replaces``).
+        """
 
     @abstractmethod
     def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Apply the changes ``rows`` to the table's rows; add them to its history."""
+        """Apply changes to the table's rows and history."""
 
     @abstractmethod
     def truncate(self, step: CommitContext, table: TableState) -> TableState:
-        """Let the table have no rows: another table took its name. Its history stays."""
+        """Remove the rows since another table took the name.
+
+        The history stays.
+        """
 
     @abstractmethod
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
-        """Return the table's rows or its history as of the version that ``table`` names."""
+        """Return rows or history at the table's version."""
 
     @abstractmethod
     def maintain(self, step: CommitContext, table: TableState) -> TableState:
-        """Do what is due for the files to stay few and large; return ``table`` itself when nothing is. No
-        row changes.
+        """Compact files if due, else return ``table`` itself.
 
-        A format that writes in place is asked at the end of each commit that touches the table. One that
-        writes beside what is there is asked beside the commits, by a thread of its own; what it made then
-        takes the place of what it was made of (`waltap_spark.apply.compaction_worker`)."""
+        No row changes. A format that writes in place is called at the end of each commit that
+        touches the table. Another format is called in its own thread, and its new files replace
+        their inputs later (`waltap_spark.apply.compaction_worker`).
+        """

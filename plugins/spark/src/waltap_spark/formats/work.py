@@ -1,4 +1,4 @@
-"""What is done to one table of a format with MERGE: steps, one after the other, in SQL."""
+"""Write one table of a format with MERGE, in SQL steps."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -42,11 +42,11 @@ class TableWriter:
 
     @property
     def own(self) -> str:
-        """Return the condition, with AND, of rows of the target, t, that are the table's."""
+        """Return the condition, with AND, of the table's rows in t."""
         return ""
 
     def at(self, what: str) -> str:
-        """Return what SQL calls the target."""
+        """Return the target's name in SQL."""
         return self.held.targets[what].at
 
     def done(self, *, epoch: int, stretch: str) -> TableState:
@@ -55,12 +55,12 @@ class TableWriter:
         return msgspec.structs.replace(self._table, held=held)
 
     def is_taken(self, what: str) -> bool:
-        """Tell whether the next step of ``what`` was taken already."""
+        """Return whether the next step of ``what`` exists already."""
         target = self.held.targets[what]
         return target.step + 1 in self._format.taken(self._spark, self._table, target)
 
     def take(self, what: str, action: Callable[[], object], kind: str) -> None:
-        """Take one step of a kind (`Note.kind`)."""
+        """Write one step of a kind (`CommitNote.kind`)."""
         now = self.held.targets[what]
         target = self._format.take(self._step, self._table, now, action, kind)
         targets = {**self.held.targets, what: target}
@@ -73,11 +73,11 @@ class TableWriter:
         self._write(what, frame, "INSERT INTO")
 
     def overwrite(self, what: What, frame: "DataFrame") -> None:
-        """Put rows in place of all there are."""
+        """Replace all rows."""
         self._write(what, frame, "INSERT OVERWRITE")
 
     def clear(self) -> None:
-        """Take all rows out."""
+        """Remove all rows."""
         self.take("current", partial(self._format.clear, self._spark, self.at("current")), "clear")
 
     def _write(self, what: What, frame: "DataFrame", verb: str) -> None:
@@ -112,13 +112,13 @@ class TableWriter:
         self.take("current", action, ROWS)
 
     def put(self, frame: "DataFrame") -> None:
-        """Put rows in place of those of their keys, or where there is none."""
+        """Replace rows by key, or add them."""
         stored = self.stored(frame)
         key = row_key(self._table)
         self.take("current", lambda: self._format.put(self.at("current"), stored, key), ROWS)
 
     def exchange(self, frame: "DataFrame") -> None:
-        """MERGE rows without a key: those that are equal to one with `gone` go, the others come."""
+        """MERGE rows without a key: remove equals of `gone` rows, add others."""
 
         def action() -> None:
             away = gone(self._table)
@@ -133,13 +133,13 @@ class TableWriter:
         self.take("current", action, ROWS)
 
     def stored(self, frame: "DataFrame") -> "DataFrame":
-        """Return ``frame`` with the types and names that are stored."""
+        """Return ``frame`` with the stored types and names."""
         columns = {**self._table.columns, **LOG_FIELDS}
         called = {name: self._format.called(name) for name in self._table.mode.columns}
         return self._format.storable(frame, columns).withColumnsRenamed(called)
 
     def view(self, frame: "DataFrame") -> list[str]:
-        """Let ``frame``, as it is stored, be the view that SQL reads; return its columns."""
+        """Create SQL's view of ``frame`` as stored; return its columns."""
         stored = self.stored(frame)
         stored.createOrReplaceTempView(VIEW)
         return list(stored.columns)
@@ -147,7 +147,7 @@ class TableWriter:
     # --- columns ------------------------------------------------------------------------------------
 
     def rename(self, renames: Mapping[str, str]) -> None:
-        """Rename columns, also where they take each other's names."""
+        """Rename columns, also when they exchange names."""
         pairs = list(renames.items())
         if set(renames.values()) & set(self.held.columns):
             start = unlike([*self.held.columns, *renames.values()], "__waltap ")
@@ -166,7 +166,7 @@ class TableWriter:
         self.held = msgspec.structs.replace(self.held, columns=columns, divided=divided)
 
     def drop(self, names: Sequence[str]) -> None:
-        """Drop columns that the source has no more."""
+        """Drop columns that the source dropped."""
         there = [name for name in names if name in self.held.columns]
         for what in whats(self._table) if there else ():
             drop = self._format.drop_columns
@@ -175,7 +175,7 @@ class TableWriter:
         self.held = msgspec.structs.replace(self.held, columns=columns)
 
     def add(self, *, rows: bool) -> None:
-        """Add columns; ``rows``: those that are there get the value that they have in the source."""
+        """Add columns; ``rows`` have the values for existing rows."""
         new = {n: kind for n, kind in self._table.columns.items() if n not in self.held.columns}
         if not new:
             return
@@ -194,7 +194,7 @@ class TableWriter:
         self.held = msgspec.structs.replace(self.held, columns={**self.held.columns, **new})
 
     def retype(self) -> None:
-        """Give columns the type that the table's have now: by widening, or by rewriting the rows."""
+        """Change columns to the table's types: widen, or rewrite rows."""
         stored = self._format.stored
         had, have = self.held.columns, self._table.columns
         changed = {

@@ -1,11 +1,8 @@
-"""What becomes of rows whose past is kept: versions of them, or rows that stay when they are deleted.
+"""Keep the past of rows: versions, or rows that stay when deleted.
 
-The change log says what each row was after each transaction; two states that follow each other and are
-equal are one. So what comes of a change does not depend on how the log was cut into batches, on a snapshot
-that brings what is known, or on changes that come again. Positions order, times only tell.
-
-Nothing here starts a Spark job. A *state* is one row of a frame: the key, whether the row was there
-(``__alive``), and its values, after one transaction (``__epoch``, ``__lsn``).
+The change log has each row's state after each transaction; two equal neighbouring states count as
+one. So the result does not depend on batch boundaries, on a snapshot with known rows, or on
+redelivered changes. Positions give the order; times are only values.
 """
 
 from collections.abc import Sequence
@@ -33,8 +30,7 @@ BEFORE_ALL: Final = -2
 
 
 def fresh(table: "TableState", frame: "DataFrame") -> "DataFrame":
-    """Return rows of the change log that stand for a row each as rows of ``table``; they are the first
-    of their keys."""
+    """Convert log rows to the first table rows of their keys."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     made = {
@@ -54,7 +50,7 @@ def fresh(table: "TableState", frame: "DataFrame") -> "DataFrame":
 
 
 def standing(table: "TableState", base: "DataFrame") -> "DataFrame":
-    """Return those rows of ``table`` that are there in the source."""
+    """Return the rows of ``table`` that exist in the source."""
     return base.where(table.mode.standing) if table.mode.standing else base
 
 
@@ -62,9 +58,9 @@ def standing(table: "TableState", base: "DataFrame") -> "DataFrame":
 def changed(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return the rows of ``table`` that ``rows`` change or add, and `gone`: whether a row is no more.
+    """Return changed and added rows of ``table``, with a `gone` flag.
 
-    ``base`` is what the table held; ``rows`` have what moved rows kept.
+    ``base`` has the earlier rows; ``rows`` have resolved keys and values.
     """
     return _outcome(table, changes, rows, base).where(CHANGED).drop(CHANGED)
 
@@ -73,7 +69,7 @@ def changed(
 def rows_after(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return all rows of ``table`` after ``rows``; as `changed`."""
+    """Return all rows of ``table`` after ``rows``; see `changed`."""
     done = base.limit(0)
     if table.mode.name == "scd2":
         done, base = base.where("not _current"), base.where("_current")
@@ -84,8 +80,10 @@ def rows_after(
 
 
 def _empties(table: "TableState", changes: "Sequence[LogFacts]") -> bool:
-    """Tell whether rows end without a change of their own: by a truncate, or since a snapshot lacks
-    them."""
+    """Return whether rows end without their own change.
+
+    A truncate ends them, or a snapshot that lacks them.
+    """
     if table.mode.deletes == "kept":
         return False
     return any("t" in each.operations or each.replaces for each in changes)
@@ -94,8 +92,10 @@ def _empties(table: "TableState", changes: "Sequence[LogFacts]") -> bool:
 def _outcome(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return the rows of all keys that ``rows`` touch, with `CHANGED` and `GONE`; of versions the open
-    ones."""
+    """Return the rows of all touched keys, with `CHANGED` and `GONE`.
+
+    Of versions only the open ones.
+    """
     if table.mode.name == "scd2":
         base = base.where("_current")
     events = _events(table, changes, rows, base)
@@ -113,7 +113,7 @@ def _outcome(
 def _events(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return inserts, updates and deletes of single rows, as the mode takes them."""
+    """Return single-row changes in the form that the mode needs."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -148,8 +148,7 @@ def _events(
 
 
 def _of_one_moment(rows: "DataFrame") -> "tuple[DataFrame, DataFrame]":
-    """Return the rows of a snapshot as read at its first position, and what is not among them, as a
-    truncate before them."""
+    """Move a snapshot's rows to its first position, after a truncate."""
     from pyspark.sql import functions as F  # noqa: N812
 
     when = ("_epoch", "_commit_lsn", "_commit_ts")
@@ -173,8 +172,10 @@ def _of_one_moment(rows: "DataFrame") -> "tuple[DataFrame, DataFrame]":
 def _states(
     table: "TableState", changes: "Sequence[LogFacts]", events: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Return the states of each key, that of ``base`` among them (``__held``), whole: with what was not
-    sent."""
+    """Return all states of each key, with unsent values filled in.
+
+    ``__held`` marks the state in ``base``.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -245,7 +246,7 @@ def _states(
 
 
 def _without_dead(table: "TableState", states: "DataFrame") -> "DataFrame":
-    """Return ``states`` in which a held row is not there that an INSERT meets: it was deleted before."""
+    """End held rows whose key is inserted: they were deleted before."""
     from pyspark.sql import functions as F  # noqa: N812
 
     free = F.coalesce(F.lead("__free").over(_by_key(table)), F.lit(False))
@@ -262,7 +263,7 @@ def _by_key(table: "TableState") -> "WindowSpec":
 
 
 def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
-    """Return ``states`` with ``__turns``: whether the row is another, or there or not, than before."""
+    """Add ``__turns``: whether the row differs from the state before."""
     from pyspark.sql import functions as F  # noqa: N812
 
     values = F.struct(
@@ -284,10 +285,10 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
 
 
 def _versions(table: "TableState", states: "DataFrame") -> "DataFrame":
-    """Return the versions that ``states`` make of rows.
+    """Turn ``states`` into row versions.
 
-    What came before of the transaction that a held version is of made only a part of it: a schema that
-    changed within it, or a snapshot that was taken at its position.
+    A held version may have only a part of its transaction: the schema changed within it, or a
+    snapshot was taken at its position.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -318,7 +319,7 @@ def _versions(table: "TableState", states: "DataFrame") -> "DataFrame":
 
 
 def _last_states(table: "TableState", states: "DataFrame") -> "DataFrame":
-    """Return the last state of each row that ever was there."""
+    """Return the last state of each row, also of deleted rows."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
