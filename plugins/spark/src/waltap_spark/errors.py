@@ -149,7 +149,7 @@ class ApplierFailed(SinkError):
 
 
 class JvmEnded(SinkError):
-    """Spark's JVM ran out of memory or was killed during its work.
+    """Spark's JVM ran out of memory or was killed.
 
     The next driver applies uncommitted changes; no table is half written.
     """
@@ -164,7 +164,7 @@ class JvmEnded(SinkError):
 
 
 class SparkRefused(SinkError):
-    """Spark, or a catalogue, file system or disk behind it, failed.
+    """Spark, its catalogue, file system or disk failed.
 
     In a commit the table is suspended and retried, and the others continue. No table is half
     written.
@@ -196,7 +196,7 @@ class OutputDamaged(SinkError):
 
 
 class TypeChanged(SinkError):
-    """A column of the source got a type that the stored values cannot be widened to."""
+    """Stored values do not fit a column's new type."""
 
     code = "WT-5205"
     remedy = (
@@ -208,7 +208,7 @@ class TypeChanged(SinkError):
 
 
 class NamesClash(SinkError):
-    """Rules would give a column a name that is already in use.
+    """A rule gives a column a name in use.
 
     Nothing was written. The table is suspended, the others continue.
     """
@@ -255,7 +255,7 @@ class TableUnknown(SinkError):
 
 
 class TableSuspended(SinkError):
-    """A table that is read is suspended, and lacks changes that other tables have.
+    """A query reads a suspended table, which lacks changes.
 
     Its rows are those of an earlier position. Its changes wait in the change log.
     """
@@ -269,7 +269,7 @@ class TableSuspended(SinkError):
 
 
 class SnapshotNeeded(SinkError):
-    """Rows of a table that is read may differ from the source's."""
+    """A query reads a table that may differ from the source."""
 
     code = "WT-5271"
     remedy = (
@@ -281,7 +281,7 @@ class SnapshotNeeded(SinkError):
 
 
 class MomentUnread(SinkError):
-    """The requested moment of the tables is no position of the source."""
+    """The requested time or position is not readable."""
 
     code = "WT-5264"
     remedy = (
@@ -291,7 +291,7 @@ class MomentUnread(SinkError):
 
 
 class TablesStandStill(SinkError):
-    """Some tables cannot apply their changes; all others are up to date.
+    """Some tables are suspended; all others are up to date.
 
     The tables stay at their position. Their changes stay in the change log and are retried.
     """
@@ -304,7 +304,7 @@ class TablesStandStill(SinkError):
 
 
 class SegmentDamaged(SinkError):
-    """A segment of the change log is missing, or differs from its manifest.
+    """A segment of the change log is missing or damaged.
 
     Its table is suspended before the segment, and the others continue. No transaction in or after
     the segment is applied to the table.
@@ -327,7 +327,7 @@ class FormatError(SinkError):
 
 
 class ModeUnfit(FormatError):
-    """A table does not support the profile's mode, and is suspended."""
+    """A table is suspended: it does not support its mode."""
 
     code = "WT-5241"
     remedy = (
@@ -369,7 +369,7 @@ class FormatUnknown(FormatError):
 
 
 class FormatUnsupported(FormatError):
-    """The table format has no release for this version of pyspark."""
+    """The table format does not support this pyspark version."""
 
     code = "WT-5231"
     remedy = (
@@ -379,7 +379,7 @@ class FormatUnsupported(FormatError):
 
 
 class FormatNotReady(FormatError):
-    """The Spark session lacks the jars or settings of a table format."""
+    """The Spark session lacks a table format's jars or settings."""
 
     code = "WT-5232"
     remedy = (
@@ -421,7 +421,7 @@ class FormatLimit(FormatError):
 
 
 class LayoutUnfit(FormatError):
-    """Rules for a table's name or files do not fit the table, which is suspended."""
+    """A table is suspended: rules do not fit its name or files."""
 
     code = "WT-5273"
     remedy = (
@@ -445,7 +445,7 @@ class CommitBegun(FormatError):
 
 
 class NameTaken(FormatError):
-    """A table's name is taken in the catalogue, or not allowed there.
+    """The catalogue refuses a table's name.
 
     Nothing of the table was written. It is suspended, the others continue.
     """
@@ -508,7 +508,7 @@ class CatalogueUnreachable(FormatError):
 
 
 class ChunksUnread(SinkError):
-    """Spark tasks could not read the source's snapshot, which is discarded."""
+    """Spark tasks could not read the snapshot, now discarded."""
 
     code = "WT-5257"
     retry = RetryVerdict.RECONNECT
@@ -520,7 +520,7 @@ class ChunksUnread(SinkError):
 
 
 class ChunksRefused(SinkError):
-    """Spark tasks found snapshot rows that they cannot read or store."""
+    """Spark tasks cannot read or store some snapshot rows."""
 
     code = "WT-5260"
     remedy = (
@@ -530,7 +530,7 @@ class ChunksRefused(SinkError):
 
 
 class RowsAwaited(SinkError):
-    """Snapshot rows went directly into other tables, not into the log."""
+    """Snapshot rows are in other tables, not in the log."""
 
     code = "WT-5258"
     remedy = (

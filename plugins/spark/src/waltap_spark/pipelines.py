@@ -86,7 +86,7 @@ def changes(path: str, table: str, **options: str) -> "DataFrame":
 
 
 def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
-    """Return the present rows of a whole ``history``, for a materialized view.
+    """Return the present rows of ``history``, for a view.
 
     Each key has one row; unsent values keep their earlier value. Columns and key are the last
     ones in the change log at ``path``: a pipeline's function may not ask the frame for columns,

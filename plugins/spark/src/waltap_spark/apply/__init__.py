@@ -1,1 +1,1 @@
-"""Apply changes to the tables of an output: commits, compaction, maintenance, suspended tables."""
+"""Apply changes to tables: commits, compaction, maintenance."""

@@ -1,4 +1,4 @@
-"""Find segments that differ from their manifest, and skip them on request.
+"""Find damaged segments, and skip them on request.
 
 A segment belongs to one table. Only that table is suspended before the segment
 (`SegmentDamaged`); other tables continue. Restoring the segment is enough, because the applier
@@ -55,7 +55,7 @@ def damage(store: FileStore, group: SegmentGroup) -> SegmentDamaged | None:
 
 
 def _bytes(group: SegmentGroup, path: str) -> int:
-    """Return the recorded size of a segment, 0 where it is unknown."""
+    """Return a segment's recorded size, 0 if unknown."""
     return group.known[path].bytes if path in group.known else 0
 
 

@@ -166,7 +166,7 @@ def replaced_from_chunks(
     files: "FileStore",
     output: SparkOutput,
 ) -> TableState:
-    """Return ``table`` with only the rows that tasks read for ``group``.
+    """Return ``table`` with only the snapshot rows of ``group``.
 
     Formats that write in place take the rows from `wait_for`.
     """

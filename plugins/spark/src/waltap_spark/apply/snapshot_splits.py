@@ -1,4 +1,4 @@
-"""Pass the chunks of a snapshot from the engine to the Spark process.
+"""Pass a snapshot's chunks from the engine to Spark.
 
 They use the standard input of the process, and reach tasks as a broadcast. Chunks contain the connection
 to the source with its password, which must be in no plan, argument, log or file. Knows no Spark.
@@ -34,7 +34,7 @@ HEAD: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTerms:
-    """The facts by which any process turns one table's rows into columns."""
+    """Facts for decoding one table's rows in any process."""
 
     described: Relation
     identity: ReplicaIdentity | None
@@ -106,7 +106,7 @@ NO_MORE: Final = packed(NO_NAME, {})
 
 
 class DriverInput:
-    """Reads messages of the engine from standard input, and notices its end.
+    """Reads the engine's messages from standard input until its end.
 
     A thread reads, so that the engine never waits for a busy driver.
     """
@@ -119,7 +119,7 @@ class DriverInput:
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def gone(self) -> bool:
-        """Return whether standard input has ended, so the engine closed it or died."""
+        """Return whether the engine closed standard input or died."""
         return self._gone.is_set()
 
     def of(self, name: str) -> Handed | None:

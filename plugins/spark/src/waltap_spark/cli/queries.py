@@ -21,7 +21,7 @@ __all__ = ["SqlQueries"]
 
 
 class SqlQueries:
-    """Views of all tables in a session, and the answers to queries of them.
+    """Views of all tables, and answers to queries.
 
     ``rows`` is the most rows that an answer shows. ``allow_stale`` has the meaning that
     `open_tables` gives it.

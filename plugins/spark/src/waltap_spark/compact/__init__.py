@@ -1,1 +1,1 @@
-"""Net changes: the last values of each key, in the order of the log."""
+"""Net changes: the last values of each key."""

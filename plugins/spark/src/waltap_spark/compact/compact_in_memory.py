@@ -137,7 +137,7 @@ def _are_light(table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFr
 
 
 class _InMemoryRows:
-    """Rows of the log in memory; an event has the number of its row."""
+    """Rows of the log in memory; events have row numbers."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class _InMemoryRows:
 
     @cached_property
     def _origins(self) -> dict[str, dict[int, ValueSource]]:
-        """Map columns and numbers of rows with a changed key to value sources."""
+        """Map columns and rows with changed keys to value sources."""
         if not self._moves or not self._partial:
             return {}
         found = ValueSources(self._events, crossed=self._crossed, standing=self._standing)
@@ -201,7 +201,7 @@ class _InMemoryRows:
         return _with(rows, "_unchanged", pa.array(held, rows.schema.field("_unchanged").type))
 
     def _from_base(self) -> "dict[str, tuple[dict[int, int], pa.ChunkedArray]]":
-        """Return values of the base by column: key → number of its value."""
+        """Return the base's values by column, and their numbers by key."""
         asked = {
             name: [
                 each.leaving

@@ -129,7 +129,7 @@ def of_touched_keys(
     changes: "Sequence[LogFacts]",
     how: Literal["left_semi", "left_anti"],
 ) -> "DataFrame":
-    """Return rows of ``base`` whose key is among the keys of ``rows``.
+    """Return the rows of ``base`` with keys of ``rows``.
 
     ``left_anti`` returns all other rows.
     """

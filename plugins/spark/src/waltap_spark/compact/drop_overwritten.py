@@ -91,7 +91,7 @@ def last_rows(
 
 
 def _is_plain(group: "SegmentGroup") -> bool:
-    """Return whether the last row of a key decides, and rows are in segments."""
+    """Return whether segments have the rows and the last one decides."""
     there = group.segments and not group.converted and not group.elsewhere
     whole = not group.unchanged and not group.moved and not group.crossed
     return bool(there and whole and "t" not in group.operations)

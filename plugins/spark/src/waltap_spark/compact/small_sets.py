@@ -35,7 +35,7 @@ def is_small(group: "SegmentGroup") -> bool:
 
 
 def stored_types(store: FileStore, segment: str) -> dict[str, str]:
-    """Return the columns of a segment: name → type as Spark infers it, in JSON, without the log's own.
+    """Return a segment's columns: name → Spark's type in JSON.
 
     Raises: PySparkTypeError for a type that only Spark itself can infer.
     """
@@ -70,7 +70,7 @@ def rows_of(store: FileStore, group: "SegmentGroup", names: Sequence[str]) -> "p
 
 
 def _renamed(rows: "pa.Table", called: dict[str, str]) -> "pa.Table":
-    """Return ``rows`` with renamed columns, also in lists of unsent columns."""
+    """Rename columns of ``rows``, also in lists of unsent columns."""
     import pyarrow as pa
 
     rows = rows.rename_columns([called.get(name, name) for name in rows.column_names])

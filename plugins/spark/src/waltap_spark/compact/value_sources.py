@@ -1,4 +1,4 @@
-"""Find the sources of unsent values of changed keys, in memory. Knows no Spark.
+"""Find the sources of changed keys' unsent values, without Spark.
 
 `waltap_spark.compact.key_changes` does the same as a Spark plan. For small sets of changes the plan takes
 longer than the reading. Here positions, keys and operations are enough; values have numbers.
@@ -106,7 +106,7 @@ class ValueSources:
         return found
 
     def _before(self, name: str) -> dict[Place, LogEvent]:
-        """Return the last event with the value of ``name`` for each deleted old key.
+        """Return each deleted old key's last event with the value.
 
         Rows whose value only the base has are left out.
         """

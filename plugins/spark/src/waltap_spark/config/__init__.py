@@ -1,1 +1,1 @@
-"""Properties of the sink, and which tables and columns an output has by them."""
+"""Properties of the sink, and rules for tables and columns."""

@@ -55,7 +55,7 @@ class ColumnNames:
         )
 
     def name(self, group: "SegmentGroup", table: str, *, ruled_as: str = "") -> None:
-        """Rename the columns of ``group``, a group of ``table``, by the rules.
+        """Rename the columns of ``group`` by the rules.
 
         Raises: NamesClash.
         """

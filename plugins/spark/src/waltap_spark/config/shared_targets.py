@@ -1,4 +1,4 @@
-"""Map tables of several sources to one target, and unite their columns.
+"""Map tables of several sources to one target.
 
 The table of each tenant, shard or partition keeps its own key, columns, position, history and suspension.
 Only the place of its rows is shared: a *target*, with a column that names the row's source. So a truncate,
@@ -39,7 +39,7 @@ class TargetMappings:
         self._rules, self._column = tuple(rules), column
 
     def of(self, schema: str, table: str) -> TargetMapping | None:
-        """Return the mapping of a table, None for an unshared one. Case counts."""
+        """Return a shared table's mapping, else None; case counts."""
         for rule in self._rules:
             pattern, target, source = _parts(rule)
             compiled = java_pattern(pattern, ignore_case=False)
@@ -112,7 +112,7 @@ def sharers(tables: "Iterable[TableState]") -> "dict[str, list[TableState]]":
 
 
 def union_columns(tables: "Sequence[TableState]") -> dict[str, str]:
-    """Return the united columns of ``tables``, with types that hold all values.
+    """Return all columns of ``tables``, in types that hold all values.
 
     Raises: SourcesDiffer.
     """
@@ -123,7 +123,7 @@ def union_columns(tables: "Sequence[TableState]") -> dict[str, str]:
 
 
 class SharedShapes:
-    """The columns of shared targets while several tables are applied in parallel.
+    """Columns of shared targets, for tables applied in parallel.
 
     ``tables`` returns the tables of the last commit, by name.
     """

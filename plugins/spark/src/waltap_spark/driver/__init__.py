@@ -1,1 +1,1 @@
-"""The driver process: follows a change log, and applies it in a Spark session."""
+"""The driver process, which applies a change log with Spark."""

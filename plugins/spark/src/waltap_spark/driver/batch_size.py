@@ -115,7 +115,7 @@ class _CostLine:
         self._products = self._products * MEMORY + weight * seconds
 
     def costs(self) -> tuple[float, float]:
-        """Return the fixed seconds of a commit and the seconds per weight."""
+        """Return a commit's fixed seconds, and seconds per weight."""
         weight, seconds = self._weight / self._count, self._seconds / self._count
         spread = self._squares / self._count - weight * weight
         # commits of nearly equal weight cannot separate the two costs

@@ -28,7 +28,7 @@ FIT_ALL: Final = frozenset(("append", "scd1", "hard", "keep"))
 def kept_as_said(
     context: CheckContext, properties: Sequence[SparkProperties]
 ) -> list[PreflightCheck]:
-    """Return a warning for each table whose first change would suspend it.
+    """Warn of each table that its first change would suspend.
 
     ``properties`` are those of the profile's Spark sinks.
     """

@@ -42,7 +42,7 @@ ELSEWHERE = frozenset({"path", "applier", "compression", "snapshot.readers"})
 
 
 def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkProperties:
-    """Return the properties that ``pairs`` (NAME=VALUE) make for the tables at ``output``.
+    """Return the properties of ``pairs`` (NAME=VALUE) for ``output``.
 
     ``given``: properties by field name, which win. Raises: ConfigurationError with all problems.
     """
@@ -72,7 +72,7 @@ def packed_pairs(properties: SparkProperties) -> str:
 
 
 def taken_pairs() -> list[str]:
-    """Return the pairs of the variable `GIVEN`, and remove it for child processes."""
+    """Return the pairs of `GIVEN`, and hide it from children."""
     # Popped, so that the JVM and its children do not inherit credentials.
     found: list[str] = json.loads(os.environ.pop(GIVEN, "[]"))
     return found

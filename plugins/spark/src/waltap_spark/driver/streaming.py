@@ -88,7 +88,7 @@ def start_query(
 
 
 def _chain(changelog: ChangeLog, applier: OutputApplier, found: list[Manifest]) -> list[Manifest]:
-    """Return the manifests after the applied position, in order and without a gap."""
+    """Return the manifests after the applied position without a gap."""
     applied = applier.state.mark
     fresh = sorted((step for step in found if step.mark > applied), key=lambda step: step.mark)
     previous = applied

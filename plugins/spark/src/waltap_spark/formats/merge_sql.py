@@ -28,7 +28,7 @@ def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
 
 
 def inserted(names: Sequence[str]) -> str:
-    """Return the INSERT of a MERGE for the columns ``names`` of its source, s."""
+    """Return a MERGE's INSERT of columns ``names`` from s."""
     listed = [quoted(name) for name in names]
     values = ", ".join(f"s.{name}" for name in listed)
     return f"INSERT ({', '.join(listed)}) VALUES ({values})"

@@ -1,4 +1,4 @@
-"""The Parquet format: base files and pending changes, joined when a table is read.
+"""The Parquet format: base files, and changes joined on reading.
 
 A commit writes its changes as a change set, which is history and pending changes together; rows that
 only add are part of the base immediately. Many pending changes (`ApplyOptions`) are compacted into a new
@@ -61,7 +61,7 @@ class ParquetFormat(TableFormat):
         self._output, self._options = context.output, context.options
 
     def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
-        """Take the new columns and key, after compaction of changes under the old ones."""
+        """Change columns and key, after compacting older changes."""
         if change.replaces:
             table = msgspec.structs.replace(table, base=(), pending=())
         elif table.pending and (
@@ -83,7 +83,7 @@ class ParquetFormat(TableFormat):
         return _kept(_with_base(replaced, rows.group, written))
 
     def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Write the changes, which stay pending until compaction unless they only add."""
+        """Write the changes; only additions join the base at once."""
         # A snapshot of a table with history ends the versions of before, so these must be complete.
         if rows.group.replaces and table.pending:
             table = self._fold(step, table)
@@ -192,7 +192,7 @@ class ParquetFormat(TableFormat):
     def _settled(
         self, step: CommitContext, table: TableState
     ) -> "tuple[DataFrame, DataFrame | None]":
-        """Return the pending rows with values of changed keys, and their net changes.
+        """Return pending rows with resolved keys, and net changes.
 
         The net changes are None if the driver did not compute them.
         """
@@ -218,7 +218,7 @@ class ParquetFormat(TableFormat):
         *,
         closed: bool = False,
     ) -> BasePart:
-        """Write ``frame``, of about ``expected`` rows of ``table``, as a part of its base."""
+        """Write about ``expected`` rows as a part of the base."""
         path = step.path(table, "current")
         self._write(frame, path, expected)
         return BasePart(
@@ -232,7 +232,7 @@ class ParquetFormat(TableFormat):
         )
 
     def _merge_closed(self, step: CommitContext, table: TableState) -> TableState:
-        """Merge small parts of ended versions if there are many: compaction adds one each."""
+        """Merge small parts of ended versions if there are many."""
         few = [part for part in table.base if part.closed and part.rows < self._options.file_rows]
         if len(few) < self._options.merge_sets:
             return table
@@ -244,7 +244,7 @@ class ParquetFormat(TableFormat):
         return msgspec.structs.replace(table, base=(part, *rest))
 
     def _merge(self, step: CommitContext, table: TableState) -> TableState:
-        """Merge the oldest neighbouring change sets of one level if there are many."""
+        """Merge the oldest change sets of a level if many."""
         pending = {change.path for change in table.pending}
         run: list[ChangeSet] = []
         for change in table.changes:
@@ -317,7 +317,7 @@ def _kind(change: ChangeSet, pending: set[str]) -> tuple[object, ...]:
 def _with_merged(
     sets: tuple[ChangeSet, ...], run: list[ChangeSet], merged: ChangeSet
 ) -> tuple[ChangeSet, ...]:
-    """Return ``sets`` with ``merged`` in place of ``run``, if they contain it."""
+    """Replace ``run`` in ``sets`` by ``merged``, if present."""
     paths = {change.path for change in run}
     if paths.isdisjoint(change.path for change in sets):
         return sets
@@ -376,7 +376,7 @@ def _stretch_of_fold(table: TableState) -> str:
 
 
 def _epoch_of_fold(table: TableState) -> int:
-    """Return the epoch of a compacted base: the earliest one of its parts.
+    """Return a compacted base's epoch, the earliest of its parts.
 
     A later epoch may still deliver again rows that the base has.
     """

@@ -1,1 +1,1 @@
-"""Tables that keep history, soft deletes or appends instead of current rows."""
+"""Tables with history, soft deletes or appends."""

@@ -32,7 +32,7 @@ class RetainedKeys:
     def of(
         self, base: "DataFrame", key: Sequence[str], how: Literal["left_semi", "left_anti"]
     ) -> "DataFrame":
-        """Return the rows of ``base`` with these keys, or all others (``left_anti``)."""
+        """Return rows of ``base`` with these keys, or the others."""
         return of_touched_keys(base, key, self.keys, self.groups, how)
 
 

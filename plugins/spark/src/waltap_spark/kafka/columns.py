@@ -1,4 +1,4 @@
-"""Turn values of change events into Spark's types, and find unsent ones."""
+"""Turn event values into Spark's types, and find unsent ones."""
 
 import base64
 import json
@@ -67,7 +67,7 @@ def learn_functions(spark: "SparkSession") -> None:
     """Register the function that reads numbers of any length."""
 
     def digits(number: bytes | None, scale: int | None) -> str | None:
-        """Return the text of ``number``, in two's complement as in Connect's decimals."""
+        """Return the text of a two's complement ``number``."""
         from decimal import Context, Decimal
 
         if number is None or scale is None:
@@ -103,7 +103,7 @@ def _raw(field: TopicField) -> str:
 
 
 def _has_pairs(field: TopicField) -> bool:
-    """Return whether a map is an array of pairs in JSON, as its keys are no texts."""
+    """Return whether JSON has a map as an array of pairs."""
     return field.keys is not None and field.keys.kind != "string"
 
 
@@ -123,7 +123,7 @@ def is_there(field: TopicField, column: str, *, avro: bool) -> str:
 
 
 def typed_column(field: TopicField, column: str, *, avro: bool, inside: bool = False) -> str:
-    """Return SQL that converts the raw value ``column``, null if that fails.
+    """Return SQL that converts a raw value, null on failure.
 
     Avro has plain bytes (`without_decimals`), JSON base64. ``inside`` an array Spark cannot call a
     Python function, so numbers have up to 38 digits there.
@@ -201,7 +201,7 @@ def _decimal(field: TopicField, column: str, *, avro: bool, inside: bool) -> str
 
 
 def _number_text(number: str, scale: str, *, inside: bool) -> str:
-    """Return SQL of the text of a number in two's complement with ``scale`` decimals."""
+    """Return SQL of the text of a two's complement number."""
     if not inside:
         return f"{_DIGITS}({number}, {scale})"
     digits = _unscaled(number)
@@ -247,7 +247,7 @@ def _time(column: str, per_second: int) -> str:
 
 
 def _unscaled(value: str) -> str:
-    """Return SQL of the digits of a number in two's complement, at most 38.
+    """Return SQL of at most 38 digits of a number.
 
     Two halves, since `conv` reads 64 bits.
     """
@@ -272,7 +272,7 @@ def declared_field(name: str, kind: str) -> TopicField:
 
 
 def declared_column(kind: str, column: str) -> str:
-    """Return SQL that converts a JSON value to a declared type, null if that fails.
+    """Return SQL that converts JSON to a declared type, or null.
 
     Dates are days and times microseconds if they are numbers.
     """
@@ -314,7 +314,7 @@ def _text_in(variant: str) -> str:
 
 
 def out_of_range(field: TopicField, kind: str | None, column: str) -> str:
-    """Return SQL of whether a value became null since no type of Spark holds it.
+    """Return SQL of whether Spark has no type for a value.
 
     Such values are infinite or far dates and times, and 24:00. ``kind`` is the declared type, if any.
     """
@@ -333,7 +333,7 @@ def _far(column: str, kind: str) -> str:
 
 
 def unread(field: TopicField, column: str, *, avro: bool) -> tuple[str, str] | None:
-    """Return SQL of two tests of an array's elements, None for other values.
+    """Return SQL of two tests of an array's elements.
 
     Whether one became null since it is unreadable, and whether one did since no type of Spark holds it.
     """
@@ -352,7 +352,7 @@ def unread(field: TopicField, column: str, *, avro: bool) -> tuple[str, str] | N
 def was_not_sent(
     field: TopicField, kind: str | None, column: str, placeholder: str, *, avro: bool
 ) -> str | None:
-    """Return SQL of whether a raw value is the placeholder of an unsent one.
+    """Return SQL of whether a raw value is the placeholder.
 
     None for types that are never stored out of line. ``kind`` is the declared type, if any.
     """

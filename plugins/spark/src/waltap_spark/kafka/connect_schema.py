@@ -1,4 +1,4 @@
-"""Schemas of change events, as Kafka Connect writes them in JSON or as Avro.
+"""Schemas of change events in Kafka Connect's JSON or Avro.
 
 A `TopicField` is a column with Connect's type, the semantic name of its values, and its parts. Knows
 no Spark.

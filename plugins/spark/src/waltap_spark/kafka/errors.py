@@ -13,7 +13,7 @@ __all__ = ["ColumnsUnknown", "EventUnread", "OffsetsLost", "TopicsUnreadable"]
 
 
 class TopicsUnreadable(SinkError):
-    """Spark's Kafka source is not there, or the broker or the registry does not answer."""
+    """Spark's Kafka source is missing, or a server does not answer."""
 
     code = "WT-5250"
     remedy = (
@@ -36,7 +36,7 @@ class OffsetsLost(SinkError):
 
 
 class EventUnread(SinkError):
-    """A record is no change event of Debezium in the declared format, or is unusable."""
+    """A record is no usable Debezium event in the declared format."""
 
     code = "WT-5252"
     remedy = (

@@ -91,7 +91,7 @@ class _KeyChangeHalf:
 
 
 class TopicEvents:
-    """The events of some ranges of topics; as a context it keeps them cached.
+    """Events of ranges of topics, cached within the context.
 
     ``reached`` has the progress of partitions, ``keys`` the known keys of tables, ``spread`` the topics
     with several partitions.
@@ -189,7 +189,7 @@ class TopicEvents:
     # --- summary ------------------------------------------------------------------------------------
 
     def _summary(self) -> "list[Row]":
-        """Return counts and positions by partition, table and schema, in one pass."""
+        """Return counts and positions by partition, table and schema."""
         from pyspark.sql import functions as F  # noqa: N812
 
         if self._seen is not None:
@@ -229,7 +229,7 @@ class TopicEvents:
         return [BadRecord(*row) for row in rows.limit(self._topics.most_bad + 1).collect()]
 
     def hold_back(self, unfinished: frozenset[Place]) -> dict[Place, int]:
-        """Leave out events that must wait, and all later ones of their partitions.
+        """Leave out waiting events and later ones of their partitions.
 
         These are single events of a changed key while the other one may still come, and events whose
         schema began out of turn. Return the ends of the partitions then.
@@ -347,7 +347,7 @@ class TopicEvents:
         return found
 
     def tables(self) -> Iterator[TableRows]:
-        """Yield the rows of every table and schema, in the order in which schemas began.
+        """Yield the rows of each table and schema, in order.
 
         Raises: EventUnread, ColumnsUnknown, ColumnNameTaken, TopicsUnreadable.
         """
@@ -391,7 +391,7 @@ class TopicEvents:
         return tuple(names_in_avro(self._registry.schema(str(int.from_bytes(key[1:5], "big")))))
 
     def contents(self, bad: list[BadRecord]) -> dict[tuple[str, int, int], tuple[bytes, bytes]]:
-        """Return key and value of bad records, by topic, partition and offset."""
+        """Return bad records by topic, partition and offset."""
         values = ", ".join(
             f"({text_of(each.topic)}, {each.partition}, {each.offset}L)" for each in bad
         )

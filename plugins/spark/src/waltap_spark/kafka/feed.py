@@ -128,7 +128,7 @@ class KafkaFeed:
             at_a_time *= 2  # every event waits for one that is after this portion
 
     def _tell_absent(self, ends: Mapping[Place, int]) -> None:
-        """Warn once of missing topics; connectors create theirs with the first event."""
+        """Warn once of missing topics, which the first event creates."""
         absent = frozenset(self._topics.topics) - {topic for topic, _partition in ends}
         if new := absent - self._absent:
             names = ", ".join(sorted(new))
@@ -193,7 +193,7 @@ class KafkaFeed:
             raise EventUnread(f"{more}, the first is {bad[0].told()}")
 
     def _keep(self, events: TopicEvents, bad: list[BadRecord]) -> None:
-        """Write bad records to a file with the previous position in its name.
+        """Write bad records to a file named by position.
 
         So a second attempt at the same portion replaces it.
         """

@@ -1,4 +1,4 @@
-"""Turn events of one table and schema into typed rows of a change log."""
+"""Turn events of one schema into typed log rows."""
 
 import hashlib
 import json
@@ -164,7 +164,7 @@ class _ColumnSql:
         return f"if(p.op in ('u', 'c') and size({names}) > 0, {names}, null)"
 
     def problem(self, alone: Iterable[tuple[str, int, int]]) -> str:
-        """Return SQL of the reason why a row is bad, null for a good one."""
+        """Return SQL of a bad row's reason, else null."""
         bad = list(self._bad)
         found = [f"{topic} {partition} {offset}" for topic, partition, offset in alone]
         if found:

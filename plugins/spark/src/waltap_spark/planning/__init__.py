@@ -1,1 +1,1 @@
-"""Plan a commit: which tables, which changes, which schema changes; without Spark."""
+"""Plan a commit's tables, changes and schema changes."""

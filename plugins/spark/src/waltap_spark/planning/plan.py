@@ -122,7 +122,7 @@ class TableTask:
 
     @property
     def rows(self) -> int | None:
-        """Return the number of rows, None when only reading counts them."""
+        """Return the number of rows, None if unknown."""
         if any(group.elsewhere for group in self.groups):
             return None
         return sum(group.rows for group in self.groups)
@@ -192,7 +192,7 @@ class TableTask:
         at: tuple[int, int | None],
         entry: TableEntry | None = None,
     ) -> None:
-        """Turn a complete snapshot into groups, the first of which replaces the table."""
+        """Turn a snapshot into groups; the first replaces the table."""
         parts = [part for part in self.staged if part.generation == generation]
         # An empty table has no parts, but its complete snapshot removes earlier rows all the same.
         groups = [] if parts or entry is None else [_group(entry, epoch)]
@@ -257,7 +257,7 @@ def only_adds(table: TableState, group: SegmentGroup) -> bool:
 
 
 def another_table(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether the rows are of another table that took the name."""
+    """Return whether another table took the name."""
     return bool(table.oid and group.oid and table.oid != group.oid)
 
 

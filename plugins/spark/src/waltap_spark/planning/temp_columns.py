@@ -28,7 +28,7 @@ Settling = Callable[["TableState", "Sequence[LogFacts]", "DataFrame", "DataFrame
 
 
 def unlike(names: Iterable[str], start: str = "__") -> str:
-    """Return ``start`` with enough underscores that none of ``names`` begins with it."""
+    """Return ``start``, extended until no name begins with it."""
     lower = [name.lower() for name in names]
     while any(name.startswith(start) for name in lower):
         start += "_"
@@ -36,7 +36,7 @@ def unlike(names: Iterable[str], start: str = "__") -> str:
 
 
 def gone(table: "TableState") -> str:
-    """Return the name of the column that says whether the changes deleted a row."""
+    """Return the name of the column that flags deleted rows."""
     return unlike(table.columns, GONE)
 
 
@@ -83,7 +83,7 @@ def set_aside(settling: Settling) -> Settling:
 
 
 def _renamed(table: "TableState", names: Mapping[str, str]) -> "TableState":
-    """Return the facts of ``table`` that compaction and timeline read, with other column names.
+    """Return the facts of ``table`` with other column names.
 
     ``names``: old → new.
     """

@@ -1,4 +1,4 @@
-"""Copy segments with decimals of more than 38 digits, which Spark cannot read, as text.
+"""Copy segments with decimals beyond Spark's 38 digits as text.
 
 The change log has none by default.
 """
@@ -34,7 +34,7 @@ def text_of(kind: "pa.DataType") -> "pa.DataType":
 def make_readable(
     store: "FileStore", output: "SparkOutput", group: "SegmentGroup", folder: Callable[[], str]
 ) -> None:
-    """Copy the segments of ``group`` once to a ``folder`` of ``output``, if needed."""
+    """Copy the segments of ``group`` once, if needed."""
     # Once per group: several steps of a commit ask for it.
     if group.converted or not any("decimal256" in each.arrow for each in group.columns):
         return

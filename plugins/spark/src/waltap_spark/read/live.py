@@ -202,7 +202,7 @@ class LiveTables:
         return [self._found(name)] if several is None else several
 
     def _problem(self, *tables: TableState) -> WaltapError | None:
-        """Return why one of ``tables`` does not have the source's rows."""
+        """Return the reason why a table lacks the source's rows."""
         state = self._state
         if state is None:
             return None

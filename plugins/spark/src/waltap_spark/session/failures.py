@@ -108,7 +108,7 @@ def told(memory: str | None, log: str = "its output, above") -> Iterator[None]:
 
 
 def _jvm_ended(wait_s: float) -> bool:
-    """Return whether this process's JVM has ended, or ends within ``wait_s``."""
+    """Return whether this process's JVM ends within ``wait_s``."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing else knows

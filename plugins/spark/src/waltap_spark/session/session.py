@@ -199,7 +199,7 @@ def start_session(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Path]:
-    """Yield a file for a JVM's output, read when the JVM does not start."""
+    """Yield a file for a JVM's output while it starts."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder) / "jvm.log"
 

@@ -1,1 +1,1 @@
-"""The engine's side of the Spark sink: it starts the driver process and watches its output."""
+"""The engine's side of the Spark sink."""

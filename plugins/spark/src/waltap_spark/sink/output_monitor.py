@@ -169,7 +169,7 @@ def _still(table: TableState) -> bool:
 
 
 def drawn(progress: OutputProgress, title: str) -> "Table":
-    """Return a terminal table: a line per table, a column per commit."""
+    """Return a terminal table: tables by commits."""
     from rich.table import Table
 
     shown = Table(title=title)

@@ -159,7 +159,7 @@ class DriverProcess:
                     log.warning("%s", text)
 
     def finish(self) -> None:
-        """Let the child apply the rest of the change log, and wait for its end.
+        """Let the child finish the change log, and wait.
 
         It may be called twice. A child that needs longer than ``drain.timeout.ms`` continues
         alone and ends by itself. Raises: ApplierFailed or JvmEnded, unless the run already ends

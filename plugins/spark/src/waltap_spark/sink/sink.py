@@ -1,4 +1,4 @@
-"""The Spark sink: a change log, and a Spark process next to the engine that applies it.
+"""The Spark sink: a change log, applied by a Spark process.
 
 The engine's process never imports pyspark. The Spark process is a child: if the engine ends in any way,
 it applies the rest of the change log and ends too. If it dies, the engine starts it again, and the
@@ -131,7 +131,7 @@ class SparkSink(Sink):
         self._log.forget(oid)
 
     def missed(self, table: str) -> None:
-        """Record the gap in the change log, from which the tables get it."""
+        """Record the gap in the change log, for its tables."""
         self._log.missed(table)
 
     def flush(self) -> Position | None:

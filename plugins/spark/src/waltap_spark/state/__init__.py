@@ -1,1 +1,1 @@
-"""State of an output: commit files, consistent table versions, positions, modes."""
+"""State of an output: commit files, versions, modes."""

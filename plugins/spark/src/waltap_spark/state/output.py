@@ -148,7 +148,7 @@ FILE: Final = ".parquet"
 
 
 class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Rows of the change log that one commit added to one table, in one schema."""
+    """Log rows that one commit added to one table."""
 
     path: str
     # Names the schema in `TableState.versions`.
@@ -176,7 +176,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LogFacts(Protocol):
-    """Facts about rows of the change log before they are read; see `ChangeSet`."""
+    """Facts about unread rows of the change log."""
 
     @property
     def rows(self) -> int: ...
@@ -446,7 +446,7 @@ Versions = dict[str, dict[str, int]]
 
 
 class VersionMap(msgspec.Struct, frozen=True, kw_only=True):
-    """One earlier commit: its position, and the tables' versions that it changed."""
+    """An earlier commit: its position, and changed versions."""
 
     number: int
     mark: LogPosition

@@ -1,4 +1,4 @@
-"""Count the rows of tables from their formats' metadata, without Spark.
+"""Count rows from the formats' metadata, without Spark.
 
 Delta Lake's log has the rows of each file, and how many of them a deletion vector deletes.
 Iceberg's metadata has the rows of each snapshot, and the deletes that apply to them. Tables in a
@@ -19,7 +19,7 @@ _BATCH: Final = 10_000
 
 
 def stored_rows(output: SparkOutput, table: TableState, format_name: str) -> int | None:
-    """Return the rows of ``table`` at its commit; None when the metadata does not tell.
+    """Return the number of rows, None if the metadata lacks it.
 
     A table that shares its target has no rows of its own here.
     """
@@ -40,7 +40,7 @@ def stored_rows(output: SparkOutput, table: TableState, format_name: str) -> int
 
 
 def _delta(output: SparkOutput, folder: str, version: int) -> int | None:
-    """Replay the log: the newest checkpoint, and the commits after it."""
+    """Replay the log from the newest checkpoint."""
     names = output.store.names(folder)
     checkpoints: dict[int, list[str]] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""The place of a table's rows in a target that several sources share."""
+"""Mapping of a table's rows to a shared target."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Map positions of the source to table versions, for time travel over all tables.
+"""Map source positions to table versions, for time travel.
 
 A commit of tables that are written in place adds a version map (*cut*): its position, its time, and the
 versions of its tables. The newest ones are in the commit file; older ones are in files, each of
@@ -29,7 +29,7 @@ KEPT_S: Final = 30 * 86_400.0
 
 
 class _CutBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of cuts, oldest first; ``before`` has the versions of all tables before the first."""
+    """A file of cuts, oldest first, and the versions before."""
 
     before: Versions
     cuts: tuple[VersionMap, ...]
@@ -63,7 +63,7 @@ def noted(output: SparkOutput, state: OutputState, before: OutputState) -> Outpu
 def committed(
     output: SparkOutput, before: OutputState, tables: Mapping[str, TableState]
 ) -> OutputState:
-    """Commit ``tables`` with the rows of ``before`` in other files; return the commit.
+    """Commit ``tables`` with the same rows in other files.
 
     Their format writes in place.
     """
@@ -122,7 +122,7 @@ def _versions(tables: dict[str, TableState]) -> Versions:
 def _reached(
     cut: "VersionMap | OutputState", moment: "LogPosition | int | dt.datetime", epoch: int
 ) -> bool:
-    """Return whether a cut is at or before the moment; an LSN is of the newest epoch."""
+    """Return whether a cut is at or before the moment."""
     if isinstance(moment, LogPosition):
         return cut.mark <= moment
     if isinstance(moment, int):
