@@ -540,8 +540,8 @@ class RowsAwaited(SinkError):
     )
 
 
+# A line of a Java stack trace.
 _FRAME: Final = re.compile(r"at [\w.$/]+\(.*\)$|\.\.\. \d+ more$|Suppressed: ")
-"""A line of a Java stack trace."""
 
 
 def first_words(error: BaseException) -> str:

@@ -98,17 +98,14 @@ log = logging.getLogger(__name__)
 
 # When suspended tables are retried.
 
+# Minimum seconds before a suspended table is retried.
 RETRY_S: Final = 60.0
-"""Minimum seconds before a suspended table is retried."""
 
+# Duration of a try above which the pause grows in proportion. All other tables wait for a try.
 TRY_S: Final = 3.0
-"""Duration of a try above which the pause grows in proportion.
 
-All other tables wait for a try.
-"""
-
+# Longest pause, in multiples of `RETRY_S`.
 MOST: Final = 15.0
-"""Longest pause, in multiples of `RETRY_S`."""
 
 
 class TableRetries:
@@ -225,17 +222,17 @@ class OutputApplier:
         self._choice = choice or FormatChoice()
         self._format = self._choice.factory(self._context(output))
         self._upkeep: CompactionWorker | None = None
+        # Compaction results that the next commit will name.
         self._kept: list[CompactionResult] = []
-        """Compaction results that the next commit will name."""
         self.state: OutputState
+        # Position of a commit that was started and not finished.
         self._owed: LogPosition | None = None
-        """Position of a commit that was started and not finished."""
         self._retries = TableRetries()
         self._resting = IdleTables(self._format)
         self._requests = ResumeRequests(output)
         self._shapes = SharedShapes(lambda: self.state.tables)
+        # One Spark session for each table that is applied in parallel.
         self._sessions: SimpleQueue[SizedSession] = SimpleQueue()
-        """One Spark session for each table that is applied in parallel."""
         self._parallel = max(1, self._options.parallel)
 
     @property
@@ -557,10 +554,10 @@ class OutputApplier:
 class _CommitAttempt:
     """One attempt at a commit; no reader sees its writes yet."""
 
+    # Shared targets of the applier.
     shapes: SharedShapes
-    """Shared targets of the applier."""
+    # Whether the commit was started before.
     repeats = False
-    """Whether the commit was started before."""
 
     def __init__(
         self,

@@ -49,14 +49,14 @@ __all__ = ["CompactionResult", "CompactionWorker", "grafted"]
 
 log = logging.getLogger(__name__)
 
+# Seconds before a table is tried again after its compaction failed.
 RETRY_S: Final = 60.0
-"""Seconds before a table is tried again after its compaction failed."""
 
+# Spark's scheduler pool of the thread.
 POOL: Final = "waltap-upkeep"
-"""Spark's scheduler pool of the thread."""
 
+# Seconds between two attempts to cancel running jobs at the end.
 CANCEL_S: Final = 0.5
-"""Seconds between two attempts to cancel running jobs at the end."""
 
 
 class _HasPath(Protocol):
@@ -143,12 +143,12 @@ class CompactionWorker:
         self._make_session, self._output, self._format = session, output, tables
         self._session: SizedSession | None = None
         self._state: OutputState | None = None
+        # Tables at the last look: an unchanged table is skipped.
         self._seen: dict[str, TableState] = {}
-        """Tables as they were when they were last looked at; an unchanged table is skipped."""
+        # When a failed table may be tried again.
         self._retry: dict[str, float] = {}
-        """When a failed table may be tried again."""
+        # Tables whose new files are not yet part of a commit.
         self._waiting: set[str] = set()
-        """Tables whose new files are not yet part of a commit."""
         self._done: SimpleQueue[CompactionResult] = SimpleQueue()
         self._wake, self._ends = threading.Event(), threading.Event()
         self._tending = threading.Lock()

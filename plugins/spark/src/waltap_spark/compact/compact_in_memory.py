@@ -34,8 +34,8 @@ __all__ = ["moved", "settle", "settled_few"]
 
 log = logging.getLogger(__name__)
 
+# Most changes that the driver compacts.
 FEW: Final = 20_000
-"""Most changes that the driver compacts."""
 
 
 def moved(
@@ -147,15 +147,15 @@ class _InMemoryRows:
         base: "DataFrame",
     ) -> None:
         self._table, self._read, self._base = table, rows, base
+        # Whether a transaction deleted a key that it had inserted before.
         self._crossed = any(change.crossed for change in changes)
-        """Whether a transaction deleted a key that it had inserted before."""
         self._moves = any(change.moved for change in changes)
         told = dict.fromkeys(name for change in changes for name in change.unchanged)
+        # Columns that some change did not send.
         self._partial = [name for name in told if name not in table.key]
-        """Columns that some change did not send."""
         self._truncates = _truncates(rows)
+        # Keys used after a truncate; the base has no row for them.
         self._events, self._later = _events(table.key, rows, self._truncates)
-        """Keys used after a truncate; the base has no row for them."""
         self._own = unlike([*table.columns, *LOG_FIELDS])
 
     # --- values of rows whose key changed ---------------------------------------------------------

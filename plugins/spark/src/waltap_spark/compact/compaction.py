@@ -35,11 +35,11 @@ __all__ = [
     "with_source",
 ]
 
+# Number of truncates before a row.
 ERA: Final = "__waltap_era"
-"""Number of truncates before a row."""
 
+# Most changes whose keys Spark broadcasts instead of shuffling the base.
 SMALL_ROWS: Final = 500_000
-"""Most changes whose keys Spark broadcasts instead of shuffling the base."""
 
 
 # --- columns ------------------------------------------------------------------------------------------

@@ -31,11 +31,11 @@ __all__ = [
     "refuse_alike",
 ]
 
+# Suffix of the name of a table's history.
 HISTORY: Final = "_changes"
-"""What the name of a table's history ends with."""
 
+# In file layout rules a history is ``schema.table`` with this suffix.
 OF_HISTORY: Final = "/changes"
-"""What a history is called by in rules of how files are divided: ``schema.table``, and this."""
 
 _TRANSFORM: Final = re.compile(
     r"(?P<plain>years|months|days|hours)\((?P<column>.+)\)"
@@ -105,10 +105,12 @@ class NameClaims:
                 part = "" if table.place is None else table.place.source
                 for target in table.held.targets.values() if table.held is not None else ():
                     held.setdefault(folded(target.at), []).append(_NameClaim(name, target.at, part))
+            # Names that another thread claimed in this commit are not in the last commit yet.
             for claim in (each for claims in self._made.values() for each in claims):
                 held.setdefault(folded(claim.at), []).append(claim)
             for at in targets:
                 for claim in held.get(folded(at), ()):
+                    # Only tables with different sources may share a name, and only in the same spelling.
                     if claim.owner == owner or (
                         claim.at == at and claim.source and source and claim.source != source
                     ):

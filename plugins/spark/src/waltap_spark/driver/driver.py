@@ -47,11 +47,11 @@ __all__ = ["main", "run_driver"]
 
 log = logging.getLogger(__name__)
 
+# Seconds that a stopping driver waits for its predecessor to finish.
 PREDECESSOR_S: Final = 60.0
-"""Seconds that a stopping driver waits for its predecessor to finish."""
 
+# Seconds between two log lines while the driver waits.
 TELL_S: Final = 30.0
-"""Seconds between two log lines while the driver waits."""
 
 
 def run_driver(

@@ -21,8 +21,8 @@ __all__ = ["kept_as_said"]
 
 NAME: Final = "spark tables"
 
+# Modes that fit every table.
 FIT_ALL: Final = frozenset(("append", "scd1", "hard", "keep"))
-"""Modes that fit every table."""
 
 
 def kept_as_said(

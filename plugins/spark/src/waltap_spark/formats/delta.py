@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaFormat", "session"]
 
+# Version of pyspark → Delta's release for it.
 RELEASES: Final = {
     "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
     "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
 }
-"""Generation of pyspark → the release of Delta that runs on it."""
 
 EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -44,13 +44,14 @@ EXTENSIONS: Final = "spark.sql.extensions"
 SESSION_CATALOG: Final = "spark.sql.catalog.spark_catalog"
 JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
+# Column mapping allows any name, rename and drop; deletion vectors save rewriting files; types can
+# widen.
 TABLE: Final = {
     "delta.columnMapping.mode": "name",
     "delta.enableDeletionVectors": "true",
     "delta.enableTypeWidening": "true",
     "delta.feature.timestampNtz": "supported",
 }
-"""Names of any kind, rename and drop; deletes without rewriting files; columns that grow."""
 
 HARMLESS: Final = frozenset(
     {
@@ -62,16 +63,16 @@ HARMLESS: Final = frozenset(
 
 OLD, NEW = "__waltap_old", "__waltap_new"
 REPLACE_ON = "replaceOn"
+# Delta's class with the list of write options.
 OPTIONS = "org.apache.spark.sql.delta.DeltaOptions"
-"""Delta's class that lists what options there are for a write."""
 
+# Delta refuses REPLACE ON without this setting; `DeltaFormat.noted` sets another one.
 REPLACES_ON: Final = "spark.databricks.delta.replaceOn.dataframe.writer.enabled"
-"""The setting without which Delta refuses it; another is what `DeltaFormat.noted` sets."""
 
 APP, STEP = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 NO_VERSION: Final = "DELTA_VERSION_NOT_FOUND"
+# Delta's text for a missing version, with and without an error condition.
 TRAVEL: Final = "Cannot time travel"
-"""How Delta tells that a version is not in its log, with a condition or without."""
 
 METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 

@@ -136,23 +136,24 @@ def needed_since(
     return needed
 
 
+# Version of pyspark → Iceberg's release for it.
 RELEASES: Final = {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"}
-"""Generation of pyspark → the release of Iceberg that runs on it."""
 
 EXTENSION: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
 EXTENSIONS: Final = "spark.sql.extensions"
 JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
+# Spark's name of the output's own Hadoop catalogue, if the profile names none.
 OWN: Final = "waltap_iceberg"
-"""Spark's name of the Hadoop catalogue below an output, where the profile names none."""
 
 OWN_SETTING: Final = f"spark.sql.catalog.{OWN}"
+# Key of the note in a snapshot's summary, and of the owner in a table's properties.
 KEY: Final = "waltap"
-"""Where a snapshot's summary has our note, and a table's properties whose it is."""
 
 NOTED: Final = f"spark.sql.iceberg.snapshot-property.{KEY}"
 
+# Merge-on-read: a change writes new rows and delete files, and compaction joins them.
 TABLE: Final = {
     "format-version": "2",
     "write.delete.mode": "merge-on-read",
@@ -162,11 +163,11 @@ TABLE: Final = {
     "write.parquet.row-group-size-bytes": ROW_GROUP_BYTES,
     "write.parquet.row-group-check-min-record-count": ROWS_UNSEEN,
 }
-"""Changed rows are written beside the files that have the old ones; compaction joins them."""
 
+# Iceberg's operation of a rewrite, which leaves the rows unchanged.
 HARMLESS: Final = "replace"
-"""The operation of snapshots that have the same rows in other files."""
 
+# Names of Iceberg's own metadata columns.
 RESERVED: Final = frozenset(
     {
         "_file", "_pos", "_deleted", "_spec_id", "_partition", "file_path", "pos", "row",
@@ -174,19 +175,19 @@ RESERVED: Final = frozenset(
         "_last_updated_sequence_number",
     }
 )  # fmt: skip
-"""Names of Iceberg's own metadata columns."""
 
+# Iceberg reserves these names of mode columns, so it stores them under others.
 CALLED: Final = {"_deleted": "_is_deleted"}
-"""Columns of modes that Iceberg has the name of → what they are called in it."""
 
+# The newest snapshots never expire: an unfinished commit of another thread may need older ones.
 KEPT_ALWAYS: Final = 100
-"""Newest snapshots of a table that never expire: a commit in the making has older ones beside it."""
 
+# Files this old that no snapshot names are from a killed driver; younger ones may belong to a
+# running commit.
 ORPHANS_S: Final = 3 * 86_400
-"""Files that no snapshot names are what a killed driver left, once they are so old."""
 
+# Versions of another output in a shared target expire if it wrote nothing for this long.
 SILENT_S: Final = 7 * 86_400
-"""An output that shares a target, and has given no sign of life for so long, is not waited for."""
 
 
 def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:

@@ -10,8 +10,8 @@ from waltap_spark.schema.expression import EXACT, quoted
 
 __all__ = ["OVERWRITE", "equal", "inserted", "literal", "retyped"]
 
+# Spark's setting for INSERT OVERWRITE: replace all rows, or only partitions that get rows.
 OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
-"""What INSERT OVERWRITE goes by: all rows, or those of the parts that get some."""
 
 
 def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MergingFormat"]
 
+# Steps of a table between two compactions of its small files.
 COMPACT_STEPS: Final = 50
-"""Steps of a table after which its small files are made large ones."""
 
 VACUUM_S: Final = 24 * 3600.0
+# Spark's condition for a name that a catalogue refuses; Spark's own allows letters, digits and _.
 NO_NAME: Final = "INVALID_SCHEMA_OR_RELATION_NAME"
-"""Spark's word for a name that a catalogue does not take; its own takes letters, digits and _."""
 
 
 log = logging.getLogger(__name__)

@@ -8,14 +8,14 @@ from waltap.base.decode_errors import UNREADABLE
 
 __all__ = ["NOWHERE", "ROWS", "SIGN", "CommitNote"]
 
+# Version of a table that no commit names.
 NOWHERE: Final = -1
-"""Where a table stands of which no commit names anything."""
 
+# Kind of steps that write rows.
 ROWS: Final = "rows"
-"""The kind of steps that write what changes came to."""
 
+# Kind of an empty commit, which shows other outputs that this one is active.
 SIGN: Final = "sign"
-"""That of commits which change nothing, and show that an output is there."""
 
 
 class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

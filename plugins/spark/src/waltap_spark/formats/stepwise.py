@@ -37,14 +37,14 @@ __all__ = ["StepwiseFormat", "TableCommit", "stored_columns", "whats"]
 
 log = logging.getLogger(__name__)
 
+# Attempts at a step while other outputs write the same target.
 RACES: Final = 8
-"""Times that a step is tried beside other outputs that write the same target."""
 
+# Fewest bytes of a row in a Parquet file, from typical tables.
 BYTES: Final = 16
-"""What a row takes in a Parquet file at least, in tables as one meets them."""
 
+# Longest kind of a step in a note: a table may have thousands of columns.
 KIND: Final = 200
-"""Characters of the kind of a step that its commit says: of columns there may be thousands."""
 
 WHATS: Final[tuple[What, ...]] = ("current", "changes")
 
@@ -65,23 +65,23 @@ class TableCommit:
 class StepwiseFormat(TableFormat):
     """A format with versions, whose commits carry notes."""
 
+    # Spark's plan whose statistics give the size of a table.
     measured: ClassVar[str] = "optimizedPlan"
-    """The plan of Spark's whose statistics say how much a table has."""
 
     def __init__(self, context: TableFormatContext) -> None:
         self._output, self._options = context.output, context.options
         self._identity = context.identity
         self._claims = NameClaims(context.tables)
+        # (table, identifier) → a step number, and the later steps that exist already. A suspended
+        # table returns to an earlier step, whose entry is then missing.
         self._taken: dict[tuple[str, str], tuple[int, dict[int, TableCommit]]] = {}
-        """Steps taken before: table and identifier → the step that they are after, step → commit. A table
-        that failed elsewhere stands at an earlier step again, of which nothing is known then."""
+        # The same keys → the version that last restored the table.
         self._restored: dict[tuple[str, str], int] = {}
-        """Tables as above → the version that brought one back, as of the last look into its log."""
         self._tables = context.tables
+        # Identifier → position of the table's last compaction.
         self._tended: dict[str, LogPosition] = {}
-        """At which mark a table was compacted: identifier → mark."""
+        # Tables with old files to remove, and their identifiers.
         self._cluttered: dict[str, list[str]] = {}
-        """Tables whose old files are to go, with their identifiers."""
         self._locks: dict[str, AbstractContextManager[object]] = {}
         self._locking = Lock()
 
@@ -228,6 +228,7 @@ class StepwiseFormat(TableFormat):
         """
         number = target.step + 1
         note = self.note(step, table, number, target, kind)
+        # Two sources of a shared target would otherwise both miss the other's step in the log.
         with self.alone(target.at):
             taken = self.taken(step.spark, table, target)
             if number not in taken:
@@ -239,6 +240,7 @@ class StepwiseFormat(TableFormat):
             commit = taken[number]
             with self._forgetting(table, target):  # somebody may bring the table back
                 _require_same(target, commit.note, note)
+            # A retry of the table starts from its last commit, where this entry must be missing.
             del taken[number]
             self._taken[table.name, target.at] = number, taken
         since = None if commit.note is None else commit.note.since

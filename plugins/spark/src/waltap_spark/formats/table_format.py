@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CommitContext", "GroupRows", "TableChange", "TableFormat", "TableFormatContext", "What"]
 
+# The rows of a table, or its history: the rows of the change log.
 What = Literal["current", "changes"]
-"""The rows that a table has, or its history: the rows of the change log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,10 @@ class CommitContext:
     number: int
     mark: "LogPosition"
     attempt: str
+    # End position of the written group (`SegmentGroup.until`).
     until: "LogPosition | None" = None
-    """The mark up to which the group goes that is written (`SegmentGroup.until`)."""
+    # Allocated paths: after the commit, those that it does not name are orphans.
     given: list[str] = field(default_factory=list)
-    """The paths that were asked for: what is not named in the end was written in vain."""
     _counter: "count[int]" = field(default_factory=count)
 
     def path(self, table: TableState, what: What, end: str = "") -> str:

@@ -25,8 +25,8 @@ __all__ = ["changed", "fresh", "rows_after", "standing"]
 
 CHANGED: Final = "__waltap_changed"
 AT: Final = ("_epoch", "_commit_lsn")
+# Row index before the rows of a snapshot, which have -1.
 BEFORE_ALL: Final = -2
-"""Index of what happens in a transaction before the rows that a snapshot read (-1)."""
 
 
 def fresh(table: "TableState", frame: "DataFrame") -> "DataFrame":
@@ -132,6 +132,7 @@ def _events(
     else:
         ends = rows.where("_op = 't'")
     last = F.max_by(F.struct(*LOG_FIELDS), order())
+    # Of several truncates in a transaction only rows after the last one remain.
     ends = ends.groupBy(*AT).agg(last.alias("__end")).select("__end.*")
     found = rows.where("_op <> 't'")
     at = ends.select(*(F.col(name).alias(f"_{name}") for name in (*AT, "_seq")))
@@ -276,6 +277,7 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
     )
     by_key = _by_key(table)
     was = F.coalesce(F.lag("__alive").over(by_key), F.lit(False))
+    # A plain comparison with NULL would hide a change from or to NULL.
     same = values.eqNullSafe(F.lag(values).over(by_key))
     turns = (F.col("__alive") != was) | (F.col("__alive") & ~same)
     return states.withColumn("__turns", turns & ~F.col("__held"))

@@ -22,18 +22,16 @@ __all__ = [
     "with_names",
 ]
 
+# Columns that order rows of the change log.
 ORDER: Final = ("_epoch", "_commit_lsn", "_seq", "_sub")
-"""Columns that order rows of the change log."""
 
+# Options for JSON that differs wherever values differ. Spark's default timestamps end at
+# milliseconds.
 EXACT: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "ignoreNullFields": "false",
 }
-"""Options for JSON that differs wherever values differ.
-
-Spark's default timestamps end at milliseconds.
-"""
 
 
 def column_of(name: str) -> "Column":

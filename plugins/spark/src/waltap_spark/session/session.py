@@ -82,15 +82,16 @@ if TYPE_CHECKING:
     Action = Callable[[SparkSession], None]
 
 
+# Bytes of a row group. Rows may be megabytes long, and a Spark task reads up to 4096 rows of a row
+# group at once.
 ROW_GROUP_BYTES: Final = str(32 << 20)
-"""Bytes of a row group.
 
-Rows may be megabytes long, and a Spark task reads up to 4096 rows of a row group at once.
-"""
-
+# Rows before the writer checks the size of a page or row group; the default is 100.
 ROWS_UNSEEN: Final = "8"
-"""Rows before the writer checks the size of a page or row group; the default is 100."""
 
+# Session settings that the tables' types and names rely on. PostgreSQL distinguishes ``a`` from
+# ``A``, has ``time``, dates of any year, and timestamps of microseconds with and without zone. A
+# missing or damaged file is an error, whatever the session says: a reader that skips it loses rows.
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
@@ -108,13 +109,8 @@ REQUIRED: Final = {
     "parquet.page.size.row.check.min": ROWS_UNSEEN,
     "parquet.block.size.row.check.min": ROWS_UNSEEN,
 }
-"""Session settings that the tables' types and names rely on.
 
-PostgreSQL distinguishes ``a`` from ``A``, has ``time``, dates of any year, and timestamps of
-microseconds with and without zone. A missing or damaged file is an error, whatever the session
-says: a reader that skips it loses rows.
-"""
-
+# Defaults of waltap's own session with a local master; a profile may override them.
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -127,19 +123,16 @@ DEFAULTS: Final = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
-"""Defaults of waltap's own session with a local master; a profile may override them."""
 
 
+# Settings for plans over few rows. Compiling or replanning such a plan takes longer than running
+# it.
 QUICK: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-"""Settings for plans over few rows.
-
-Compiling or replanning such a plan takes longer than running it.
-"""
 
 FEW_ROWS: Final = 100_000
 

@@ -26,18 +26,18 @@ __all__ = ["DriverProcess"]
 
 log = logging.getLogger(__name__)
 
+# Deaths in a row that are answered by a restart.
 RESTARTS: Final = 5
-"""Deaths in a row that are answered by a restart."""
 
+# A process that lived so many seconds, or made a commit, resets the count of deaths.
 CALM_S: Final = 300.0
-"""A process that lived so many seconds, or made a commit, resets the count of deaths."""
 
+# Seconds between two looks at the tables' last commit.
 LOOK_S: Final = 10.0
-"""Seconds between two looks at the tables' last commit."""
 
 TELL_S: Final = 5.0
+# Bytes of the child's log that are searched from its end for a reason.
 LOOKED_AT: Final = 1 << 20
-"""Bytes at the end of the child's log that are searched for a reason."""
 
 
 class DriverProcess:
@@ -79,7 +79,9 @@ class DriverProcess:
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
+            # Settings may have secrets, which the process list would show as arguments.
             env={**os.environ, GIVEN: packed_pairs(self._properties)},
+            # Ctrl-C must reach only the engine, which lets the child finish.
             start_new_session=True,
         )
         log.info("spark is starting, that takes some seconds; its log is %s", self._log_file)
@@ -116,10 +118,8 @@ class DriverProcess:
         self._forget(child)
         reached = self._commit()
         if reached > self._reached or now - self._started >= CALM_S:
-            self._reached, self._deaths = (
-                reached,
-                0,
-            )  # it made progress, so the next child will, too
+            # The child made progress, so the next one will, too.
+            self._reached, self._deaths = reached, 0
         self._deaths += 1
         if child.returncode == UNREAD:
             said = self._last_words(f"{ChunksUnread.code} ").partition(f"{ChunksUnread.code} ")[2]

@@ -40,9 +40,10 @@ KNOWN = (
     "reader",
 )
 
+# Options of a log, which a profile does not allow.
 OF_A_LOG = ("path", "reader")
-"""What is said of a log, and not of a profile."""
 
+# Options that select a range of a log. Profiles use the snapshot mode and the slot instead.
 OF_A_RANGE = (
     "startingPosition",
     "startingTime",
@@ -50,15 +51,14 @@ OF_A_RANGE = (
     "endingTime",
     "standing",
 )
-"""What says which part of a log is wanted; of a stream of profiles snapshot mode and slot say it."""
 
+# Options of a query that ends. A stream would lose the rows that they leave out.
 OF_A_BATCH = frozenset(("endingPosition", "endingTime", "standing"))
-"""What a query has that ends, and no stream of a log: what it left out would be gone with the offset."""
 
 
+# Latest writing time of a manifest after its bucket's start, by a server's clock: a bucket has ten
+# minutes, and clocks differ.
 WRITTEN_WITHIN: Final = dt.timedelta(minutes=20)
-"""How long after the beginning of its bucket a manifest was written at most, by a server's clock: a bucket
-is of ten minutes, and clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ class SourceOptions:
     reader: str = ""
     profiles: tuple[str, ...] = ()
     spool: str = ""
+    # Settings of the store of ``path``; None: from the environment.
     storage: StorageProperties | None = None
-    """How ``path`` is reached, None: as the environment says."""
+    # Options of `OF_A_RANGE` that were given.
     ranged: tuple[str, ...] = ()
-    """Options of `OF_A_RANGE` that were given."""
 
     def wants(self, name: str) -> bool:
         """Return whether the query reads the table ``schema.table``."""
@@ -118,6 +118,7 @@ class SourceOptions:
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Read the options of a reader. Raises: SourceOption."""
+    # Spark ignores the case of option names.
     lower = {name.lower(): value for name, value in given.items()}
     known = {name.lower() for name in KNOWN}
     for name in lower:
@@ -199,6 +200,7 @@ def _moment(text: str, option: str) -> int:
     except ValueError as cause:
         what = f"{option} is {text}, not a time such as 2026-11-20T10:00:00+00:00"
         raise SourceOption(what, option=option) from cause
+    # The change log has times in UTC, whatever the zone of this machine.
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return _micros(moment)

@@ -89,6 +89,7 @@ def profiles_struct(options: SourceOptions) -> "StructType":
     for host in hosts_of(options):
         for table, columns in _tables(host, options).items():
             known = found.setdefault(table, {})
+            # Spark has one type per column; a difference would otherwise fail in the middle of a batch.
             unlike = [name for name, kind in columns.items() if known.get(name, kind) != kind]
             if unlike:
                 what = f"{table} has other types in {host.name} than in the profiles before it"
@@ -187,8 +188,10 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
             for spool in self._spools:
                 begin = parts[spool.name]
                 found[spool.name] = end = spool.latest(begin, share, over=over)
+                # An engine confirms its spool to the server: Spark must have committed all of it.
                 if end == begin and not spool.host.begun:
                     spool.host.begin(ends=self._ends)
+            # With AvailableNow an unchanged offset ends the query: wait for rows, or for all engines.
             if not self._ends or over or found != parts:
                 return self._offset(found)
             self._spools[0].host.wait()

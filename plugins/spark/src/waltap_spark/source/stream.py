@@ -39,9 +39,9 @@ except ImportError:  # before Spark 4.2 a source is asked for its end without a 
 
 __all__ = ["LIMITED", "ChangeLogStream", "SupportsTriggerAvailableNow", "read_limit", "share_of"]
 
+# How often an empty batch moves the offset past other tables' changes, and a registered reader
+# reports that it is alive.
 PROGRESS_S: Final = 60.0
-"""How often the offset moves on over changes of other tables, with a batch that has no rows, and how
-often a registered reader gives a sign of life."""
 
 
 class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -106,6 +106,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             at = self._passed[1]
         for manifest in self._log.manifests(at, self._target):
             more = found.with_(self._planner, manifest)
+            # A batch has at least one manifest, however large: otherwise the offset would never move.
             if found.rows and more.beyond(limit):
                 break
             at, found = manifest.mark, more
@@ -113,6 +114,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if found.rows and not (found.too_few(limit) and self._target is None):
             self._passed = None
             return self._offset(at)
+        # The next call continues after these manifests instead of reading them again.
         if found.rows == 0:
             self._passed = (begin, at)
         return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
@@ -148,6 +150,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if last is None:
             return None
         told = self._offset(last.mark)
+        # LSNs of two epochs do not compare, so there is no lag in bytes between them.
         if self._at is not None:
             mark, moment = self._at
             if mark.epoch == last.mark.epoch:

@@ -116,6 +116,7 @@ class TaskPlanner:
         options, last = self._options, log.last()
         newest = _logged(log, options)
         start, end = start_mark(log, options.start, last), end_mark(log, options.end)
+        # The schema has the columns up to this position; later ones raise before a task starts.
         if end > self._mark:
             for entry in newest.values():
                 self._called(entry, end)
@@ -205,6 +206,7 @@ class TaskPlanner:
         tasks: list[LogTask] = []
         rows = 0
         for segment in segments:
+            # A segment is never split, so a large one is a task by itself.
             if not tasks or rows + segment.rows > self._options.rows_per_task:
                 tasks.append(LogTask([], limits))
                 rows = 0

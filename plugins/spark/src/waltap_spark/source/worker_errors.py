@@ -12,8 +12,8 @@ __all__ = ["shows_text"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Variables that Spark gives its Python workers.
 _WORKER: Final = ("PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH")
-"""Variables that Spark gives its Python workers."""
 
 
 def shows_text(method: Callable[P, R]) -> Callable[P, R]:
