@@ -18,18 +18,6 @@ from tests.harness.servers.postgres import Database, program
 from benchmarks.dataset import EMPTY, TABLE, fill
 from benchmarks.measured import Measured, run
 
-__all__ = [
-    "PEER",
-    "TUNED",
-    "Contender",
-    "Copy",
-    "Debezium",
-    "NotSupported",
-    "PgRecvlogical",
-    "Result",
-    "Waltap",
-]
-
 PEER = Path(__file__).parent / "peer" / "run-peer"
 TUNED = {
     "max.batch.size": "8192",

@@ -4,8 +4,6 @@ from typing import Any
 
 import psycopg
 
-__all__ = ["COLUMNS", "EMPTY", "TABLE", "fill", "make_tables"]
-
 TABLE = "public.bench"
 EMPTY = "public.bench_empty"
 

@@ -14,8 +14,6 @@ from tests.harness.servers.postgres import Database
 from benchmarks.contender import Result, Waltap
 from benchmarks.dataset import TABLE
 
-__all__ = ["TUNED_SINK", "JdbcSink", "prepare"]
-
 CONNECT = (
     "org.apache.kafka:connect-runtime:4.3.1",
     "org.apache.kafka:connect-json:4.3.1",

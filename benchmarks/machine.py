@@ -7,8 +7,6 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["stamp"]
-
 MEASURED_PACKAGES = ("waltap", "psycopg", "pyarrow", "orjson", "msgspec")
 
 

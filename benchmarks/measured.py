@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Failed", "Measured", "run"]
-
 SAMPLE_SECONDS = 0.02
 
 

@@ -8,8 +8,6 @@ from tests.harness.servers.postgres import Database
 from benchmarks.contender import Contender, NotSupported, Result, Waltap
 from benchmarks.dataset import COLUMNS, EMPTY, TABLE
 
-__all__ = ["Replica", "Subscription"]
-
 POLL_S = 0.005
 WAIT_S = 1800.0
 

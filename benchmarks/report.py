@@ -12,8 +12,6 @@ from rich.table import Table
 
 from benchmarks.contender import Result
 
-__all__ = ["Bar", "Row", "held", "rows_of", "show", "show_bars", "write"]
-
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -16,8 +16,6 @@ import psycopg
 from psycopg import sql
 from tests.harness.servers.postgres import Database
 
-__all__ = ["Alterations", "Load", "Table", "tables_of"]
-
 LARGE = 2_600
 """Characters of a value that lies out of line, and is not sent with changes of other columns."""
 

@@ -15,8 +15,6 @@ import yaml  # type: ignore[import-untyped]
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-__all__ = ["Advisories", "affects"]
-
 FRESH = timedelta(days=30)
 """Older advisories say nothing of what was found since."""
 

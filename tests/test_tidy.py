@@ -138,6 +138,27 @@ def test_a_package_that_offers_names_lists_them() -> None:
     assert not unlisted
 
 
+def test_a_module_lists_only_names_that_it_passes_on() -> None:
+    """A list of a module's own names would repeat its definitions: an underscore marks the others."""
+    repeated = []
+    for path in [*sources(), *other_code()]:
+        lists = any("__all__" in _bound_names(node) for node in tree(path).body)
+        if path.name == "__init__.py" or not lists:
+            continue
+        passed_on = {
+            alias.asname or alias.name
+            for node in nodes(path)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        if not any(
+            f'"{name}"' in path.read_text().partition("__all__")[2].partition("]")[0]
+            for name in passed_on
+        ):
+            repeated.append(named(path))
+    assert not repeated
+
+
 def _bound_names(node: ast.stmt) -> Iterator[str]:
     match node:
         case ast.ImportFrom() | ast.Import():

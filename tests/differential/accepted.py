@@ -10,8 +10,6 @@ from pathlib import Path
 from tests.differential.comparison import Difference
 from tests.differential.corpus import CORPORA, MADE_WITH, variants
 
-__all__ = ["PAGE", "Accepted", "accepted_differences", "page", "unexplained"]
-
 LIST = Path(__file__).parent / "accepted_differences.toml"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
 

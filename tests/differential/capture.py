@@ -9,8 +9,6 @@ from tests.differential.engines import Debezium, Engine, Waltap
 from tests.differential.normalise import Record
 from tests.harness.servers.postgres import Database, Server
 
-__all__ = ["capture"]
-
 
 def capture(variant: Variant, server: Server, folder: Path, engine: str) -> list[Record]:
     """Return the records that ``engine`` (waltap or debezium) dumps for ``variant``, as dumped.

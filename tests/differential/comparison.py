@@ -13,8 +13,6 @@ from typing import Any
 
 from tests.differential.normalise import Record, payload, text
 
-__all__ = ["ABSENT", "Difference", "differences", "report"]
-
 ABSENT = "<absent>"
 SHOWN_CHARACTERS = 300
 

@@ -11,8 +11,6 @@ from typing import Any
 from tests.differential.engines import PEER
 from tests.harness.servers.jars import jars
 
-__all__ = ["Answer", "Question", "ask", "protobuf_class_path"]
-
 SECONDS = 240.0
 GOOGLE_TYPES = "com.google.api.grpc:proto-google-common-protos:2.22.1"
 """Older than this, which is what the peer brings, it has not all that Confluent's converter needs."""

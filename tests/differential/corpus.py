@@ -15,8 +15,6 @@ from typing import Any
 
 from tests.differential.normalise import Record, canonical, lines, read
 
-__all__ = ["CORPORA", "Variant", "made_with", "variants", "write_made_with"]
-
 CORPORA = Path(__file__).parent / "corpora"
 MADE_WITH = CORPORA / "made-with.toml"
 IDLE_SECONDS = 2.5

@@ -20,8 +20,6 @@ from tests.differential.normalise import Record, parse, read
 from tests.harness.command import Command
 from tests.harness.servers.postgres import Database
 
-__all__ = ["PEER", "CaptureFailed", "Debezium", "Engine", "Waltap", "peer_installed"]
-
 PEER = Path(__file__).parents[2] / "benchmarks" / "peer" / "run-peer"
 READY_SECONDS = 120.0
 FINISH_SECONDS = 120.0

@@ -14,8 +14,6 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-__all__ = ["PREAMBLE", "Case", "cases"]
-
 _Clock = TypeVar("_Clock", time, datetime)
 
 Literals = st.SearchStrategy[str]

@@ -12,8 +12,6 @@ from typing import Any
 
 from tests.differential.converters import Question, ask
 
-__all__ = ["CONVERTERS", "RECORDED", "VALUES"]
-
 RECORDED = Path(__file__).with_name("header_values.jsonl")
 CONVERTERS: dict[str, tuple[str, dict[str, str]]] = {
     "simple-header": ("org.apache.kafka.connect.storage.SimpleHeaderConverter", {}),

@@ -33,8 +33,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SAME", "Record", "canonical", "lines", "parse", "payload", "read", "text"]
-
 Record = dict[str, Any]
 """One record: topic, key, value and, where there are any, headers; all of it parsed JSON."""
 

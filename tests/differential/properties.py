@@ -5,8 +5,6 @@ from pathlib import Path
 
 from tests.differential.engines import PEER
 
-__all__ = ["GOLDEN", "asked"]
-
 GOLDEN = Path(__file__).parent / "debezium_properties.json"
 """Written by ``python -m tests.differential properties``: the ConfigDef of the connector (connector), that of
 Kafka Connect's source connectors (connect), and the fields that the classes of connector and engine declare

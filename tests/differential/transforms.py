@@ -14,8 +14,6 @@ from waltap.encoders.format.converter import ConverterContext
 from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
-__all__ = ["Answer", "Question", "ask", "asked", "record_text", "written"]
-
 SECONDS = 240.0
 _PROPERTIES = JsonConverterProperties.model_validate({"replace.null.with.default": False})
 _JSON = JsonConverter(_PROPERTIES, ConverterContext(side="value"))

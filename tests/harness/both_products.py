@@ -16,8 +16,6 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 
-__all__ = ["TABLES", "BothProducts"]
-
 PARTITIONS = 5
 IDLE_SECONDS = 0.5
 DELIVERY_SECONDS = 120.0

@@ -25,8 +25,6 @@ from waltap_spark.session.session import prepare
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import SparkOutput
 
-__all__ = ["looks_right_while_it_runs"]
-
 ACCOUNTS = 300
 START = 1000
 TOTAL = 2 * ACCOUNTS * START

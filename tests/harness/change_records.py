@@ -17,8 +17,6 @@ from waltap.encoders.format.record_transform import (
 )
 from waltap_transforms.debezium import DEBEZIUM
 
-__all__ = ["PIPELINE", "change_records", "outbox_records", "structures", "transform"]
-
 PIPELINE = RecordTransformContext(
     label="t", capture=CaptureRules(CaptureProperties.model_validate({"topic.prefix": "server"}))
 )

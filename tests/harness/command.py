@@ -21,8 +21,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-__all__ = ["PIPE", "Command", "start", "waltap"]
-
 PIPE = subprocess.PIPE
 
 WAIT_SECONDS = 120.0

@@ -15,8 +15,6 @@ from tests.harness.captures import EmptyCatalogue, decoderbufs, pgoutput, wal2js
 
 from waltap.changes.decode import ABSENT, UNCHANGED, Column, DataType, Decoder, Relation, TypeKind
 
-__all__ = ["FORMS", "LSN", "WIRES", "Known", "frames", "table"]
-
 LSN, OID, XID = 0x65B_0000, 16384, 7
 FORMS = {
     16: "bool",

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Door", "door", "s3_door"]
-
 RESET = struct.pack("ii", 1, 0)
 PER_LINK = ("expect", "connection", "transfer-encoding", "content-length")
 FAULTS = ("500", "503", "lost request", "lost reply")

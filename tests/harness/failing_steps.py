@@ -12,8 +12,6 @@ from waltap_spark.formats import merging
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.read.live import LiveTables
 
-__all__ = ["steps_that_fail_are_taken_once"]
-
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 
 

@@ -7,8 +7,6 @@ from typing import Any
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-__all__ = ["Lines", "records"]
-
 
 def records(path: Path) -> list[Any]:
     """Return the documents of the whole lines of a file, none where there is no file; the last line of a

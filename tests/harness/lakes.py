@@ -21,8 +21,6 @@ from waltap.ports.sink.sink import Sink
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
 
-__all__ = ["Lake", "catalog", "catalog_settings", "delta_rows", "iceberg_rows", "in_order"]
-
 
 def delta_rows(table: Path) -> pa.Table:
     """Return the rows of a Delta table on disk: the files that its log has added and not removed."""

@@ -24,8 +24,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-__all__ = ["Fault", "Faults", "FindsFaults"]
-
 FINDINGS = (AssertionError, pytest.fail.Exception)
 
 

@@ -15,8 +15,6 @@ from google.protobuf import (
 from waltap_formats.protobuf.schema import WRAPPERS, MessageType
 from waltap_formats.schema_difference import read_text
 
-__all__ = ["protobuf_reader"]
-
 FIELD = descriptor_pb2.FieldDescriptorProto
 NUMBERS = {
     "confluent/type/decimal.proto": (

@@ -5,8 +5,6 @@ from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 
-__all__ = ["BYTES", "INT32", "INT64", "MAYBE_TEXT", "TEXT", "array", "mapped", "of", "struct"]
-
 
 def of(kind: str, name: str | None = None, version: int | None = None, **more: Any) -> Schema:
     """Return the schema of a kind, such as ``int32``; ``more`` are fields of Schema."""

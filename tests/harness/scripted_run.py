@@ -7,8 +7,6 @@ from typing import Any
 from tests.harness.command import waltap
 from tests.harness.servers.postgres import Database
 
-__all__ = ["records_of", "run_scripted"]
-
 
 def run_scripted(
     connector: str,

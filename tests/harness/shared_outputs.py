@@ -28,8 +28,6 @@ from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
 
-__all__ = ["sources_keep_to_themselves", "write_one_target"]
-
 INTO: Final = TargetMappings((r"t(\d)\.(.*):all.$2@tenant $1",))
 KINDS: Final = ("alone", "versions", "logged", "bare")
 FILLED: Final = Commit((Insert(1), Insert(2), Insert(3, "b", None)))

@@ -18,8 +18,6 @@ from tests.harness.json_lines import records
 from tests.harness.pipeline import WAIT_S, profile_text, until
 from tests.harness.servers.postgres import Database
 
-__all__ = ["NOWHERE", "Shop", "install_plugin", "text_of"]
-
 NOWHERE = {
     "type": "postgres",
     "database.hostname": "127.0.0.1",

@@ -8,8 +8,6 @@ import pytest
 from waltap.errors import RetryVerdict, SinkError
 from waltap_testing.simulation import SimulatedPipeline
 
-__all__ = ["Gone", "New", "Refused", "new", "raising"]
-
 New = Callable[..., SimulatedPipeline]
 
 

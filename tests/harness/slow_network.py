@@ -9,8 +9,6 @@ import pytest
 from waltap.errors import ConnectionLost
 from waltap_postgres.replication.transport import SocketTransport
 
-__all__ = ["one_message_at_a_time"]
-
 HEAD = 5
 """A message begins with its type and its length, which counts itself."""
 

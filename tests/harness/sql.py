@@ -25,31 +25,6 @@ from waltap.errors import SinkError
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.sink import SqlSink
 
-__all__ = [
-    "PAIRS",
-    "PEOPLE",
-    "VISITS",
-    "Place",
-    "copy_of",
-    "duck",
-    "failure",
-    "file",
-    "in_duckdb",
-    "in_mariadb",
-    "in_postgresql",
-    "in_sqlite",
-    "maria",
-    "mended",
-    "micros",
-    "model",
-    "pipeline",
-    "place",
-    "postgres",
-    "replica",
-    "some_of_everything",
-    "waiting",
-]
-
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 VISITS = relation("public.visits", [("person", "int4"), ("page", "text")], key=(), identity="f")
 PAIRS = relation(

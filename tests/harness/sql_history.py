@@ -9,8 +9,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.transactions.transaction import TransactionPart
 
-__all__ = ["Annals", "Known", "told"]
-
 OWN = ("op", "commit_lsn", "seq", "sub", "commit_ts", "xid", "valid_from", "valid_to", "is_current")
 
 Known = dict[Any, Any]

@@ -14,8 +14,6 @@ from typing import Any
 
 from waltap.changes.decode import ABSENT, UNCHANGED
 
-__all__ = ["told_changes"]
-
 WORDS: dict[str, Any] = {"NULL": None, "=": UNCHANGED, "-": ABSENT}
 
 

@@ -23,16 +23,6 @@ from waltap_formats.properties import AvroProperties
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.workload import ITEMS
 
-__all__ = [
-    "NOW",
-    "UnregisteredAvro",
-    "context",
-    "records_of",
-    "typed_parts",
-    "typed_records",
-    "with_schema",
-]
-
 NOW = 1_767_225_601_123_456_789
 _JSON = JsonConverter(JsonConverterProperties(), ConverterContext(side="value"))
 

@@ -15,8 +15,6 @@ from waltap.changes.decode.relation import Column
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
-__all__ = ["LITERALS", "UNKNOWN", "printed_once", "typed"]
-
 OUTPUT = (
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex"
     " -c extra_float_digits=3 -c lc_monetary=C"

@@ -9,8 +9,6 @@ from tests.harness.spark import Rig
 from waltap.changes.decode.relation import Relation
 from waltap_spark.read.live import LiveTables
 
-__all__ = ["COURSES", "a_dropped_column"]
-
 WIDE = relation("public.k", [("a", "int4"), ("b", "text")], numbers=(1, 2), key=(), identity="f")
 NARROW = relation("public.k", [("a", "int4")], numbers=(1,), key=(), identity="f")
 COMPUTED = relation(

@@ -16,8 +16,6 @@ from tests.harness.yboutput_slot import Slot
 
 from waltap_testing.recording import FrameRecording, load_recordings, save_recordings
 
-__all__ = ["WAYS", "record", "recorded"]
-
 FOLDER = Path(__file__).parents[1] / "golden" / "yboutput"
 RECORDINGS = FOLDER / "recordings.jsonl"
 WAYS: dict[str, tuple[bool, dict[str, str], dict[str, object]]] = {

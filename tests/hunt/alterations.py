@@ -6,8 +6,6 @@ from random import Random
 from tests.hunt.catalogue import SCHEMAS, Known, name_of
 from tests.hunt.values import KEY_TYPES, TYPES, literal
 
-__all__ = ["KEY_NAMES", "STYLES", "TABLE_NAMES", "Alterations", "definition"]
-
 TABLE_NAMES = (
     "a",
     "orders",

@@ -10,8 +10,6 @@ from typing import Protocol, TypeVar
 
 from tests.harness.servers.postgres import Cluster, Database
 
-__all__ = ["run_bank"]
-
 
 class Service(Protocol):
     """The server that the bank's books are kept on."""

@@ -7,8 +7,6 @@ from typing import Any
 import psycopg
 from tests.hunt.oracle import MARK
 
-__all__ = ["SCHEMAS", "Known", "column_list", "image", "mark", "name_of", "rows_of", "tables"]
-
 SCHEMAS = ("public", "Odd S")
 
 

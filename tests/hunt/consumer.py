@@ -7,8 +7,6 @@ from tests.hunt.delivered import Event
 from tests.hunt.oracle import UNSENT, Table
 from tests.hunt.values import canonical, is_placeholder
 
-__all__ = ["Rows", "canonical_row", "differences", "short"]
-
 
 class Rows:
     """The rows of one table as a consumer has them, as they came. ``unknown``: they cannot be known."""

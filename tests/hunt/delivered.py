@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Event", "from_change_log", "from_lines"]
-
 OWN: Final = ("_op", "_commit_lsn", "_seq", "_sub", "_lsn", "_commit_ts", "_xid", "_unchanged")
 
 

@@ -20,8 +20,6 @@ from tests.harness.servers.postgres import Database
 from tests.hunt.judge import Life
 from tests.hunt.proxy import Proxy
 
-__all__ = ["Ended", "Engine", "knows", "patience", "until"]
-
 FAULTY = '''"""Lets the Nth fsync of the sink's files fail, and loses what it should have made durable."""
 import os
 

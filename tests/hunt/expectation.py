@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from tests.hunt.consumer import short
 from tests.hunt.oracle import Change, Ddl, State, Table, Transaction
 
-__all__ = ["Case", "Expected", "Finding", "Life", "Plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -17,8 +17,6 @@ from tests.hunt.engine import Engine, patience, until
 from tests.hunt.scenario import Pipeline
 from tests.hunt.source import Source
 
-__all__ = ["APPLY", "Faults", "mount", "unmount"]
-
 DISK_BYTES = 256 << 20
 APPLY = [
     *("apply", "--changelog", "log", "--output", "lake"),

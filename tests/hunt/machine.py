@@ -24,8 +24,6 @@ from tests.hunt.oracle import Table
 from tests.hunt.scenario import Scenario, Step
 from tests.hunt.source import Source
 
-__all__ = ["Result", "run"]
-
 RECEIVE = "waltap.receive.timeout.ms"
 """The property by which a link is noticed that is alive and passes nothing."""
 

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from tests.hunt.values import from_text
 
-__all__ = ["MARK", "UNSENT", "Change", "Ddl", "State", "Table", "Transaction", "read"]
-
 MARK: Final = "hunt"
 
 

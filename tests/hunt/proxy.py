@@ -7,8 +7,6 @@ import struct
 import threading
 from collections.abc import Callable
 
-__all__ = ["Proxy"]
-
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER by which closing a socket resets the connection."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.hunt.values import EVENT_SETTINGS
 
-__all__ = ["Pipeline", "Scenario", "Step", "draw"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

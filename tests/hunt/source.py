@@ -14,8 +14,6 @@ from tests.hunt.alterations import KEY_NAMES, STYLES, TABLE_NAMES, Alterations, 
 from tests.hunt.catalogue import SCHEMAS, Known, name_of
 from tests.hunt.values import TYPES, literal
 
-__all__ = ["Source"]
-
 MANY = 200
 """Columns beyond which a table is left out of acts that write it often."""
 

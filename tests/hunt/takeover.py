@@ -24,8 +24,6 @@ import psycopg
 from tests.differential.engines import PEER
 from tests.harness.servers.postgres import Cluster, Database
 
-__all__ = ["Findings", "Handovers", "judge"]
-
 SLOT, PUBLICATION, PREFIX = "turns", "turns", "shop"
 SECONDS = 240.0
 ACCOUNTS, ITEMS = 20, 500

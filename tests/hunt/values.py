@@ -12,16 +12,6 @@ from decimal import Decimal
 from random import Random
 from typing import Any, Final
 
-__all__ = [
-    "KEY_TYPES",
-    "PLACEHOLDER",
-    "TYPES",
-    "canonical",
-    "from_text",
-    "is_placeholder",
-    "literal",
-]
-
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 _PLACEHOLDERS: Final = (PLACEHOLDER, PLACEHOLDER.encode().hex())
 

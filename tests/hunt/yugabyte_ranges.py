@@ -24,8 +24,6 @@ from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.yugabyte.server import Yugabyte
 from tests.harness.yugabyte.wire import hash_code
 
-__all__ = ["KilledRanges"]
-
 PATIENCE_S = 120.0
 KEYS = 80
 

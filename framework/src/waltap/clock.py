@@ -10,15 +10,6 @@ from random import Random, SystemRandom
 from typing import Protocol
 from uuid import UUID
 
-__all__ = [
-    "Clock",
-    "RandomSource",
-    "SystemClock",
-    "new_identifier",
-    "processor_time",
-    "system_chance",
-]
-
 # How late a stop request may be noticed, in seconds.
 LOOK_S = 0.05
 

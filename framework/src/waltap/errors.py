@@ -20,28 +20,6 @@ import errno
 import os
 from typing import ClassVar
 
-__all__ = [
-    "ADVICE",
-    "COMMAND_LINE",
-    "NOT_UTF8",
-    "ConfigurationError",
-    "ConnectionLost",
-    "DecodeError",
-    "OffsetError",
-    "PluginError",
-    "PropertyProblem",
-    "RecordError",
-    "RetryVerdict",
-    "SinkError",
-    "SnapshotError",
-    "SourceError",
-    "StopRequested",
-    "SystemRefused",
-    "WaltapError",
-    "system_advice",
-]
-
-
 # Remedies by error number, for refusals of the operating system.
 #
 # The class of an error says which operation failed, but the remedy depends on the system's reason

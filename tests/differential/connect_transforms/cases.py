@@ -12,8 +12,6 @@ from tests.differential.connect_transforms.judge import Question
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord
 
-__all__ = ["CLASSES", "questions"]
-
 PACKAGE = "org.apache.kafka.connect.transforms."
 DATA = "org.apache.kafka.connect.data."
 NAMES = ("id", "a", "b", "note", "when", "price", "flag", "x.y", "at", "raw", "tags", "inner")

@@ -9,8 +9,6 @@ from tests.differential.transforms import record_text
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord
 
-__all__ = ["read_record", "written_record"]
-
 
 def written_record(record: ConnectRecord) -> dict[str, Any]:
     """Return the JSON of a record. Raises: ValueError for values that do not fit their schemas."""

@@ -11,8 +11,6 @@ from waltap.encoders.format.record_transform import RecordTransformContext, Reco
 from waltap.plugins.host import Host
 from waltap.ports.specs import RecordTransformSpec, TransformSpec
 
-__all__ = ["Question", "judged", "ours", "same"]
-
 HOST = Host()
 
 Question = dict[str, Any]

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["EACH", "RECORDED", "SEED", "SOURCE"]
-
 RECORDED = Path(__file__).with_name("recorded.jsonl")
 SOURCE = "connect-transforms 4.3.0 (Apache Kafka), by benchmarks/peer/Transforms.java"
 SEED, EACH = "recorded", 12

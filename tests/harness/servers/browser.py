@@ -7,8 +7,6 @@ from typing import Any
 
 from tests.harness.servers.jars import MissingProgram
 
-__all__ = ["browser", "program"]
-
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Child", "ChildFailed", "LocalServer", "free_ports"]
-
 WAIT_SECONDS = 120.0
 
 DYING = """

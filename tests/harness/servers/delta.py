@@ -5,8 +5,6 @@ from pathlib import Path
 
 from tests.harness.servers.jars import jars
 
-__all__ = ["CONF", "generation", "prepare", "spark_jars"]
-
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

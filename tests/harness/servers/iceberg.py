@@ -11,18 +11,6 @@ from pathlib import Path
 
 from tests.harness.servers.jars import FETCH_SECONDS, MissingProgram, cache_folder, jars, locked
 
-__all__ = [
-    "CONF",
-    "EXTENSION",
-    "PLACES",
-    "PYSPARK",
-    "make_environment",
-    "prepare",
-    "python",
-    "runs_here",
-    "spark_jars",
-]
-
 ROOT = Path(__file__).parents[3]
 PINNED = Path(__file__).with_name("pyspark41.txt")
 PYSPARK = PINNED.read_text(encoding="utf-8").partition("==")[2].split()[0]

@@ -18,8 +18,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["MissingProgram", "archive", "cache_folder", "jars", "locked"]
-
 FETCH_SECONDS = 420
 """Below the time that one test may take."""
 

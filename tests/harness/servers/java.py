@@ -5,8 +5,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-__all__ = ["OLDEST", "java_version"]
-
 OLDEST = 17
 
 

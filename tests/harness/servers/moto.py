@@ -3,8 +3,6 @@
 from tests.harness.servers.child import LocalServer, http_answers
 from tests.harness.servers.packages import python_program
 
-__all__ = ["Moto", "prepare"]
-
 REQUIREMENT = "moto[server]==5.2.5"
 
 

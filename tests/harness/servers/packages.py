@@ -10,8 +10,6 @@ from pathlib import Path
 
 from tests.harness.servers.jars import FETCH_SECONDS, MissingProgram, cache_folder, locked
 
-__all__ = ["packaged", "python_program"]
-
 PATHS = "/usr/sbin:/usr/local/sbin"
 
 

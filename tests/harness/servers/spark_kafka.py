@@ -4,8 +4,6 @@ from pathlib import Path
 
 from tests.harness.servers.jars import jars
 
-__all__ = ["prepare", "spark_jars"]
-
 COORDINATES = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tests.harness.servers.jars import jars
 
-__all__ = ["conf", "prepare"]
-
 HADOOP = "3.4.2" if version("pyspark").startswith("4.1.") else "3.5.0"
 """That of this pyspark."""
 

@@ -14,8 +14,6 @@ from typing import Final
 
 import pytest
 
-__all__ = ["mark_exhaustive"]
-
 RARE: Final = {
     r"conformance/test_sql_conforms.py::Test(DuckDb|MariaDb)::test_(a_kill|a_snap|a_chunk|what_came|a_new)": "PostgreSQL, SQLite",
     r"conformance/test_streams_conform.py::Test(Kinesis|RedisAtLeastOnce|Nats)::test_a_kill": "Redis, exactly once",

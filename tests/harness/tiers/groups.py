@@ -11,8 +11,6 @@ from typing import Final
 
 import pytest
 
-__all__ = ["add_groups"]
-
 SPARK: Final = frozenset({"spark", "delta", "iceberg", "spark_connect", "spark_of_topics"})
 KAFKA: Final = frozenset({"kafka", "registry"})
 SPARK_GROUPS: Final = 2

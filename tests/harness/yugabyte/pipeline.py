@@ -7,8 +7,6 @@ from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
 from tests.harness.yugabyte.server import Yugabyte
 
-__all__ = ["YugabytePipeline", "cell"]
-
 
 def cell(value: Any) -> dict[str, Any]:
     """Return what a column that was sent looks like."""

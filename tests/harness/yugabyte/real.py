@@ -11,8 +11,6 @@ from typing import Any, Self
 
 from tests.harness.servers.postgres import Database, Server
 
-__all__ = ["ADDRESS", "RealYugabyte", "address"]
-
 ADDRESS = "WALTAP_YUGABYTE"
 
 IDENTITY = """

@@ -54,8 +54,6 @@ from tests.harness.yugabyte.wire import (
 from waltap.changes.transactions.position import lsn_text
 from waltap_testing.walsender import wire as protocol
 
-__all__ = ["LACKING", "Yugabyte", "through_double"]
-
 SCHEMA = Path(__file__).parent / "schema.sql"
 SETTINGS = "-c search_path=yb_double,pg_catalog,public"
 VERSION = "15.12-YB-2025.2.4.0-b0"

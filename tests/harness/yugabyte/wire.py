@@ -9,17 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 
-__all__ = [
-    "EPOCH_US",
-    "FIRST_LSN",
-    "FLUSHED",
-    "Frame",
-    "Numbering",
-    "Started",
-    "hash_code",
-    "started",
-]
-
 EPOCH_US = 946_684_800_000_000
 """2000-01-01 in µs since 1970: the replication protocol counts from there."""
 FIRST_LSN = 2

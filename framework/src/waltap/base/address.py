@@ -2,8 +2,6 @@
 
 from urllib.parse import urlsplit
 
-__all__ = ["host_of", "whole_address"]
-
 
 def whole_address(text: str | None) -> str | None:
     """Return an address unchanged if its parts can be read.

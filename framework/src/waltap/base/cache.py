@@ -2,8 +2,6 @@
 
 from typing import TypeVar
 
-__all__ = ["BoundedDict"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -7,7 +7,5 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["UNREADABLE"]
-
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
 """For ``except``: a damaged file, unlike a missing one."""

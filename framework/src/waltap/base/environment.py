@@ -13,17 +13,6 @@ ${env:NAME}        in a profile: any variable, by name.
 import os
 from collections.abc import Mapping
 
-__all__ = [
-    "colours",
-    "dumb_terminal",
-    "forced_terminal",
-    "log_form",
-    "log_level",
-    "plugin_names",
-    "tracebacks",
-    "variable",
-]
-
 
 def plugin_names(environ: Mapping[str, str] | None = None) -> frozenset[str] | None:
     """Return the allowed plugins of WALTAP_PLUGINS, None for all."""

@@ -7,8 +7,6 @@ it with their registrations.
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["BROUGHT", "extra_for"]
-
 BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "postgres": {
         "connectors": (

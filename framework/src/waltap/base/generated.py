@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-__all__ = ["define", "sources"]
-
 
 class _GeneratedModule:
     """One generated module, referenced by the globals of its functions."""

@@ -4,8 +4,6 @@ Source: the Java platform's documentation of ``java.util.Properties.load``: logi
 three separators, escapes. The last value of a repeated key wins.
 """
 
-__all__ = ["parse_properties"]
-
 BLANKS = " \t\f"
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 

@@ -9,8 +9,6 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["spare_pandas"]
-
 
 class _PandasBlocker:
     """An import finder that hides pandas from the thread that created it."""

@@ -12,8 +12,6 @@ from pathlib import Path
 from waltap.base.environment import variable
 from waltap.base.java_properties import parse_properties
 
-__all__ = ["SecretMissing", "SecretRefresh", "fill", "holds_placeholder"]
-
 PLACEHOLDER = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*):([^}]+)\}")
 
 

@@ -4,18 +4,6 @@ from collections.abc import Collection
 
 from waltap.errors import PluginError, WaltapError
 
-__all__ = [
-    "DuplicateName",
-    "HookRaised",
-    "ImportFailed",
-    "LibraryMissing",
-    "MisspeltHook",
-    "PluginRaised",
-    "SpecMissing",
-    "WrongApiVersion",
-    "WrongSpec",
-]
-
 
 class SpecMissing(PluginError):
     """No loaded plugin contributes the requested name.

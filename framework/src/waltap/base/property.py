@@ -18,18 +18,6 @@ from pydantic.fields import FieldInfo
 from waltap.base.placeholder import SecretRefresh
 from waltap.base.redaction import Secret, looks_secret, masked
 
-__all__ = [
-    "CommaList",
-    "Properties",
-    "PropertyDeclaration",
-    "Reach",
-    "Shares",
-    "declarations",
-    "declare",
-    "declare_family",
-    "identifier_of",
-]
-
 REQUIRED: Any = ...
 
 Reach = Literal["records", "rows"]

@@ -11,8 +11,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-__all__ = ["on_first_use"]
-
 
 def on_first_use(package: str) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of ``package``.

@@ -10,18 +10,6 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
-__all__ = [
-    "HIDDEN",
-    "Secret",
-    "hide",
-    "hide_passing",
-    "looks_secret",
-    "masked",
-    "redacted",
-    "without",
-    "without_frames",
-]
-
 HIDDEN = "***"
 """Replaces the value of a secret in every text."""
 

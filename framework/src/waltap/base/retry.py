@@ -6,8 +6,6 @@ from typing import Final
 
 from waltap.clock import RandomSource, SystemClock, system_chance
 
-__all__ = ["TRIES_AGAIN", "RetryBackoff", "retry_after", "waiting"]
-
 FIRST_WAIT_S: Final = 0.2
 # Parallel clients that failed together must not come again together.
 JITTER: Final = (0.8, 1.2)

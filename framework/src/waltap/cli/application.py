@@ -39,17 +39,6 @@ if TYPE_CHECKING:
 
     from waltap.plugins.host import Host
 
-__all__ = [
-    "COMMANDS",
-    "application",
-    "conceal",
-    "concealed",
-    "exit_code",
-    "run",
-    "show",
-    "show_bug",
-]
-
 
 # How errors end a command: a short panel with code, what, why and remedy, and an exit code.
 

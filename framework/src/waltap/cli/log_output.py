@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from waltap.pipeline import Engine
     from waltap.plugins.host import Host
 
-__all__ = [
-    "LogFile",
-    "LogOutput",
-    "telemetry",
-]
-
 
 # A file that log lines are added to, which others may move away at any time.
 

@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     from waltap.plugins.host import Host
     from waltap.ports.source.connector import Connector
 
-__all__ = [
-    "FileArgument",
-    "Json",
-    "SetOption",
-    "SinkOption",
-    "SourceArgument",
-    "Yes",
-    "any_sink",
-    "at_rest",
-    "connected",
-    "overrides",
-    "read",
-    "resolved",
-]
-
 
 # A connector by itself, for commands that look at the database and run no pipeline.
 

@@ -12,8 +12,6 @@ Source: PostgreSQL manual, "Function Type Resolution", "Writing SECURITY DEFINER
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["PINNED", "PINNED_AGAIN", "SETTINGS", "USERS_PATH", "beginning", "startup_options"]
-
 PINNED: Final = "SET search_path = pg_catalog, pg_temp"
 """Temporary objects come last: without a place in the path they would come first."""
 

@@ -14,16 +14,6 @@ from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = [
-    "answered",
-    "answers",
-    "confirm",
-    "draw_until_interrupted",
-    "echo",
-    "notices",
-    "notices_are_piped",
-]
-
 
 # Where commands print: standard output for answers, standard error for everything else.
 

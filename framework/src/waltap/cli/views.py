@@ -14,8 +14,6 @@ from rich.text import Text
 
 from waltap.base.text import FORESEEN_S, ago, full_in, printable, printable_lines, size
 
-__all__ = ["Cell", "SafeConsole", "at_rest_view", "facts", "overview", "run_view", "table"]
-
 Cell = str | Text
 Row = tuple[str, Cell]
 

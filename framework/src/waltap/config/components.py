@@ -36,16 +36,6 @@ from waltap.ports.specs import (
 if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter, ConverterContext
 
-__all__ = [
-    "DEFAULT_FORMAT",
-    "FAN_OUT",
-    "ComponentTables",
-    "FormatResolver",
-    "SinkList",
-    "TransformResolver",
-    "sided",
-]
-
 
 # Which format writes keys, values and header values, and with which properties.
 #

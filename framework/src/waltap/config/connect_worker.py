@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from waltap.config.namespace import Namespace
     from waltap.ports.specs import SinkSpec
 
-__all__ = ["ASKING", "exactly_once", "header_format", "sanitizing", "take_worker_settings"]
 
 OVERRIDE, PRODUCER = "producer.override.", "producer."
 OF_KAFKA = re.compile(r"bootstrap\.servers|producer\..+|topic\.creation\..+")

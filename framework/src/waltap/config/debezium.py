@@ -24,21 +24,6 @@ from typing import Any
 
 from waltap.base.text import nearest
 
-__all__ = [
-    "OLD_NAMES",
-    "OLD_VALUES",
-    "DebeziumNames",
-    "KnownProperty",
-    "ServerFile",
-    "debezium_names",
-    "format_instead",
-    "is_server_file",
-    "known",
-    "present",
-    "server_file",
-]
-
-
 # Know the properties of Debezium and Kafka Connect that no component of waltap declares.
 #
 # ``debezium_names.toml`` has their names, defaults and treatment.

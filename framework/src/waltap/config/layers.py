@@ -19,8 +19,6 @@ from waltap.base.java_properties import parse_properties
 from waltap.config.debezium import is_server_file, server_file
 from waltap.errors import ConfigurationError, PropertyProblem
 
-__all__ = ["GivenProperty", "RawProfile", "RawSinkBranch", "load", "read_debezium", "read_tables"]
-
 SECTIONS = ("source", "engine", "format", "offsets")
 """Sections whose properties share one namespace; [sink] and [[transforms]] have their own."""
 

@@ -15,8 +15,6 @@ from waltap.changes.capture.column_family import split_patterns
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.config.profile import Component, Profile, TransformUse
 
-__all__ = ["CatalogNames", "UnmatchedPattern", "in_database", "spoken", "unmatched"]
-
 C = TypeVar("C", bound=Component[Any])
 _SEPARATOR = r"(?:\\\.|\[\.\]|\.(?![*+?{]))"
 _PARTS = re.compile(rf"{_SEPARATOR}|:")

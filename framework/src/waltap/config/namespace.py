@@ -21,8 +21,6 @@ from waltap.config.debezium import KnownProperty, debezium_names, known
 from waltap.config.layers import SINK_PREFIX, GivenProperty
 from waltap.errors import ConfigurationError, PropertyProblem
 
-__all__ = ["ExplainedProperty", "Namespace", "ValidationResult", "as_text"]
-
 P = TypeVar("P", bound=Properties)
 
 SHOWN_MAX = 1000

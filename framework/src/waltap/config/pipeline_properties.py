@@ -6,16 +6,6 @@ from typing import Literal
 
 from waltap.base.property import CommaList, Properties, Shares, declare
 
-__all__ = [
-    "PATTERN",
-    "SIZE",
-    "EngineProperties",
-    "OutletProperties",
-    "budget_bytes",
-    "octets",
-]
-
-
 # Parse the WAL budget of a profile. Sans-IO.
 
 SIZE = r"^\s*(\d+(\.\d+)?)\s*(B|[kKMGTP]i?B)\s*$"

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureProperties
     from waltap.config.pipeline_properties import EngineProperties, OutletProperties
 
-__all__ = [
-    "Component",
-    "ConverterUse",
-    "Profile",
-    "PropertyChange",
-    "SelectionProperties",
-    "SinkBranchProfile",
-    "TransformUse",
-    "changes",
-]
-
 
 # Define a resolved profile: a pipeline's components and properties.
 

@@ -59,16 +59,6 @@ from waltap.ports.specs import (
     TransformSpec,
 )
 
-__all__ = [
-    "ProfileValidation",
-    "ResolvedProfile",
-    "deputies",
-    "examine",
-    "pipeline_name",
-    "resolve",
-    "survey",
-]
-
 logger = logging.getLogger(__name__)
 
 

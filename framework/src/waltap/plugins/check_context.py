@@ -6,8 +6,6 @@ from waltap.config.profile import Profile
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.source.connector import Connector
 
-__all__ = ["CheckContext"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckContext:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pluggy
 
-__all__ = ["guard", "is_wrapper"]
-
 Failed = Callable[[Exception], Exception | None]
 """Takes an implementation's exception. Returns the error to raise in its place; None ignores it."""
 

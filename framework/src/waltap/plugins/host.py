@@ -60,12 +60,6 @@ from waltap.ports.specs import (
     TypeSpec,
 )
 
-__all__ = [
-    "Host",
-    "PluginHealth",
-    "PluginInfo",
-]
-
 ENTRY_POINT_GROUP = "waltap"
 IN_PROCESS = "in process"
 

@@ -12,8 +12,6 @@ from waltap.changes.capture.topic_naming import (
 )
 from waltap.ports.specs import TopicNamingSpec
 
-__all__ = ["TOPIC_NAMING"]
-
 
 def _spec(
     name: str, cls: str, summary: str, factory: Callable[..., TopicNaming]

@@ -8,18 +8,6 @@ from dataclasses import replace
 
 from waltap.changes.decode.decoder import DecoderCapabilities
 
-__all__ = [
-    "DECODERBUFS",
-    "DECODERBUFS_REMARKS",
-    "PGOUTPUT",
-    "PGOUTPUT_REMARKS",
-    "WAL2JSON",
-    "WAL2JSON_REMARKS",
-    "YBOUTPUT",
-    "YBOUTPUT_REMARKS",
-]
-
-
 # Remarks for users of each decoder, one sentence each.
 #
 # docs/reference/decoders.md prints them. tests/integration/test_records_agree.py checks sentences

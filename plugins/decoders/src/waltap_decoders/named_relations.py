@@ -25,8 +25,6 @@ from waltap_decoders.row_facts import (
     numbers_then,
 )
 
-__all__ = ["NamedRelations", "RowMakeUp", "RowPlan", "RowPlans"]
-
 # Limit of tables without an OID. They were already dropped when the catalogue was asked, so the
 # catalogue cannot report later that they are gone.
 UNKNOWN_KEPT = 256

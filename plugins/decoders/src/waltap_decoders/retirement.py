@@ -10,8 +10,6 @@ from collections.abc import Collection
 
 from waltap.changes.decode.decoder import DecoderContext
 
-__all__ = ["RelationRetirement"]
-
 # Up to this number, relations are kept without asking the catalogue.
 SMALLEST = 128
 

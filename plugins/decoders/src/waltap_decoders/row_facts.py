@@ -14,15 +14,6 @@ from typing import NamedTuple
 from waltap.changes.decode.builtin_types import builtin_type
 from waltap.changes.decode.relation import Column, Relation, TypeKind
 
-__all__ = [
-    "ColumnFact",
-    "OldRowColumns",
-    "RowFacts",
-    "columns_then",
-    "identity_then",
-    "numbers_then",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ColumnFact:

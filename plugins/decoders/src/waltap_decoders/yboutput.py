@@ -22,8 +22,6 @@ from waltap_decoders.capabilities import YBOUTPUT
 from waltap_decoders.pgoutput.decoder import PgOutput
 from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
 
-__all__ = ["YbOutput", "YbOutputProperties"]
-
 
 class YbOutputProperties(Properties):
     """Requests to yboutput."""

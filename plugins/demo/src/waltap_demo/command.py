@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["demo"]
-
 
 # A blizzard: 472 of 930 flights were cancelled.
 STORMY = "2013-02-08"

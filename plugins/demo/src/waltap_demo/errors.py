@@ -11,8 +11,6 @@ WaltapError
 
 from waltap.errors import SourceError, WaltapError
 
-__all__ = ["DemoDifferent", "DemoIncomplete", "DemoStuck"]
-
 
 class DemoIncomplete(SourceError):
     """A package that only the demo needs is missing."""

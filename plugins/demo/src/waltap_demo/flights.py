@@ -19,7 +19,6 @@ from waltap_demo.errors import DemoIncomplete
 if TYPE_CHECKING:
     from psycopg import Connection
 
-__all__ = ["TABLES", "DayData", "load", "row_counts"]
 
 HERE: Final = Path(__file__).parent
 TABLES: Final = ("airlines", "airports", "planes", "weather", "flights")

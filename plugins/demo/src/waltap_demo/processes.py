@@ -21,13 +21,6 @@ from waltap_demo.errors import DemoIncomplete, DemoStuck
 if TYPE_CHECKING:
     from psycopg import Connection
 
-__all__ = [
-    "EmbeddedServer",
-    "EngineProcess",
-    "embedded_server",
-    "running_server",
-    "write_profile",
-]
 
 # The demo's data can be loaded again, so durability is off for speed.
 SETTINGS: Final = """

@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from rich.console import Console
 
-__all__ = [
-    "FlightOperation",
-    "OperationReplay",
-    "ReplayProgress",
-    "day_of_operations",
-    "night_run",
-]
 
 # Flights of one inserting transaction.
 PUBLISHED_TOGETHER: Final = 40

@@ -19,8 +19,6 @@ from waltap.encoders.json.converter import JsonConverter, JsonConverterPropertie
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.properties import CloudEventsProperties
 
-__all__ = ["CloudEventsConverter"]
-
 _STRING = Schema(kind=ConnectKind.STRING)
 _OPTIONAL = Schema(kind=ConnectKind.STRING, optional=True)
 _NO_ATTRIBUTE = re.compile(r"[^A-Za-z0-9]")

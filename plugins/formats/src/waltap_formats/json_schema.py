@@ -10,12 +10,6 @@ from waltap.encoders.json.converter import json_writer
 from waltap_formats.properties import JsonSchemaProperties
 from waltap_formats.registry import RegistryConverter
 
-__all__ = [
-    "JsonSchemaConverter",
-    "json_schema",
-]
-
-
 # JSON Schemas of Connect schemas, as Confluent's converter makes them.
 #
 # ``title`` is the name, ``connect.index`` the position of a field, and ``connect.type`` a type

@@ -13,9 +13,6 @@ from waltap.changes.mapping.java_number import double_text, float_text
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode, SchemaMismatch
 from waltap.encoders.format.simple_header import simple_text
 
-__all__ = ["BytesConverter", "NumberConverter", "StringConverter", "StringProperties"]
-
-
 # Which transform of Kafka Connect makes such values.
 WAYS = {
     "key": "A transform makes such keys: ExtractField$Key takes one field out, Cast$Key changes its kind",

@@ -7,14 +7,6 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, Properties, declare
 
-__all__ = [
-    "AvroProperties",
-    "CloudEventsProperties",
-    "JsonSchemaProperties",
-    "ProtobufProperties",
-    "RegistryProperties",
-]
-
 Strategy = Literal[
     "TopicNameStrategy",
     "RecordNameStrategy",

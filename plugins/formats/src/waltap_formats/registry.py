@@ -29,16 +29,6 @@ from waltap.errors import (
 from waltap_formats.properties import RegistryProperties
 from waltap_formats.schema_difference import difference
 
-__all__ = [
-    "RegistryAway",
-    "RegistryClient",
-    "RegistryConverter",
-    "RegistryLogin",
-    "SchemaIncompatible",
-    "SchemaInvalid",
-    "SchemaNotRegistered",
-]
-
 P = TypeVar("P", bound=RegistryProperties)
 
 

@@ -14,8 +14,6 @@ import orjson
 
 from waltap_formats.protobuf.schema import MessageField, MessageType
 
-__all__ = ["ReadFile", "difference", "read_text"]
-
 # Differences that a message names; it counts the rest.
 NAMED = 5
 

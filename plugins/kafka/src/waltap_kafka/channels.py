@@ -20,8 +20,6 @@ from waltap_kafka.client import KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 
-__all__ = ["KafkaNotifications", "KafkaSignals"]
-
 log = logging.getLogger(__name__)
 
 SIGNALS: Final = "signal.consumer."

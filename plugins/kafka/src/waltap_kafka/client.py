@@ -24,16 +24,6 @@ from waltap_kafka.errors import (
     KafkaUnreachable,
 )
 
-__all__ = [
-    "NO_SETTINGS",
-    "REFUSALS",
-    "TOO_LARGE",
-    "KafkaClients",
-    "KafkaFailures",
-    "delivery_reports",
-    "kafka_error",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from typing import Final
 from waltap.base.redaction import looks_secret
 from waltap.errors import ConfigurationError, PropertyProblem
 
-__all__ = ["client_settings", "refused_setting"]
-
 # Java client's name → librdkafka's, where the value has the same meaning.
 RENAMED: Final = {
     "max.request.size": "message.max.bytes",

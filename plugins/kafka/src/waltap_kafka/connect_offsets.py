@@ -21,8 +21,6 @@ from waltap_kafka.client import KafkaClients, delivery_reports
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
 from waltap_kafka.properties import KafkaSinkProperties
 
-__all__ = ["TopicOffsets", "topic_offsets"]
-
 SCHEME: Final = "kafka://"
 PREFIX: Final = "producer."
 STEP_S: Final = 0.25

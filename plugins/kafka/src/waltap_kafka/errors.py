@@ -20,20 +20,6 @@ ConfigurationError            WT-1001   settings that the client does not know
 
 from waltap.errors import OffsetError, RetryVerdict, SinkError
 
-__all__ = [
-    "KafkaFenced",
-    "KafkaNotDelivered",
-    "KafkaOffsetUnkept",
-    "KafkaPositionUnusable",
-    "KafkaRecordTooLarge",
-    "KafkaRefused",
-    "KafkaSignalTopicMissing",
-    "KafkaTopicMissing",
-    "KafkaTopicUnusable",
-    "KafkaTransactionExpired",
-    "KafkaUnreachable",
-]
-
 
 class KafkaUnreachable(SinkError):
     """No broker answers at the configured addresses."""

@@ -26,8 +26,6 @@ from waltap_kafka.errors import KafkaOffsetUnkept
 from waltap_kafka.position_record import PARTITION, last_value, position_topic
 from waltap_kafka.properties import OF_OFFSETS, KafkaOffsetProperties
 
-__all__ = ["KafkaOffsetStore"]
-
 WAIT_S: Final = 60.0
 # librdkafka gives up on a record before `WAIT_S` ends, so that the result is known.
 GIVEN_UP_S: Final = 30.0

@@ -24,8 +24,6 @@ from waltap.changes.transactions.position import Position, Positions
 from waltap_kafka.client import REFUSALS, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 
-__all__ = ["PARTITION", "encode", "last_position", "last_value", "position_topic"]
-
 PARTITION: Final = 0
 VERSION: Final = 1
 WAIT_S: Final = 120.0

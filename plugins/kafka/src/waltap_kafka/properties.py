@@ -10,14 +10,6 @@ from waltap.base.property import CommaList, Properties, declare, declare_family
 from waltap.changes.capture.java_regex import java_pattern
 from waltap_kafka.client_settings import client_settings
 
-__all__ = [
-    "OF_OFFSETS",
-    "KafkaNotificationProperties",
-    "KafkaOffsetProperties",
-    "KafkaSignalProperties",
-    "KafkaSinkProperties",
-]
-
 GROUP = re.compile(r"topic\.creation\.([^.]+)\.(.+)")
 
 

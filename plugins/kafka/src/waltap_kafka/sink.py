@@ -24,8 +24,6 @@ from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.topics import OversizePolicy, TopicCreator
 from waltap_kafka.transaction import KafkaTransactions
 
-__all__ = ["KafkaSink"]
-
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "producer."

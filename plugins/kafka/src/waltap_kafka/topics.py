@@ -26,8 +26,6 @@ from waltap_kafka.errors import (
 )
 from waltap_kafka.properties import KafkaSinkProperties
 
-__all__ = ["OversizePolicy", "TopicCreator", "TopicRules"]
-
 WAIT_S: Final = 30.0
 STEP_S: Final = 0.05
 DEFAULT: Final = "default"

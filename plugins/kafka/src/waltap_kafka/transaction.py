@@ -19,8 +19,6 @@ from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
 from waltap_kafka.topics import TopicCreator
 
-__all__ = ["KafkaTransactions"]
-
 log = logging.getLogger(__name__)
 
 STEP_S: Final = 0.5

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
 
-__all__ = ["DeltaLake"]
 
 # Words of object stores that refuse the user. delta-rs gives no error codes.
 REFUSALS: Final = (

@@ -13,15 +13,6 @@ SinkError
 
 from waltap.errors import RetryVerdict, SinkError
 
-__all__ = [
-    "LakeFenced",
-    "LakeGone",
-    "LakeRefused",
-    "LakeTableUnfit",
-    "LakeTransactionGap",
-    "LakeUnavailable",
-]
-
 
 class LakeUnavailable(SinkError):
     """The store or the catalogue does not answer, or a write failed."""

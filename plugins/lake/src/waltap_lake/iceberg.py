@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["IcebergLake"]
 
 # Properties of a new table. Iceberg then keeps the metadata of a hundred commits, not of all.
 KEPT: Final = {"write.metadata.delete-after-commit.enabled": "true"}

@@ -13,18 +13,6 @@ from waltap.changes.transactions.position import Position
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "ANEW",
-    "GONE",
-    "LakeConnection",
-    "LakeOffset",
-    "LakeTable",
-    "LakeTableName",
-    "LakeTableVersion",
-    "WrittenTable",
-    "fitting",
-]
-
 
 # Encode the progress of a pipeline in a lake.
 #

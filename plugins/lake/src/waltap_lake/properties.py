@@ -2,8 +2,6 @@
 
 from waltap.base.property import Properties, declare, declare_family
 
-__all__ = ["DeltaLakeProperties", "IcebergLakeProperties", "LakeProperties"]
-
 
 class LakeProperties(Properties):
     """Properties of both sinks."""

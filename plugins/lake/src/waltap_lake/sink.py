@@ -39,10 +39,6 @@ from waltap_sinks.changelog.table_version import TableVersion, TableVersions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "LakeSink",
-    "PendingBuffers",
-]
 
 log = logging.getLogger(__name__)
 

@@ -44,18 +44,6 @@ from waltap_postgres.errors import (
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import CANCEL_S, POLL_S, READ, WRITE, ServerWaits, cancel
 
-__all__ = [
-    "PostgresSession",
-    "busy",
-    "connect",
-    "conninfo",
-    "driver_error",
-    "identify",
-    "run_heartbeat_query",
-    "watch",
-    "with_addresses",
-]
-
 log = logging.getLogger(__name__)
 
 

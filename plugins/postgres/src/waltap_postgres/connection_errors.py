@@ -4,15 +4,6 @@ import re
 
 from waltap.errors import ConnectionLost, SourceError
 
-__all__ = [
-    "NO_WALSENDER",
-    "PasswordOutdated",
-    "PoolerInTheWay",
-    "certificate_refused",
-    "password_outdated",
-    "pooler_told",
-]
-
 
 class PoolerInTheWay(SourceError):
     """A connection pooler answers, which does not pass replication on."""

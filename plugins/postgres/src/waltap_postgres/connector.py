@@ -55,8 +55,6 @@ from waltap_postgres.start.startup_plan import (
 from waltap_postgres.visibility import PostgresOverlap
 from waltap_postgres.waiting import pause
 
-__all__ = ["PostgresConnector"]
-
 log = logging.getLogger(__name__)
 
 # Reason to refuse a blocking snapshot of a table that has just joined the publication.

@@ -21,9 +21,6 @@ from waltap_postgres.snapshot.transaction import ReadingTransaction
 from waltap_postgres.start.preflight import PreflightChecks
 from waltap_postgres.start.startup_plan import StartupPlan, StartupState, decide
 
-__all__ = ["POSTGRESQL", "PostgresDialect", "ServerIdentity"]
-
-
 # The present timeline of the WAL. The control file has the timeline of the last checkpoint, which is
 # the former one after a promotion.
 TIMELINE_SQL = """

@@ -12,20 +12,6 @@ from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdent
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.ports.specs import ReplicaIdentitySpec
 
-__all__ = [
-    "REPLICA_IDENTITIES",
-    "DefaultIdentity",
-    "FullIdentity",
-    "IdentityEvidence",
-    "IndexIdentity",
-    "NothingIdentity",
-    "completed",
-    "has_word",
-    "identity_sql",
-    "mark",
-    "usable_word",
-]
-
 
 class IdentityEvidence(enum.Enum):
     """Name the columns that `Column.in_identity` flags."""

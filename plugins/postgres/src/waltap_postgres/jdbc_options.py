@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-__all__ = ["OPTION_NAMES", "libpq_of", "refusal_of"]
-
 TARGETS: Final = {
     "any": "any",
     "primary": "primary",

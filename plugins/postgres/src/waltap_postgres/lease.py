@@ -17,8 +17,6 @@ from waltap_postgres.connection import connect, driver_error
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.waiting import ServerWaits
 
-__all__ = ["PostgresLease"]
-
 OLDEST = 140000
 
 OWNER_SQL = b"""

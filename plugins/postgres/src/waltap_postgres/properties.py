@@ -19,9 +19,6 @@ from waltap.ports.source.password_command import printed_password
 from waltap_postgres.errors import INSERTS_SUFFIX, ErrorMeanings
 from waltap_postgres.jdbc_options import OPTION_NAMES, libpq_of, refusal_of
 
-__all__ = ["PostgresProperties"]
-
-
 # Properties that may be followed by a table's name.
 OF_TABLES = "snapshot.select.statement.overrides", "snapshot.max.threads.multiplier"
 

@@ -17,8 +17,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import TransactionPart
 
-__all__ = ["PostgresOverlap", "SnapshotVisibility", "changed_since"]
-
 HALF = 1 << 31
 WHOLE = 1 << 32
 # The first ordinary id; lower ones mark frozen rows, which are older than every transaction.

@@ -17,18 +17,6 @@ from psycopg import pq
 
 from waltap.errors import ConnectionLost, StopRequested
 
-__all__ = [
-    "CANCEL_S",
-    "POLL_S",
-    "READ",
-    "WRITE",
-    "ServerWaits",
-    "cancel",
-    "pause",
-    "readable",
-    "watched",
-]
-
 READ, WRITE = select.POLLIN, select.POLLOUT
 POLL_S = 0.1
 # A query may run for so long after a stop; the queries of a clean end take milliseconds.

@@ -50,47 +50,6 @@ from typing import Final
 
 from waltap.errors import RetryVerdict, SinkError
 
-__all__ = [
-    "ApplierFailed",
-    "CatalogueUnreachable",
-    "ChangeUnfit",
-    "ChunksRefused",
-    "ChunksUnread",
-    "CommitBegun",
-    "FormatDiffers",
-    "FormatError",
-    "FormatLimit",
-    "FormatNotReady",
-    "FormatUnknown",
-    "FormatUnsupported",
-    "HistoryNotKept",
-    "JavaMissing",
-    "JvmEnded",
-    "LayoutUnfit",
-    "MomentUnread",
-    "NameTaken",
-    "NamesClash",
-    "OutputDamaged",
-    "OutputInUse",
-    "OutputMismatch",
-    "PipelinesUnfit",
-    "PysparkUnfit",
-    "RowsAwaited",
-    "SegmentDamaged",
-    "SessionTaken",
-    "SnapshotNeeded",
-    "SourcesDiffer",
-    "SparkRefused",
-    "StepDiffers",
-    "TableSuspended",
-    "TableUnknown",
-    "TablesStandStill",
-    "TargetChanged",
-    "TypeChanged",
-    "VersionGone",
-    "first_words",
-]
-
 
 class JavaMissing(SinkError):
     """Spark needs Java 17 or later, with ``jdk.incubator.vector``."""

@@ -25,7 +25,6 @@ from waltap_spark.source.options import parse_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["auto_cdc", "changes", "current", "history"]
 
 ORDER: Final = "struct(_epoch, _commit_lsn, _seq, _sub)"
 

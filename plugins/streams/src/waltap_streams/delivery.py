@@ -10,8 +10,6 @@ from waltap.errors import RetryVerdict, SinkError
 from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 
-__all__ = ["AcknowledgedSink"]
-
 
 class AcknowledgedSink(Sink):
     """Deliver records at least once, with one acknowledgement each.

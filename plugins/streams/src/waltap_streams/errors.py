@@ -13,15 +13,6 @@ SinkError
 
 from waltap.errors import RetryVerdict, SinkError
 
-__all__ = [
-    "StreamFenced",
-    "StreamFull",
-    "StreamMissing",
-    "StreamRefused",
-    "StreamUnavailable",
-    "StreamUnfit",
-]
-
 
 class StreamUnavailable(SinkError):
     """The server does not answer, or ended the connection.

@@ -27,13 +27,6 @@ from waltap_streams.errors import (
 from waltap_streams.properties import KinesisProperties
 from waltap_streams.server import StreamServer
 
-__all__ = [
-    "SHARDS",
-    "KinesisService",
-    "KinesisSink",
-]
-
-
 # Access to Amazon Kinesis by boto3, and the meaning of its errors.
 
 RIGHTS: Final = "kinesis:PutRecords, and kinesis:ListStreams for the check"

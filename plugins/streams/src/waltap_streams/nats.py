@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js import JetStreamContext
 
-__all__ = [
-    "NatsServer",
-    "NatsSink",
-]
-
 
 # Access to a NATS server by nats-py, and the meaning of its errors.
 

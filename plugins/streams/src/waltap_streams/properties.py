@@ -7,8 +7,6 @@ from typing import Literal
 
 from waltap.base.property import CommaList, Properties, declare
 
-__all__ = ["KinesisProperties", "NatsProperties", "RedisProperties"]
-
 
 class RedisProperties(Properties):
     """The Redis server, and the form of its stream entries."""

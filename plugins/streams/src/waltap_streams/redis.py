@@ -32,13 +32,6 @@ from waltap_streams.server import StreamServer
 if TYPE_CHECKING:
     from redis import Redis
 
-__all__ = [
-    "RedisPosition",
-    "RedisServer",
-    "RedisSink",
-    "entry",
-]
-
 
 # Access to a Redis server, its errors, and the form of an entry.
 

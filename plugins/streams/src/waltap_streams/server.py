@@ -12,8 +12,6 @@ from waltap.base.plugin_errors import LibraryMissing
 from waltap.base.redaction import without_frames
 from waltap.errors import SinkError
 
-__all__ = ["StreamServer"]
-
 Client = TypeVar("Client")
 
 

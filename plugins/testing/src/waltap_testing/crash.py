@@ -33,17 +33,6 @@ from typing import IO, Any, Final, NoReturn
 
 import msgspec
 
-__all__ = [
-    "NATIVE",
-    "ChildOutcome",
-    "CrashChild",
-    "KillPoint",
-    "imitated",
-    "in_child",
-    "limit_file_size",
-    "own_files",
-]
-
 # Audit events of Python that change files or open connections.
 AUDITED = frozenset(
     (

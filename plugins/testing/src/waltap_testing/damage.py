@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import TypeVar
 
-__all__ = ["chance", "damaged", "evenly", "foreign", "noise", "truncated"]
-
 T = TypeVar("T")
 
 # Bytes at the ends of the signed and unsigned ranges.

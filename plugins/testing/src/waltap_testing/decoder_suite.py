@@ -60,17 +60,6 @@ from waltap_testing.limits import measured
 from waltap_testing.recording import FrameRecording, RelationShapes, StaticCatalogue, neutral
 from waltap_testing.suite import RigSuite
 
-__all__ = [
-    "PREPARED",
-    "ROWS",
-    "STREAMED",
-    "DecoderRig",
-    "DecoderSuite",
-    "carried_by",
-    "declared_by",
-]
-
-
 # Messages that show a capability, by the names of `DecoderCapabilities`.
 
 STREAMED = (StreamStart, StreamStop, StreamCommit, StreamAbort, StreamPrepare)

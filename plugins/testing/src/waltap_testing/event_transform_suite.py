@@ -26,8 +26,6 @@ from waltap_testing.installed import format_context
 from waltap_testing.suite import RigSuite
 from waltap_testing.workload import ITEMS, NOTES, NOW, ScriptedWorkload, mixed
 
-__all__ = ["EventTransformRig", "EventTransformSuite"]
-
 
 @dataclass(frozen=True, slots=True)
 class EventTransformRig:

@@ -30,8 +30,6 @@ from waltap_testing.notification_channel_suite import NOTIFICATIONS
 from waltap_testing.suite import RigSuite
 from waltap_testing.workload import COMMIT_TS, ITEMS, NOW, TEXTS, as_block, insert_block, mixed
 
-__all__ = ["FormatRig", "FormatSuite", "every_part"]
-
 Part = TransactionPart | SnapshotRows | Heartbeat
 
 

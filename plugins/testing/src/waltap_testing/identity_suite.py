@@ -24,8 +24,6 @@ from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, T
 from waltap.ports.specs import ReplicaIdentitySpec
 from waltap_testing.suite import RigSuite
 
-__all__ = ["IdentityRig", "IdentitySuite"]
-
 NAMES = ("id", "a", "big")
 # Letter of the replica identity in pg_class → columns that carry it.
 KEYS: dict[str, tuple[str, ...]] = {"d": ("id",), "n": (), "f": NAMES, "i": ("a",), "c": ("id",)}

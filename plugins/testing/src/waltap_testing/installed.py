@@ -13,8 +13,6 @@ from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.encoders.format.format import FormatContext
 from waltap.ports.specs import TypeSpec
 
-__all__ = ["format_context", "identity", "identity_kept", "installed_types", "mapper"]
-
 
 @lru_cache(maxsize=1)
 def _plugins() -> tuple[tuple[TypeSpec, ...], ReplicaIdentities]:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["BlockCost", "measured", "soon"]
-
 # A waiting call is slow each time; on a busy machine at least one try is fast.
 TRIES = 4
 

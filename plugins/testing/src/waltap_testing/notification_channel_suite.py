@@ -16,8 +16,6 @@ from waltap.ports.notifications.channel import NotificationChannel
 from waltap.ports.specs import NotificationChannelSpec
 from waltap_testing.suite import RigSuite
 
-__all__ = ["NotificationChannelRig", "NotificationChannelSuite"]
-
 NOTIFICATIONS = [
     Notification(
         identifier="8e3f0a52-0000-4000-8000-000000000001",

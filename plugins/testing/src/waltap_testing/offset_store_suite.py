@@ -24,8 +24,6 @@ from waltap_testing.crash import CrashChild, KillPoint, in_child, limit_file_siz
 from waltap_testing.damage import chance, damaged, evenly
 from waltap_testing.suite import ConformanceSuite
 
-__all__ = ["OffsetStoreRig", "OffsetStoreSuite"]
-
 OLD = Offset.of(
     PartitionOffset(
         position=Position(0x1000),

@@ -32,8 +32,6 @@ from waltap_testing.installed import format_context
 from waltap_testing.suite import RigSuite
 from waltap_testing.workload import NOW
 
-__all__ = ["RecordTransformRig", "RecordTransformSuite", "every_record"]
-
 CAPTURE = CaptureProperties.model_validate(
     {
         "topic.prefix": "server",

@@ -26,18 +26,6 @@ from waltap.changes.decode.relation import DataType, Relation
 from waltap.changes.decode.tuple_image import MissingValue
 from waltap.changes.transactions.position import lsn_text, parse_lsn
 
-__all__ = [
-    "FrameRecording",
-    "Neutral",
-    "RelationShapes",
-    "StaticCatalogue",
-    "frames_of_slot",
-    "load_recordings",
-    "meant_by",
-    "neutral",
-    "save_recordings",
-]
-
 Neutral = dict[str, Any]
 """A message as JSON: its type, and the fields that differ from defaults."""
 

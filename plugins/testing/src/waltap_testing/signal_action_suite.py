@@ -20,8 +20,6 @@ from waltap.ports.specs import SignalActionSpec
 from waltap_testing.limits import soon
 from waltap_testing.suite import RigSuite
 
-__all__ = ["SignalActionRig", "SignalActionSuite"]
-
 LONGEST_SECONDS = 1.0
 POSITION = "0/10"
 # Data of signals that any writer of the channel may send.

@@ -18,8 +18,6 @@ from waltap.ports.specs import SignalChannelSpec
 from waltap_testing.limits import soon
 from waltap_testing.suite import RigSuite
 
-__all__ = ["SignalChannelRig", "SignalChannelSuite"]
-
 SIGNALS = [
     Signal("ad-hoc-1", "execute-snapshot", '{"data-collections":["public.items"]}'),
     Signal("2", "log", '{"message":"naïve \\"Ω\\" 漢字 🐘"}'),

@@ -26,18 +26,6 @@ from waltap_testing.damage import evenly
 from waltap_testing.sink_rig import SinkRig, assert_complete, sole
 from waltap_testing.workload import ScriptedWorkload, mixed
 
-__all__ = [
-    "SinkCrash",
-    "crashes",
-    "deliver",
-    "failing_sync",
-    "full_disk",
-    "resume",
-    "run",
-    "write_and_report",
-    "written",
-]
-
 # Limits the time of the suite: each kill is a fork and a delivery.
 MOST_KILLS = 32
 

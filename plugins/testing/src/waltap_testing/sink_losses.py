@@ -18,8 +18,6 @@ from waltap.ports.sink.sink import Sink
 from waltap_testing.sink_rig import SinkRig, sole
 from waltap_testing.workload import batches, mixed
 
-__all__ = ["NoticesLosses", "keeping"]
-
 # The most changes in a batch.
 MOST: Final = 4
 

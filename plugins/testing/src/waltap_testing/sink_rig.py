@@ -17,15 +17,6 @@ from waltap.ports.specs import SinkSpec
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.workload import ExpectedEvent, ScriptedWorkload
 
-__all__ = [
-    "DeliveredChange",
-    "SinkRig",
-    "assert_complete",
-    "parsed",
-    "sole",
-    "values_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DeliveredChange:

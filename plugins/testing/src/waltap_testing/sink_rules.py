@@ -17,15 +17,6 @@ from waltap_testing.sink_crash import deliver, written
 from waltap_testing.sink_rig import SinkRig, assert_complete, sole, values_of
 from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, mixed, relation
 
-__all__ = [
-    "KINDS",
-    "KINDS_ROW",
-    "RefusesSingleRecords",
-    "SnapshotsGoOn",
-    "TakesRedeliveries",
-    "filled",
-]
-
 KINDS = relation(
     "kinds",
     [

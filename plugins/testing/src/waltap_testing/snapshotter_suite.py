@@ -29,8 +29,6 @@ from waltap.ports.source.connector import SlotStatus
 from waltap.ports.specs import SnapshotterSpec
 from waltap_testing.suite import RigSuite
 
-__all__ = ["SnapshotterRig", "SnapshotterSuite"]
-
 # The eight states; a mode must have an answer for each.
 EVERYTHING = tuple(
     SnapshotFacts(offset=offset, snapshot_incomplete=incomplete, position_available=available)

@@ -8,8 +8,6 @@ import pytest
 from waltap.base.property import declarations
 from waltap.ports.specs import Late, Spec
 
-__all__ = ["ConformanceSuite", "RigSuite"]
-
 # A profile writes the name in a property and in prefixes of properties.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.$-]*")
 # A summary is one cell of a table in the reference pages.

@@ -48,7 +48,6 @@ from waltap_testing.workload import ITEMS, NOTES, ExpectedEvent, ScriptedWorkloa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TableFormatRig", "TableFormatSuite"]
 
 Rows = list[tuple[str | None, ...]]
 

@@ -22,8 +22,6 @@ from waltap.ports.transforms.applied import transformed
 from waltap_testing.suite import RigSuite
 from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, ScriptedWorkload, as_columns, mixed
 
-__all__ = ["TransformRig", "TransformSuite"]
-
 # Fields that a transform must not change: the engine confirms positions by them.
 FRAMING = (
     "xid",

@@ -32,8 +32,6 @@ from waltap.ports.specs import TypeSpec
 from waltap_testing.installed import installed_types
 from waltap_testing.suite import RigSuite
 
-__all__ = ["TypeRig", "TypeSuite"]
-
 # Types of PostgreSQL that a plugin's spec must leave to others.
 STRANGERS = {"int4": 23, "text": 25, "timestamptz": 1184, "jsonb": 3802}
 # Sizes of the Connect kinds, to check that a value is in range.

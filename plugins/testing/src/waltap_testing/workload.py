@@ -27,24 +27,6 @@ from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.record_block import RecordBlock
 
-__all__ = [
-    "ITEMS",
-    "NOTES",
-    "SCENARIOS",
-    "TEXTS",
-    "ExpectedEvent",
-    "ScriptedWorkload",
-    "as_block",
-    "as_columns",
-    "batches",
-    "insert_block",
-    "inserts_as_columns",
-    "large_transaction",
-    "mixed",
-    "relation",
-]
-
-
 # Texts that formats and sinks often handle wrongly.
 
 TEXTS = {
@@ -479,22 +461,22 @@ def mixed(*, truncate: bool) -> ScriptedWorkload:
     return workload
 
 
-def one_create() -> ScriptedWorkload:
+def _one_create() -> ScriptedWorkload:
     workload = ScriptedWorkload()
     workload.insert(ITEMS, 1, "one")
     workload.commit()
     return workload
 
 
-def delete_then_tombstone() -> ScriptedWorkload:
-    workload = one_create()
+def _delete_then_tombstone() -> ScriptedWorkload:
+    workload = _one_create()
     workload.delete(ITEMS, 1)
     workload.commit()
     return workload
 
 
-def one_row_many_times() -> ScriptedWorkload:
-    workload = one_create()
+def _one_row_many_times() -> ScriptedWorkload:
+    workload = _one_create()
     for number in range(60):
         workload.update(ITEMS, 1, f"version {number}")
         # Several changes of one row within a transaction, and across transactions.
@@ -504,7 +486,7 @@ def one_row_many_times() -> ScriptedWorkload:
     return workload
 
 
-def larger_than_buffers() -> ScriptedWorkload:
+def _larger_than_buffers() -> ScriptedWorkload:
     workload = ScriptedWorkload()
     for number in range(1, 3_001):
         # Rows of different lengths, so that buffers do not end with a row.
@@ -515,7 +497,7 @@ def larger_than_buffers() -> ScriptedWorkload:
     return workload
 
 
-def two_tables() -> ScriptedWorkload:
+def _two_tables() -> ScriptedWorkload:
     workload = ScriptedWorkload()
     for number in range(1, 40):
         workload.insert(ITEMS if number % 2 else NOTES, number, "turn by turn")
@@ -524,11 +506,11 @@ def two_tables() -> ScriptedWorkload:
 
 
 SCENARIOS: Mapping[str, Callable[[], ScriptedWorkload]] = {
-    "one create": one_create,
-    "delete then tombstone": delete_then_tombstone,
-    "one row many times": one_row_many_times,
-    "larger than buffers": larger_than_buffers,
-    "two tables": two_tables,
+    "one create": _one_create,
+    "delete then tombstone": _delete_then_tombstone,
+    "one row many times": _one_row_many_times,
+    "larger than buffers": _larger_than_buffers,
+    "two tables": _two_tables,
     "transaction larger than a batch": large_transaction,
     "mixed": lambda: mixed(truncate=False),
     "truncate": lambda: mixed(truncate=True),

@@ -8,8 +8,6 @@ from waltap.base.property import Properties
 from waltap.encoders.format.record_transform import ConnectRecord, RecordTransform
 from waltap.ports.specs import RecordTransformSpec
 
-__all__ = ["connect_spec", "debezium_spec", "each"]
-
 CONNECT_PACKAGE = "org.apache.kafka.connect.transforms"
 # The places in a Java name where a word begins.
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")

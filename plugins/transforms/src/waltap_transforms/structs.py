@@ -13,17 +13,6 @@ import msgspec
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 
-__all__ = [
-    "StructMember",
-    "defaults_of",
-    "field_of",
-    "filled",
-    "is_envelope",
-    "member",
-    "required_struct",
-    "without_repeats",
-]
-
 ENVELOPE = ".Envelope"
 
 

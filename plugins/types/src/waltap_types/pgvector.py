@@ -23,8 +23,6 @@ from waltap.changes.mapping import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PGVECTOR_SPECS"]
-
 
 def _items(text: str) -> list[str]:
     """Return the texts of the numbers of ``[1,2,3]``."""

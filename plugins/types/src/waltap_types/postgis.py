@@ -23,7 +23,6 @@ from waltap.changes.mapping import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["POSTGIS_SPECS"]
 
 # Little-endian well-known binary of ``GEOMETRYCOLLECTION EMPTY``.
 _EMPTY_COLLECTION = bytes.fromhex("010700000000000000")

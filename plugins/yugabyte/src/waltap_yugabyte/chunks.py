@@ -31,9 +31,6 @@ from waltap_postgres.snapshot.plan import KeyRange, Range, SnapshotPlanner, Tabl
 from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable
 from waltap_yugabyte.properties import HASH_CODES, YugabyteProperties
 
-__all__ = ["HashPlanner", "HashedColumnGone", "YugabyteChunks", "hash_columns", "hash_condition"]
-
-
 # Ranges of a table by the hash of its key.
 #
 # YugabyteDB distributes rows over tablets by this hash. Source: YugabyteDB documentation,

@@ -25,9 +25,6 @@ from waltap_yugabyte.publications import YugabytePublications
 from waltap_yugabyte.server import YugabyteCatalogue, YugabyteServer
 from waltap_yugabyte.slots import YugabyteSlots
 
-__all__ = ["YUGABYTEDB", "event_form"]
-
-
 # Reading tables as of the hybrid time at which a slot begins.
 #
 # The time is the slot's creation, or the slot's confirmed position. Rows committed until then are

@@ -8,19 +8,6 @@ import re
 from waltap.errors import ConnectionLost, OffsetError, RetryVerdict, SourceError
 from waltap_postgres.errors import ErrorMeanings, SlotInvalidated
 
-__all__ = [
-    "ChangeRefused",
-    "CommandsOff",
-    "NotYugabyte",
-    "ReadTimeRefused",
-    "SlotRead",
-    "SlotStillActive",
-    "SlotsUsedUp",
-    "TableTooLate",
-    "TimeTooOld",
-    "YugabyteMeanings",
-]
-
 
 class NotYugabyte(SourceError):
     """The server does not identify itself as YugabyteDB."""

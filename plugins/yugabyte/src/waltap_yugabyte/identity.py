@@ -11,8 +11,6 @@ from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdent
 from waltap.changes.decode.tuple_image import ABSENT
 from waltap.ports.specs import ReplicaIdentitySpec
 
-__all__ = ["REPLICA_IDENTITIES", "ChangeIdentity"]
-
 
 class ChangeIdentity(ReplicaIdentity):
     """Interpret rows under CHANGE.

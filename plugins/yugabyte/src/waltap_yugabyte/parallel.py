@@ -32,8 +32,6 @@ from waltap_yugabyte.chunks import hash_condition
 from waltap_yugabyte.dialect import YUGABYTEDB
 from waltap_yugabyte.properties import YugabyteProperties
 
-__all__ = ["RangedConnector"]
-
 
 class OneTableOnly(SourceError):
     """Ranges need exactly one table, and the profile captures another number."""

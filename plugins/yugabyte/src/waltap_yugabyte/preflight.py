@@ -14,8 +14,6 @@ from waltap_yugabyte.properties import YugabyteProperties
 from waltap_yugabyte.server import release
 from waltap_yugabyte.slots import COLUMNS_SQL
 
-__all__ = ["BEFORE", "YugabytePreflight"]
-
 log = logging.getLogger(__name__)
 
 # PostgreSQL's checks of WAL settings say nothing about this server.

@@ -14,8 +14,6 @@ from waltap.base.property import CommaList, declare
 from waltap_postgres.properties import PostgresProperties
 from waltap_yugabyte.errors import YugabyteMeanings
 
-__all__ = ["HASH_CODES", "PARALLEL", "YugabyteProperties"]
-
 # The snapshot mode that reads hash ranges concurrently and streams nothing.
 PARALLEL = "parallel"
 

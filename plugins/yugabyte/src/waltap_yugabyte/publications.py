@@ -30,8 +30,6 @@ from waltap_yugabyte.errors import TableTooLate
 from waltap_yugabyte.properties import YugabyteProperties
 from waltap_yugabyte.server import release
 
-__all__ = ["YugabytePublications"]
-
 log = logging.getLogger(__name__)
 
 NOT_AT_ONCE = (

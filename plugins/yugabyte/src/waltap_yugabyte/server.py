@@ -16,8 +16,6 @@ from waltap_postgres.dialect import ServerIdentity
 from waltap_yugabyte.errors import NotYugabyte
 from waltap_yugabyte.properties import YugabyteProperties
 
-__all__ = ["YugabyteCatalogue", "YugabyteServer", "release"]
-
 log = logging.getLogger(__name__)
 
 

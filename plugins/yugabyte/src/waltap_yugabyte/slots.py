@@ -23,8 +23,6 @@ from waltap_postgres.waiting import POLL_S
 from waltap_yugabyte.errors import SlotRead
 from waltap_yugabyte.properties import YugabyteProperties
 
-__all__ = ["FIRST_LSN", "YugabyteSlots"]
-
 log = logging.getLogger(__name__)
 
 # First LSN of a new slot's stream; 1 is the snapshot's.

@@ -18,8 +18,6 @@ from waltap_transforms.debezium.record_state import (
     ExtractNewRecordStateProperties,
 )
 
-__all__ = ["TRANSFORMS"]
-
 Convert = Callable[[Any], Any]
 PACKAGE = "io.debezium.connector.postgresql.transforms"
 CELL = ("value", "set")

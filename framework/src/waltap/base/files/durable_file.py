@@ -12,19 +12,6 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.errors import WaltapError
 
-__all__ = [
-    "FOLDER",
-    "StateDocument",
-    "close_to_others",
-    "draft_of",
-    "lies_in_private",
-    "private",
-    "private_folder",
-    "replace_durably",
-    "sync",
-]
-
-
 # Create files and folders that only their owner can read.
 
 # Offsets, spilled rows and tokens are unmasked: no access for group and others.

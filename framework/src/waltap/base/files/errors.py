@@ -16,16 +16,6 @@ from typing import Final
 
 from waltap.errors import RetryVerdict, SinkError
 
-__all__ = [
-    "AccessRefused",
-    "BucketMissing",
-    "FilesAway",
-    "FilesInUse",
-    "FilesUnavailable",
-    "LocationUnknown",
-    "kind_of",
-]
-
 
 class FilesUnavailable(SinkError):
     """A destination's file cannot be listed, read, written or synchronised."""

@@ -13,12 +13,6 @@ from waltap.base.files.properties import StorageProperties
 if TYPE_CHECKING:
     from pyarrow import fs
 
-__all__ = [
-    "FileLocation",
-    "opened",
-    "refusal",
-]
-
 
 # Check whether a file or folder can be written.
 #

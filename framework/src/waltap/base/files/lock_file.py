@@ -8,8 +8,6 @@ from typing import Final
 
 from waltap.base.files.durable_file import private
 
-__all__ = ["LockFile", "holder", "noted"]
-
 # `holder` locks for microseconds; together the tries last 5 s at least.
 LOOK_S: Final = 0.005
 LOOKS: Final = 1000

@@ -2,8 +2,6 @@
 
 from waltap.base.property import Properties, declare
 
-__all__ = ["StorageProperties"]
-
 
 class StorageProperties(Properties):
     """Address of an object store, and the credentials for it.

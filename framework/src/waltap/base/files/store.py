@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet
 
-__all__ = [
-    "FileStore",
-    "machine_lock",
-    "safe_name",
-]
-
 
 # Locks for places whose storage keeps none, among the processes of one user on one machine.
 #

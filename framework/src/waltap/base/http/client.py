@@ -19,8 +19,6 @@ import httpx
 from waltap.base.retry import TRIES_AGAIN, retry_after
 from waltap.version import VERSION
 
-__all__ = ["HttpAnswer", "HttpClient"]
-
 # Seconds between two checks whether the run stops.
 LOOK_S: Final = 0.2
 # Bytes of a body that are sent between two checks.

@@ -6,8 +6,6 @@ import hashlib
 import hmac
 from typing import Final
 
-__all__ = ["WebhookSignature"]
-
 PREFIXED: Final = "whsec_"
 
 

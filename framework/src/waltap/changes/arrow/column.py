@@ -24,22 +24,6 @@ from waltap.changes.mapping.type_mapping import ArrowMapping, TypeOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "booleans",
-    "byte_strings",
-    "clocks",
-    "converted",
-    "dates",
-    "decimals",
-    "floats",
-    "integer_array",
-    "integers",
-    "lists",
-    "string_array",
-    "strings",
-    "timestamps",
-]
-
 
 # Make Arrow arrays of Python lists with few copies.
 #

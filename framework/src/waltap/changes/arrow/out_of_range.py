@@ -5,8 +5,6 @@ from typing import NoReturn
 
 from waltap.errors import SinkError
 
-__all__ = ["ArrowMalformed", "ArrowMisfit", "MisfitCount", "named"]
-
 
 class ArrowMisfit(SinkError):
     """A value does not fit its column's Arrow type.

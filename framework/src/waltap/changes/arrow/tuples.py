@@ -17,8 +17,6 @@ from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, Typ
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RelationCodec"]
-
 
 class _ColumnCodec:
     """Convert one column of the tuples to an array."""

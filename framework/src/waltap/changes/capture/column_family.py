@@ -5,8 +5,6 @@ import re
 
 from waltap.changes.capture.java_regex import NameMatcher
 
-__all__ = ["HASH", "check_family", "digest_name", "number_in", "split_patterns"]
-
 HASH = re.compile(r"column\.mask\.hash\.(v2\.)?([^.]+)\.with\.salt\.(.+)")
 _NUMBER = re.compile(r"\d+")
 _PYTHON_NAMES = {"SHA": "sha1", "SHA-1": "sha1"}

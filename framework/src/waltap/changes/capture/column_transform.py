@@ -23,7 +23,6 @@ from waltap.changes.mapping.connect_schema import ConnectKind
 if TYPE_CHECKING:
     from waltap.changes.capture.properties import CaptureProperties
 
-__all__ = ["ColumnTransform", "ColumnTransforms", "java_serialised", "truncated"]
 
 # Java's largest int, the driver's length of a type without one.
 UNLIMITED = 2147483647

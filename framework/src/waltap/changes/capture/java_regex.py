@@ -8,8 +8,6 @@ import re
 import warnings
 from collections.abc import Sequence
 
-__all__ = ["NameMatcher", "java_pattern", "java_replacement"]
-
 _QUOTED = re.compile(r"\\Q(.*?)(?:\\E|\Z)", re.DOTALL)
 _NAMED_GROUP = re.compile(r"\(\?<(?![=!])")
 _POSIX = {

@@ -8,8 +8,6 @@ units, as Java does.
 import re
 from collections.abc import Callable
 
-__all__ = ["MODES", "field_namer", "sanitised_topic", "schema_namer", "unicode_topic"]
-
 MODES = ("none", "avro", "avro_unicode")
 
 # Kafka's limit.

@@ -14,8 +14,6 @@ from waltap.changes.capture.column_family import check_family
 from waltap.changes.capture.java_regex import NameMatcher, java_pattern
 from waltap.changes.decode.relation import name_parts
 
-__all__ = ["KEY_ENTRY", "CaptureProperties"]
-
 Adjustment = Literal["none", "avro", "avro_unicode"]
 
 # One entry of `message.key.columns`: table pattern, columns.

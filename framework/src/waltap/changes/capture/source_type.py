@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 
-__all__ = ["SourceType", "is_text", "listed_name", "may_grow", "root_type", "source_type"]
-
 # Java's largest int: the driver's length of a type without one.
 UNLIMITED = 2147483647
 # Type → (length, scale): digits of numbers, printed width of others.

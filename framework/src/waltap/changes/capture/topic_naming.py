@@ -15,15 +15,6 @@ from waltap.changes.capture.name_adjustment import sanitised_topic
 if TYPE_CHECKING:
     from waltap.changes.capture.properties import CaptureProperties
 
-__all__ = [
-    "RegexTopicNaming",
-    "TopicNaming",
-    "joined",
-    "regex",
-    "sanitising",
-    "with_schema",
-    "without_schema",
-]
 
 TopicNaming = Callable[[str, str], str]
 

@@ -6,8 +6,6 @@ built-in types never change. Source: ``pg_type.dat`` of PostgreSQL.
 
 from typing import Final, NamedTuple
 
-__all__ = ["ARRAY_ELEMENTS", "BUILTIN_TYPES", "BuiltinType", "builtin_type"]
-
 
 class BuiltinType(NamedTuple):
     """Hold one row of ``pg_type``."""

@@ -13,16 +13,6 @@ from typing import Protocol
 from waltap.changes.decode.message import Message
 from waltap.changes.decode.relation import Column, DataType, Relation
 
-__all__ = [
-    "Catalogue",
-    "Decoder",
-    "DecoderCapabilities",
-    "DecoderContext",
-    "Frame",
-    "NameResolution",
-    "ServerInfo",
-]
-
 # (WAL start of the frame, payload of the output plugin).
 Frame = tuple[int, bytes]
 

@@ -23,35 +23,6 @@ from waltap.changes.decode.tuple_image import Tuple
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "Begin",
-    "BeginPrepare",
-    "Change",
-    "Commit",
-    "CommitPrepared",
-    "Delete",
-    "Insert",
-    "InsertBlock",
-    "LogicalMessage",
-    "Message",
-    "OldTuple",
-    "Origin",
-    "Prepare",
-    "RelationSeen",
-    "RollbackPrepared",
-    "SingleMessage",
-    "Skipped",
-    "StreamAbort",
-    "StreamCommit",
-    "StreamPrepare",
-    "StreamStart",
-    "StreamStop",
-    "Truncate",
-    "Update",
-    "singly",
-    "skip",
-]
-
 
 class OldTuple(enum.Enum):
     """Name the kind of old tuple that an update or delete carries."""

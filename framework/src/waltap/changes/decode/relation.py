@@ -11,20 +11,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-__all__ = [
-    "Column",
-    "DataType",
-    "PerRelation",
-    "Relation",
-    "TypeKind",
-    "difference",
-    "may_change_values",
-    "name_parts",
-    "schema_and_table",
-    "type_name",
-]
-
-
 # Names of relations as users write them.
 #
 # A name is ``schema.table``; parts are quoted as in SQL where they need it.

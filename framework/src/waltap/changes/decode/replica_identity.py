@@ -12,8 +12,6 @@ from waltap.changes.decode.message import Delete, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 
-__all__ = ["IdentityWarning", "ReplicaIdentity", "RowImages"]
-
 
 @dataclass(frozen=True, slots=True)
 class IdentityWarning:

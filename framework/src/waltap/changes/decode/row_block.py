@@ -13,8 +13,6 @@ from waltap.changes.decode.tuple_image import Tuple
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RowBlock", "has_columns", "texts_of"]
-
 
 @functools.cache
 def has_columns() -> bool:

@@ -5,8 +5,6 @@ Such plugins send text in the encoding of the database.
 
 from collections.abc import Mapping
 
-__all__ = ["SINGLE_BYTE", "codec_of", "is_converted"]
-
 # PostgreSQL's name → Python's. Only encodings of one byte a character: for these Python's tables
 # equal the server's, which a test verifies. For encodings of more bytes the tables differ.
 SINGLE_BYTE: Mapping[str, str] = {

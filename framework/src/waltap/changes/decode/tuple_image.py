@@ -14,8 +14,6 @@ No code may merge two of these into one.
 import enum
 from typing import Final, Literal
 
-__all__ = ["ABSENT", "UNCHANGED", "MissingValue", "Tuple", "Value"]
-
 
 class MissingValue(enum.Enum):
     """Name the two kinds of missing value, neither of which is NULL."""

@@ -11,13 +11,6 @@ import msgspec
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.envelope import NEWEST, EnvelopeForm
 
-__all__ = [
-    "PLAIN",
-    "VALUE_AND_SET",
-    "CellShape",
-    "EventForm",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellShape:

@@ -21,8 +21,6 @@ from waltap.changes.decode.tuple_image import ABSENT, MissingValue, Tuple
 from waltap.changes.events.plan import EventColumn
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 
-__all__ = ["ChangeEvent", "EventRow", "EventTransform", "GivenValue"]
-
 # Only types with one obvious Connect kind; a field of any other needs `EventRow.put`.
 _KINDS: dict[type, ConnectKind] = {
     bool: ConnectKind.BOOLEAN,

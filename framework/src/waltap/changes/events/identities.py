@@ -10,8 +10,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.replica_identity import ReplicaIdentity
 from waltap.errors import PluginError
 
-__all__ = ["IdentityAmbiguous", "IdentityUnknown", "ReplicaIdentities"]
-
 
 class IdentitySpec(Protocol):
     """Require these fields of a `waltap.ports.specs.ReplicaIdentitySpec`."""

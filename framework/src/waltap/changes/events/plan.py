@@ -33,16 +33,6 @@ from waltap.errors import ConfigurationError, DecodeError, PropertyProblem, Reco
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
 
-__all__ = [
-    "NEW_KEY",
-    "OLD_KEY",
-    "EventColumn",
-    "EventContext",
-    "EventPlan",
-    "EventPlans",
-    "OldRowUnidentified",
-]
-
 
 # Debezium's headers: a changed key becomes a delete and a create, and each has the other's key.
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"

@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["Header", "Record"]
-
 # (name, value as the format renders it).
 Header = tuple[str, bytes]
 

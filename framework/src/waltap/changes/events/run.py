@@ -19,18 +19,6 @@ from waltap.changes.decode.message import (
 )
 from waltap.changes.decode.relation import Relation
 
-__all__ = [
-    "CHANGED",
-    "DELETES",
-    "INSERTS",
-    "MESSAGES",
-    "OPERATIONS",
-    "TRUNCATES",
-    "UPDATES",
-    "Run",
-    "runs",
-]
-
 INSERTS: Final = "inserts"
 # Only the new row was sent: there is no before, and the key did not change.
 UPDATES: Final = "updates"

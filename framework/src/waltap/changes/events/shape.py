@@ -22,7 +22,6 @@ from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
 
-__all__ = ["ShapeColumn", "TableShape", "connect_values", "table_shape"]
 
 ConnectValues = Callable[[Tuple], dict[str, Any]]
 

@@ -4,8 +4,6 @@ import enum
 
 import msgspec
 
-__all__ = ["ConnectKind", "Field", "Schema"]
-
 
 class ConnectKind(enum.Enum):
     """Name the primitive and structured kinds of Kafka Connect."""

@@ -18,8 +18,6 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.json_schema import value_json
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
 
-__all__ = ["ColumnConversion", "ColumnConverter", "carried", "conversion_mapping"]
-
 INTEGER_BITS = {
     ConnectKind.INT8: 8,
     ConnectKind.INT16: 16,

@@ -9,30 +9,6 @@ from dataclasses import dataclass
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 
-__all__ = [
-    "CONTENT_FORMS",
-    "DEBEZIUM_2_5",
-    "HEADER",
-    "HEARTBEAT_KEY",
-    "HEARTBEAT_VALUE",
-    "MESSAGE_COLLECTION",
-    "NEWEST",
-    "NOTIFICATION_KEY",
-    "NOTIFICATION_VALUE",
-    "TRANSACTION_BLOCK",
-    "TRANSACTION_KEY",
-    "TRANSACTION_VALUE",
-    "EnvelopeForm",
-    "envelope_schema",
-    "key_schema",
-    "message_key_schema",
-    "message_value_schema",
-    "renamed",
-    "row_schema",
-    "source_schema",
-]
-
-
 # The content of logical messages under ``binary.handling.mode``.
 
 # Transaction metadata counts logical messages under this name.

@@ -15,8 +15,6 @@ result was compared with a Java 17 on 300,000 floats and 100,000 doubles
 import math
 import struct
 
-__all__ = ["double_text", "float_text", "single"]
-
 _INTEGER_BITS = 62  # whole numbers below 2**63 take the integer path
 
 

@@ -13,8 +13,6 @@ from json.encoder import encode_basestring
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.java_number import float_text
 
-__all__ = ["quote", "schema_json", "schema_object", "value_json"]
-
 # str → JSON string with raw non-ASCII characters; implemented in C where Python has it.
 quote = encode_basestring
 

@@ -14,8 +14,6 @@ from waltap.changes.mapping.value_form import ValueForm, column_mapping, default
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["simple_type"]
-
 
 def simple_type(
     name: str,

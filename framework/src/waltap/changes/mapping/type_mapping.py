@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-__all__ = [
-    "ArrowMapping",
-    "ColumnMapping",
-    "JsonColumn",
-    "JsonExpression",
-    "TypeMapper",
-    "TypeOptions",
-    "TypeSample",
-    "types_named",
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeOptions:
     """Select rows of the type table; names are Debezium's properties."""

@@ -12,8 +12,6 @@ from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.mapping.type_spec import TypeSpec
 from waltap.errors import SinkError
 
-__all__ = ["types_page"]
-
 # Field of `TypeOptions` → Debezium's property and its values other than the default.
 MODES: dict[str, tuple[str, tuple[str, ...]]] = {
     "time_precision_mode": (

@@ -9,8 +9,6 @@ from waltap.changes.mapping.conversion import ColumnConverter, conversion_mappin
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
 from waltap.changes.mapping.type_spec import TypeSpec
 
-__all__ = ["TypeRegistry"]
-
 # Mappings kept. A database with more different columns only makes them again.
 _CACHE_LIMIT = 512
 

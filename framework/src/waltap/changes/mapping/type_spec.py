@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from waltap.changes.decode.relation import Column, DataType
     from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
 
-__all__ = ["TypeSpec"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSpec:

@@ -22,16 +22,6 @@ from waltap.changes.mapping.type_mapping import (
     TypeOptions,
 )
 
-__all__ = [
-    "OutOfRange",
-    "ValueForm",
-    "column_mapping",
-    "default_text",
-    "default_value",
-    "placeholder_text",
-]
-
-
 # Turn a column's default expression into a schema default.
 #
 # ``pg_get_expr`` prints the expression. A literal is ``'text'::type`` or bare (``7``, ``true``).

@@ -60,15 +60,6 @@ from waltap.changes.transactions.spill import Item, SpillArea, TransactionBuffer
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.errors import DecodeError, WaltapError
 
-__all__ = [
-    "EarlyDeliveries",
-    "EarlyDelivery",
-    "PreparedTransactionLost",
-    "TransactionAssembler",
-    "TwoPhasePolicy",
-]
-
-
 # Record prepared transactions that were delivered at PREPARE.
 #
 # The server sends only COMMIT PREPARED or ROLLBACK PREPARED for them afterwards, maybe to another

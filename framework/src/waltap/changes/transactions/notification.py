@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["Notification"]
-
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):
     """One notification about the state of a pipeline."""

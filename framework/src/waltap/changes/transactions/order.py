@@ -8,8 +8,6 @@ import msgspec
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
 
-__all__ = ["NOTHING_COUNTED", "OrderMark", "TransactionCounts", "TransactionOrder"]
-
 # The transaction's commit LSN, its events, and those of each collection.
 OrderMark = tuple[int | None, int, dict[str, int]]
 NOTHING_COUNTED: Final[OrderMark] = (None, 0, {})

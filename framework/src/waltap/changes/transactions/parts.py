@@ -8,8 +8,6 @@ from waltap.changes.decode.message import Change, Skipped
 from waltap.changes.transactions.spill import TransactionBuffer
 from waltap.changes.transactions.transaction import TransactionPart
 
-__all__ = ["PART_BYTES", "PART_CHANGES", "pass_over", "spooled_parts"]
-
 # A buffer is released in parts of about this many changes,
 PART_CHANGES = 4096
 # and of about this many bytes: wide rows must not fill the memory.

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-__all__ = ["SOLE", "START", "Position", "Positions", "lsn_text", "parse_lsn"]
-
 SOLE = ""
 """Name of the partition of a source that has only one: a slot on a PostgreSQL server is one."""
 

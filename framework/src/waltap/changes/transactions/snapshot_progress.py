@@ -5,8 +5,6 @@ A start after a kill resumes from it.
 
 import msgspec
 
-__all__ = ["SnapshotProgress", "TableChunks"]
-
 
 class TableChunks(msgspec.Struct, frozen=True, kw_only=True):
     """Record the progress in one table whose reading has begun.

@@ -37,15 +37,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.errors import WaltapError
 
-__all__ = [
-    "CHUNK_CHANGES",
-    "Item",
-    "PreparedRecord",
-    "SpillArea",
-    "SpillFailed",
-    "TransactionBuffer",
-]
-
 # Reading a buffer back decodes this many changes at once, at most.
 CHUNK_CHANGES = 512
 

@@ -16,17 +16,6 @@ from waltap.changes.transactions.snapshot_progress import TableChunks
 if TYPE_CHECKING:
     from waltap.changes.events.record import Record
 
-__all__ = [
-    "Batch",
-    "Heartbeat",
-    "SnapshotRows",
-    "TransactionPart",
-    "events_in",
-    "position_after",
-    "remaining",
-    "transactions_in",
-]
-
 
 class TransactionPart(msgspec.Struct, kw_only=True):
     """Carry changes of one committed transaction, in wire order.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from waltap.services.dead_letters.dead_letter import DeadLetter
     from waltap.services.dead_letters.store import DeadLetterStore
 
-__all__ = ["dead_letters"]
 
 WAIT_S = 60.0
 LONGEST_S = 3600.0

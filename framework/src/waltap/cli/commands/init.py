@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from waltap.plugins.host import Host
     from waltap.ports.specs import ConnectorSpec, SinkSpec
 
-__all__ = ["compose", "init", "without_password"]
 
 LINE = 100
 VARIABLE = "WALTAP_SINK_PASSWORD"

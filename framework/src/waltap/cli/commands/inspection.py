@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from waltap.ports.offsets.offset import Offset
     from waltap.ports.source.connector import Connector, PlannedTable, PreflightCheck, SetupPlan
 
-__all__ = ["doctor", "explain", "plan"]
-
 
 def explain(
     source: SourceArgument,

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
     from waltap.ports.source.connector import Connector
     from waltap.services.debezium_offsets import ConnectOffsets, OffsetMap
 
-__all__ = [
-    "export_to",
-    "import_from",
-    "offsets",
-]
-
 
 # ``waltap offsets import`` and ``export``: take a slot over from Debezium, or give it back.
 

@@ -18,14 +18,6 @@ from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 if TYPE_CHECKING:
     from waltap.plugins.host import PluginInfo
 
-__all__ = [
-    "TemplateKind",
-    "docs",
-    "generate",
-    "new",
-    "plugins",
-]
-
 
 # ``waltap plugins new``: a plugin package that works, with its tests, to start from.
 

@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.pipeline import Engine
 
-__all__ = [
-    "UntilIdle",
-    "ended_at_last",
-    "epilog",
-    "limits_of",
-    "run",
-    "stopped_by_signals",
-]
 
 log = logging.getLogger(__name__)
 

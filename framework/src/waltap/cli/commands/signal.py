@@ -11,7 +11,6 @@ from waltap.cli.terminal import echo
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
 
-__all__ = ["ask_for", "signal", "snapshot"]
 
 WAIT_S = 10.0
 Identifier = Annotated[

@@ -14,8 +14,6 @@ from waltap.cli.terminal import answers, confirm, echo
 if TYPE_CHECKING:
     from waltap.ports.offsets.owned_objects import OwnedObject
 
-__all__ = ["drop", "slot"]
-
 
 def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Remove a pipeline: the slot and publications that it made, and its stored state.

@@ -35,14 +35,6 @@ if TYPE_CHECKING:
     from waltap.services.recording.connector import RecordingHead
     from waltap.services.recording.file import RecordingWriter
 
-__all__ = [
-    "record",
-    "repair",
-    "replay",
-    "tail",
-    "traceless",
-]
-
 
 # ``waltap tail``: watch a database's changes on the terminal; leaves nothing behind.
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from waltap.ports.offsets.offset import Offset
     from waltap.ports.source.connector import Connector, SlotStatus
 
-__all__ = ["PipelineInfo", "members", "profiles", "report", "status", "top"]
 
 WATCH_S = 2.0
 PROFILES = (".toml", ".properties", ".json")

@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.pipeline import Engine
 
-__all__ = [
-    "SETTINGS_FROM_STDIN",
-    "START_ANEW",
-    "ProfileReloader",
-    "Supervisor",
-    "reloaded_by_signal",
-    "told_by_signals",
-]
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from waltap.ports.snapshot.incremental_state import IncrementalState
     from waltap.ports.source.connector import Connector
 
-__all__ = ["tables"]
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="schema.table")]
 Place = tuple[str, str]

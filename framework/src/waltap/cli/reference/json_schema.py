@@ -9,7 +9,6 @@ from waltap.config.pipeline_properties import OutletProperties
 if TYPE_CHECKING:
     from waltap.plugins.host import Host
 
-__all__ = ["profile_schema"]
 
 SCALARS = {"type": ["string", "number", "boolean"]}
 

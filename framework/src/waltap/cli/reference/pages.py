@@ -22,20 +22,6 @@ from waltap.services.monitor.metrics import METRICS, OBSERVED
 if TYPE_CHECKING:
     from waltap.plugins.host import Host
 
-__all__ = [
-    "SNAPSHOT",
-    "STREAMING",
-    "ReferencePage",
-    "commands_page",
-    "debezium_page",
-    "decoders_page",
-    "error_classes",
-    "errors_page",
-    "hooks_page",
-    "metrics_page",
-    "pages",
-]
-
 
 # Generate the page of all commands from the application.
 

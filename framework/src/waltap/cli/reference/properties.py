@@ -12,7 +12,6 @@ from waltap.config.profile import SelectionProperties
 if TYPE_CHECKING:
     from waltap.plugins.host import Host
 
-__all__ = ["components", "properties_page"]
 
 INTRODUCTION = """\
 Where a property of Debezium's means the same, it has Debezium's name and default, so that a

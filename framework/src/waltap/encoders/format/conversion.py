@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter, ConverterContext, Side
     from waltap.encoders.format.format import Format, FormatContext
 
-__all__ = ["SIDES", "Make", "headed", "joined", "side_context", "whole"]
 
 SIDES = ("key", "value", "header")
 

@@ -45,8 +45,6 @@ from waltap.encoders.format.tables import ConnectTable, ConnectTables, alike
 from waltap.encoders.json.codec import MISFITS
 from waltap.version import VERSION
 
-__all__ = ["ConvertedFormat", "RecordConverters"]
-
 # Cached encoders.
 KEPT = 10_000
 

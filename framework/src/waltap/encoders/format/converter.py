@@ -18,22 +18,6 @@ from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import RecordError, RetryVerdict
 
-__all__ = [
-    "Converter",
-    "ConverterContext",
-    "Encode",
-    "EventFrame",
-    "SchemaMismatch",
-    "Side",
-    "ValueUnfit",
-    "WriteCreates",
-    "WriteKeys",
-    "Written",
-    "required",
-    "value_unfit",
-]
-
-
 # The error for values that do not fit.
 
 

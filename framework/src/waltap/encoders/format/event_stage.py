@@ -14,8 +14,6 @@ from waltap.encoders.format.tables import ConnectTable, ConnectTables, ImageLayo
 from waltap.encoders.json.codec import MISFITS
 from waltap.encoders.json.event_format import changed_fields, transformed_events
 
-__all__ = ["EventStage", "PlannedRecord"]
-
 # Cached schemas of rows that transforms changed.
 SCHEMAS_KEPT = 1000
 

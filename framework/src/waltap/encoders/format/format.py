@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter
     from waltap.encoders.format.record_stage import RecordStep
 
-__all__ = ["Format", "FormatContext"]
-
 
 def _no_topic(_relation: Relation) -> None:
     return None

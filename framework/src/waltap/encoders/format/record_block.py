@@ -10,12 +10,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = [
-    "RecordBlock",
-    "TextRows",
-    "joined",
-]
-
 
 # Join rows of text from columns and constant texts, on demand.
 

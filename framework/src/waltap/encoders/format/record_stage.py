@@ -15,8 +15,6 @@ from waltap.encoders.format.record_transform import (
 from waltap.encoders.json.converter import plain_json
 from waltap.errors import RecordError, RetryVerdict, WaltapError
 
-__all__ = ["RecordStage", "RecordStep", "RecordTransformFailed"]
-
 # Characters of a key in a message.
 SHOWN_MAX = 200
 

@@ -25,16 +25,6 @@ from waltap.changes.mapping.connect_schema import Schema
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
 
-__all__ = [
-    "ConnectHeader",
-    "ConnectRecord",
-    "RecordPredicate",
-    "RecordTransform",
-    "RecordTransformContext",
-    "RecordUnfit",
-    "SchemaMemory",
-]
-
 
 # Records as schemas and values, before a converter makes bytes.
 #

@@ -14,8 +14,6 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.java_number import double_text, float_text
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode
 
-__all__ = ["SimpleHeaderConverter", "from_json", "simple_text"]
-
 DATA = "org.apache.kafka.connect.data."
 DAY_MS = 86_400_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,8 +16,6 @@ from waltap.encoders.json.codec import MISFITS
 from waltap.encoders.json.null_notice import NullNotice
 from waltap.errors import DecodeError
 
-__all__ = ["ConnectTable", "ConnectTables", "ImageLayout"]
-
 Values = Callable[[Tuple], dict[str, Any]]
 Convert = Callable[[Any], Any]
 

@@ -14,7 +14,6 @@ from waltap.encoders.json.codec import ColumnCodec, RowCodec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Heads", "record_block"]
 
 # Pairs of a number of rows and the text ``a`` of their source blocks.
 Heads = Sequence[tuple[int, str]]

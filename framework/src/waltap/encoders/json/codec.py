@@ -26,20 +26,6 @@ from waltap.changes.mapping.json_schema import quote
 from waltap.changes.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpression
 from waltap.encoders.json.columns import AS_IT_IS
 
-__all__ = [
-    "MISFITS",
-    "ColumnCodec",
-    "CreateRenderer",
-    "RowCodec",
-    "always_null",
-    "celled",
-    "column_codec",
-    "compile_codec",
-    "guarded",
-    "json_text",
-    "no_twin",
-]
-
 # Errors that a mapping may raise for text that is not of its type.
 MISFITS = (
     ValueError, TypeError, KeyError, IndexError, ArithmeticError, msgspec.MsgspecError,

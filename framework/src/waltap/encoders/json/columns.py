@@ -14,17 +14,6 @@ from waltap.changes.mapping.type_mapping import JsonColumn
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "AS_IT_IS",
-    "BOOLEANS",
-    "DAYS",
-    "QUOTED",
-    "decimals",
-    "mended",
-    "timestamps",
-    "whole",
-    "zoned",
-]
 
 # Control characters that have a short escape in JSON.
 _ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}

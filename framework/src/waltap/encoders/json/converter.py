@@ -15,8 +15,6 @@ from waltap.changes.mapping.json_schema import number_json, quote, schema_json
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode, required
 from waltap.encoders.json.codec import json_text
 
-__all__ = ["JsonConverter", "JsonConverterProperties", "json_writer"]
-
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 Write = Callable[[Any], str]

@@ -40,8 +40,6 @@ from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import header_writer
 from waltap.errors import RecordError, RetryVerdict
 
-__all__ = ["EventTransformFailed", "JsonEventFormat", "changed_fields", "transformed_events"]
-
 # Cached schema texts of rows that transforms changed.
 SCHEMAS_KEPT = 1000
 

@@ -52,15 +52,6 @@ from waltap.version import VERSION
 T = TypeVar("T")
 _new_row, _lsn = attrgetter("new"), attrgetter("lsn")
 
-__all__ = [
-    "EnvelopeTemplate",
-    "JsonFormat",
-    "PartTemplate",
-    "SourceTexts",
-    "key_header",
-    "unsent",
-]
-
 
 # Write the envelope text around the rows of an event.
 

@@ -12,8 +12,6 @@ from waltap.changes.events.record import Header, Record
 from waltap.changes.mapping.json_schema import quote
 from waltap.encoders.format.record_block import RecordBlock
 
-__all__ = ["JsonLines"]
-
 _BARE = b',"headers":[]}\n'
 
 

@@ -10,8 +10,6 @@ from waltap.changes.events import EventPlan
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.json.codec import MISFITS, column_codec
 
-__all__ = ["NullNotice"]
-
 Parts = Iterable[TransactionPart | SnapshotRows | Heartbeat]
 
 

@@ -4,8 +4,6 @@ from typing import Literal
 
 from waltap.base.property import Properties, declare
 
-__all__ = ["JsonProperties"]
-
 
 class JsonProperties(Properties):
     """Set how keys, values and headers become JSON."""

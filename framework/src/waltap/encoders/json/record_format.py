@@ -10,8 +10,6 @@ from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap.encoders.json.properties import JsonProperties
 
-__all__ = ["json_record_format"]
-
 
 def json_record_format(properties: JsonProperties, context: FormatContext) -> Format:
     """Return the JSON format for transforms of records.

@@ -30,8 +30,6 @@ from waltap.encoders.json.null_notice import NullNotice
 from waltap.encoders.json.properties import JsonProperties
 from waltap.errors import DecodeError
 
-__all__ = ["JsonTables", "header_writer", "wrapping"]
-
 
 def wrapping(schema: Schema, *, enabled: bool) -> tuple[str, str]:
     """Return the texts before and after a payload.

@@ -32,8 +32,6 @@ from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.specs import SinkSpec
 from waltap.services.telemetry.observers import observed
 
-__all__ = ["AcknowledgedTooLate", "BatchStream", "StreamedBatch", "stream"]
-
 log = logging.getLogger(__name__)
 
 NAME = "python_loop"

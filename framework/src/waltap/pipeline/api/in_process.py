@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from waltap.changes.transactions.notification import Notification
     from waltap.ports.source.connector import PreflightCheck
 
-__all__ = [
-    "Pipeline",
-    "PipelineEnded",
-    "status_html",
-]
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,6 @@ from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, RereadTable
 from waltap.ports.sink.verification import TableComparison
 
-__all__ = ["GapRepair", "RepairIncomplete"]
-
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1

@@ -23,8 +23,6 @@ from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.source.connector import PreflightCheck
 
-__all__ = ["FanOut", "SinkPausedTooLong", "SinkReturned"]
-
 log = logging.getLogger(__name__)
 
 

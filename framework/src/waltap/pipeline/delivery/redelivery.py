@@ -21,8 +21,6 @@ from waltap.services.dead_letters.dead_letter import DeadLetter
 from waltap.services.dead_letters.redelivery import Redelivery, RedeliveryResult
 from waltap.services.dead_letters.store import DeadLetterStore
 
-__all__ = ["Redeliveries", "RedeliveryAnswer", "RedeliveryAsked", "RedeliveryQueue"]
-
 log = logging.getLogger(__name__)
 
 

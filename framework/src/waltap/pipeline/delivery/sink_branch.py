@@ -31,14 +31,6 @@ from waltap.ports.specs import FormatSpec, SinkSpec
 from waltap.ports.transforms.applied import transformed
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
 
-__all__ = [
-    "Attempt",
-    "BranchStages",
-    "PositionedBranch",
-    "SinkBranch",
-    "TransformChain",
-]
-
 Attempt = Callable[[Callable[[Batch], None], Batch], None]
 """Calls the write of a sink with a batch, as often as it takes."""
 

@@ -39,14 +39,6 @@ from waltap.services.monitor.counts import ChunkEnd, RunCounters, TablesRead, ch
 if TYPE_CHECKING:
     from waltap.ports.snapshot.chunk_source import SnapshotChunk
 
-__all__ = [
-    "AckedPosition",
-    "Part",
-    "PendingAcks",
-    "PendingNotifications",
-    "SinkWriter",
-    "WrittenBatch",
-]
 
 log = logging.getLogger(__name__)
 

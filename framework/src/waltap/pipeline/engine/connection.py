@@ -21,8 +21,6 @@ from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.held import require_held
 from waltap.ports.source.connector import ChangeStream, Connector, StartPosition
 
-__all__ = ["OnePartitionOnly", "SourceConnection", "newest"]
-
 log = logging.getLogger(__name__)
 
 

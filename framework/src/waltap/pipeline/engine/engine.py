@@ -54,14 +54,6 @@ from waltap.services.control.server import ControlSocket
 from waltap.services.monitor.status import PipelineStatus
 from waltap.services.monitor.status_document import status_document
 
-__all__ = [
-    "ENVELOPE_BYTES",
-    "ControlServer",
-    "Engine",
-    "ReloadResult",
-    "reloaded",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -43,11 +43,6 @@ from waltap.services.slot_monitor.guard import (
 )
 from waltap.services.slot_monitor.health import SlotHealth
 
-__all__ = [
-    "PipelineRun",
-    "RecentEvents",
-]
-
 log = logging.getLogger(__name__)
 
 

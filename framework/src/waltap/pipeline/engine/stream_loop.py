@@ -24,11 +24,6 @@ from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.pipeline.stages.slot_advancer import SlotAdvancer
 from waltap.ports.source.connector import ChangeStream, Connector
 
-__all__ = [
-    "StreamEnd",
-    "StreamLoop",
-]
-
 log = logging.getLogger(__name__)
 
 

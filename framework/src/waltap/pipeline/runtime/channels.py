@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from waltap.ports.notifications.channel import NotificationChannel
     from waltap.ports.signals.signal import SignalChannel
 
-__all__ = ["INCREMENTAL", "INITIAL", "SIGNAL", "SLOT", "PipelineChannels"]
 
 log = logging.getLogger(__name__)
 

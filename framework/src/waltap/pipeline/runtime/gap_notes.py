@@ -17,8 +17,6 @@ from waltap.ports.sink.held import DestinationBehind
 from waltap.ports.source.connector import Connector
 from waltap.services.monitor.counts import SnapshotTableProgress
 
-__all__ = ["GapNotes"]
-
 log = logging.getLogger(__name__)
 
 SNAPSHOT_REMARK = (

@@ -15,8 +15,6 @@ from waltap.errors import RetryVerdict, SourceError, StopRequested, WaltapError
 from waltap.ports.source.lease import LeaderLease, LeaseContext
 from waltap.ports.specs import ConnectorSpec
 
-__all__ = ["Leadership", "LeaseLost", "LeaseUnavailable", "leases_of"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5

@@ -15,13 +15,6 @@ from waltap.errors import OffsetError
 from waltap.pipeline.runtime.leadership import Leadership
 from waltap.ports.offsets.state_folder import LOCK, unusable
 
-__all__ = [
-    "PipelineLock",
-    "PipelineRunning",
-    "StateFolderGone",
-    "running",
-]
-
 LEASED = "leased"
 """Start of the note in the lock file of a process with a lease; machine and seconds follow."""
 

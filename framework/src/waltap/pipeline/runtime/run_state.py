@@ -20,8 +20,6 @@ from waltap.ports.specs import EventTransformSpec, RecordTransformSpec
 from waltap.services.monitor.counts import RunCounters, SinkCalls, SnapshotTimes
 from waltap.services.monitor.status import RecentFailure
 
-__all__ = ["Phase", "RunState"]
-
 log = logging.getLogger(__name__)
 
 Phase = Literal[

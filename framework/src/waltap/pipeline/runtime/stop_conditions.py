@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["IdleDetector", "Limits", "StopFlag"]
-
 
 class StopFlag:
     """Hold the request to stop a run.

@@ -60,12 +60,6 @@ from waltap.services.dead_letters.poison_events import PoisonEventHandler
 from waltap.services.dead_letters.queue import DeadLetterCopies, DeadLetterQueue
 from waltap.services.dead_letters.store import DeadLetterStore
 
-__all__ = [
-    "PipelineStages",
-    "build",
-    "chosen_password",
-]
-
 log = logging.getLogger(__name__)
 
 

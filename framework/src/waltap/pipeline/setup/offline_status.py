@@ -5,8 +5,6 @@ from typing import Final, TypeVar
 
 from waltap.ports.offsets.offset import Offset, OffsetStore
 
-__all__ = ["asked_of_the_stored_offset"]
-
 TURNS: Final = 20
 
 Answer = TypeVar("Answer")

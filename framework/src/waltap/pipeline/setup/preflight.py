@@ -30,8 +30,6 @@ from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET, unusable
 from waltap.ports.source.connector import Connector, PreflightCheck
 from waltap.ports.source.lease import LeaseContext
 
-__all__ = ["NotReady", "checks", "refuse"]
-
 log = logging.getLogger(__name__)
 
 NAMED = 20

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from waltap.ports.offsets.offset import OffsetStore
     from waltap.ports.source.connector import Connector, SlotStatus
 
-__all__ = ["orphan_slots", "slot_owners"]
-
 
 def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") -> dict[str, str]:
     """Return slot → pipeline, from the offsets in the profile's state folder.

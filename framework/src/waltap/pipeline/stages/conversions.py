@@ -28,8 +28,6 @@ from waltap.changes.transactions.position import lsn_text
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import RecordError, RetryVerdict
 
-__all__ = ["ColumnConversions", "ConverterFailed"]
-
 log = logging.getLogger(__name__)
 
 

@@ -5,8 +5,6 @@ from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.source.connector import Connector
 
-__all__ = ["HeartbeatTimer"]
-
 
 class HeartbeatTimer:
     """Beat every ``heartbeat.interval.ms``; never if that is 0."""

@@ -31,8 +31,6 @@ from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.source.connector import Connector
 
-__all__ = ["NewTables", "TablesNotStreamed"]
-
 log = logging.getLogger(__name__)
 
 STAYS: Final = (

@@ -12,8 +12,6 @@ from waltap.clock import Clock
 from waltap.errors import SourceError
 from waltap.ports.source.connector import ChangeStream
 
-__all__ = ["StreamSilent", "position_behind"]
-
 POLL_S: Final = 0.2
 SILENCE_S: Final = 120.0
 

@@ -20,16 +20,6 @@ from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.ports.offsets.state_folder import SPILL
 from waltap.ports.source.connector import ChangeStream, SnapshotOverlap
 
-__all__ = [
-    "PartBatcher",
-    "PartitionMerge",
-    "PartitionReader",
-    "ReadLoop",
-    "batches",
-    "cut",
-    "lane",
-]
-
 log = logging.getLogger(__name__)
 
 

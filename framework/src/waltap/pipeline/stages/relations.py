@@ -18,8 +18,6 @@ from waltap.ports.source.connector import Connector, PreflightCheck
 from waltap.ports.source.relation_memory import RelationMemory
 from waltap.ports.specs import SourceTransformContext
 
-__all__ = ["DescribedRelations", "MaskLost", "MaskUnfit"]
-
 log = logging.getLogger(__name__)
 
 DESCRIPTIONS_KEPT = 8

@@ -25,12 +25,6 @@ from waltap.ports.snapshot.requests import cut, refused, some
 from waltap.ports.source.connector import Connector
 from waltap.ports.specs import SignalActionSpec
 
-__all__ = [
-    "BlockingSnapshot",
-    "SignalReader",
-    "SignalStage",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.stages.partition_reader import PartitionReader
 
-__all__ = ["SlotAdvancer"]
-
 
 class SlotAdvancer:
     """Flush, store and confirm for the streams of one connection."""

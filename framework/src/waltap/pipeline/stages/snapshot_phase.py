@@ -14,13 +14,6 @@ from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import Connector, SourceLacks, StartPosition
 from waltap.services.monitor.counts import SnapshotTableProgress
 
-__all__ = [
-    "IncrementalReport",
-    "SnapshotPhase",
-    "SnapshotReport",
-    "deliver",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -6,12 +6,6 @@ from typing import Protocol, runtime_checkable
 
 from waltap.changes.transactions.notification import Notification
 
-__all__ = [
-    "LogNotifications",
-    "LossCounting",
-    "NotificationChannel",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -26,12 +26,6 @@ from waltap.errors import WaltapError
 if TYPE_CHECKING:
     from waltap.base.http.client import HttpAnswer
 
-__all__ = [
-    "HEADER",
-    "WebhookDown",
-    "WebhookNotifications",
-    "WebhookProperties",
-]
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-__all__ = ["ConnectOffsets"]
-
 
 class ConnectOffsets(Protocol):
     """Connector offsets in Kafka Connect's storage, by key."""

@@ -9,15 +9,6 @@ from waltap.ports.offsets.offset import Offset, OffsetStore, decoded
 from waltap.ports.offsets.state_folder import OFFSET
 from waltap.ports.specs import OffsetStoreSpec
 
-__all__ = [
-    "OFFSET_STORES",
-    "FileOffsetProperties",
-    "FileOffsetStore",
-    "MemoryOffsetStore",
-    "OffsetUnreadable",
-    "OffsetUnwritable",
-]
-
 
 class OffsetUnreadable(OffsetError):
     """The offset file contains no offset of this version."""

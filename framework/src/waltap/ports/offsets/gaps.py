@@ -13,8 +13,6 @@ from waltap.base.files.durable_file import StateDocument, replace_durably
 from waltap.errors import OffsetError
 from waltap.ports.offsets.state_folder import GAPS
 
-__all__ = ["CaptureGap", "GapCertificates", "GapEnd", "GapsUnusable", "RereadTable", "moment"]
-
 
 class GapsUnusable(OffsetError):
     """A gap certificate cannot be read, or cannot be written."""

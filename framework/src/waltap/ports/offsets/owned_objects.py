@@ -14,8 +14,6 @@ import msgspec
 from waltap.base.files.durable_file import StateDocument
 from waltap.errors import ConnectionLost, OffsetError
 
-__all__ = ["OwnedObject", "OwnedObjects", "OwnedObjectsUnreadable", "OwnedObjectsUnwritable"]
-
 
 class OwnedObjectsUnreadable(OffsetError):
     """The list of the pipeline's server objects is damaged."""

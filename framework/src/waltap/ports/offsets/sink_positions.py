@@ -12,8 +12,6 @@ from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import OffsetError
 
-__all__ = ["BranchPositions", "SinkProgress"]
-
 
 class SinkProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The durable position of one sink, by partition."""

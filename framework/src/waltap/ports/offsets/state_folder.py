@@ -10,26 +10,6 @@ from typing import Final
 from waltap.base.files.durable_file import draft_of
 from waltap.errors import OffsetError
 
-__all__ = [
-    "BELONGINGS",
-    "CONTROL",
-    "DEAD_LETTERS",
-    "DIFFERENCES",
-    "GAPS",
-    "HTTP_KEY",
-    "LOCK",
-    "OFFSET",
-    "OUTLETS",
-    "OUTLET_POSITIONS",
-    "RELATIONS",
-    "SPILL",
-    "TABLES",
-    "StateFolderUnusable",
-    "own_files",
-    "state_unusable",
-    "unusable",
-]
-
 LOCK: Final = "lock"
 """Held by the process that runs the pipeline (`PipelineLock`)."""
 

@@ -5,8 +5,6 @@ The engine logs the errors that have a code; a signal stops no pipeline.
 
 from waltap.errors import SnapshotError
 
-__all__ = ["SignalIgnored", "SignalTableUnusable", "SignalUnusable", "TableNotRead"]
-
 
 class SignalUnusable(ValueError):
     """The engine cannot act on a signal; the text says why.

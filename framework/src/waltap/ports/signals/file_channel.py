@@ -11,8 +11,6 @@ from waltap.base.property import Properties, declare
 from waltap.ports.signals.errors import SignalIgnored
 from waltap.ports.signals.signal import Signal
 
-__all__ = ["FileSignalProperties", "FileSignals"]
-
 log = logging.getLogger(__name__)
 
 TAKEN = ".taken"

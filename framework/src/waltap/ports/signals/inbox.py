@@ -11,8 +11,6 @@ import msgspec
 
 from waltap.ports.signals.signal import Signal
 
-__all__ = ["SignalAnswer", "SignalInbox", "begun"]
-
 
 class SignalAnswer(msgspec.Struct, frozen=True):
     """The outcome of one signal."""

@@ -7,8 +7,6 @@ from typing import Any
 from waltap.changes.capture.java_regex import python_syntax
 from waltap.ports.signals.errors import SignalUnusable
 
-__all__ = ["NamePatterns"]
-
 # Such an entry can only match itself: its one dot is the dot of the name.
 PLAIN = re.compile(r"\w+\.\w+")
 

@@ -15,17 +15,6 @@ from waltap.changes.decode.relation import schema_and_table
 from waltap.ports.signals.errors import SignalUnusable
 from waltap.ports.signals.name_patterns import NamePatterns
 
-__all__ = [
-    "SNAPSHOTS",
-    "Action",
-    "Signal",
-    "SignalCall",
-    "SignalChannel",
-    "SnapshotRequest",
-    "names",
-    "requests",
-]
-
 Action = Callable[[int], str]
 """Acts on a signal at a time in µs since 1970 UTC; returns why it failed, "" if it did not."""
 

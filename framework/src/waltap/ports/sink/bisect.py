@@ -17,8 +17,6 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.errors import RecordError
 
-__all__ = ["BatchLocation", "Part", "alone", "every_event", "failing", "less", "without"]
-
 Part = TransactionPart | SnapshotRows | Heartbeat
 
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["DownstreamProgress", "DownstreamTable"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownstreamTable:

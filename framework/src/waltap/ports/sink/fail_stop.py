@@ -4,8 +4,6 @@ from types import TracebackType
 
 from waltap.errors import SinkError
 
-__all__ = ["FailStop"]
-
 
 class FailStop:
     """Keeps the first failure of a guarded block and refuses later ones.

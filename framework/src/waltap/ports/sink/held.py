@@ -9,16 +9,6 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.errors import SinkError
 from waltap.ports.source.slot_status import SlotStatus
 
-__all__ = [
-    "REREAD",
-    "DestinationBehind",
-    "begins_snapshot",
-    "delivered_changes",
-    "require_held",
-    "was_delivered",
-]
-
-
 # Recognize redelivered batches, for sinks that store the position.
 
 

@@ -30,8 +30,6 @@ from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 
-__all__ = ["JsonLinesProperties", "JsonLinesSink", "LinesFileCut", "LinesFileError"]
-
 log = logging.getLogger(__name__)
 
 STDOUT: Final = "-"

@@ -5,8 +5,6 @@ from waltap.changes.transactions.transaction import Batch
 from waltap.encoders.format.record_block import RecordBlock
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 
-__all__ = ["NullSink"]
-
 
 class NullSink(Sink):
     """Counts records and bytes; rendered records are measured too."""

@@ -8,8 +8,6 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.ports.sink.bisect import BatchLocation, Part, every_event, without
 
-__all__ = ["RecordsRefused", "RefusedEvent", "leave_out", "places_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedEvent:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from waltap.ports.snapshot.chunk_source import SnapshotChunk
     from waltap.ports.source.connector import PreflightCheck
 
-__all__ = ["ReaderGone", "Sink", "SinkCapabilities", "SinkContext"]
-
 
 class ReaderGone(SinkError):
     """The reader of the sink's output has closed it (``jsonl:- | head``).

@@ -46,12 +46,6 @@ from waltap.ports.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkConte
 if TYPE_CHECKING:
     from waltap.changes.events.record import Record
 
-__all__ = [
-    "SeenRows",
-    "TerminalProperties",
-    "TerminalSink",
-]
-
 
 # Limits the memory: older rows are shown without their change.
 ROWS_KEPT: Final = 4096

@@ -4,17 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = [
-    "KeptTable",
-    "Row",
-    "Rows",
-    "TableComparison",
-    "TableReader",
-    "VerificationSource",
-    "by_key",
-]
-
-
 # Define the result of comparing a table with its source.
 
 

@@ -13,8 +13,6 @@ from waltap.ports.snapshot.chunk_source import ChunkSize, ChunkSource, ReadChunk
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.snapshot.moved_rows import MovedRows
 
-__all__ = ["ChunkReader", "text_of"]
-
 # Number of the last transactions whose visibility is checked.
 RECENT = 4096
 

@@ -11,14 +11,6 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.signals.signal import SnapshotRequest
 
-__all__ = [
-    "ChunkSize",
-    "ChunkSource",
-    "ReadChunk",
-    "SnapshotChunk",
-]
-
-
 # A part of an initial snapshot that any process can read.
 
 

@@ -63,8 +63,6 @@ from waltap.ports.snapshot.requests import (
 )
 from waltap.ports.snapshot.window import SnapshotWindow
 
-__all__ = ["IncrementalSnapshots", "StreamPoint"]
-
 log = logging.getLogger(__name__)
 
 NO_POSITION = (

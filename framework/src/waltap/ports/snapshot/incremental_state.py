@@ -6,8 +6,6 @@ import msgspec
 
 from waltap.ports.signals.signal import SnapshotRequest
 
-__all__ = ["ChunkState", "IncrementalState", "Key"]
-
 Key = list[str | None]
 
 

@@ -19,8 +19,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.ports.snapshot.incremental_state import IncrementalState, Key
 
-__all__ = ["MovedRows"]
-
 # Number of moved rows that are read without waiting for the last chunk.
 MANY = 1000
 

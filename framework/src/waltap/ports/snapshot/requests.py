@@ -8,8 +8,6 @@ import msgspec
 from waltap.ports.signals.errors import TableNotRead
 from waltap.ports.signals.signal import SnapshotRequest
 
-__all__ = ["accepted_of", "as_streamed", "cut", "key_text", "listed", "refused", "some"]
-
 log = logging.getLogger(__name__)
 
 # A signal is data from outside, so its part in a line of the log is limited.

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from waltap.ports.offsets.offset import Offset
     from waltap.ports.source.slot_status import SlotStatus
 
-__all__ = ["ISOLATIONS", "SnapshotFacts", "SnapshotStart", "Snapshotter"]
 
 # The words of ``snapshot.isolation.mode``; results of `Snapshotter.isolation`.
 ISOLATIONS = ("serializable", "repeatable_read", "read_committed", "read_uncommitted")

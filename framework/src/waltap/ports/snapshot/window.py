@@ -18,8 +18,6 @@ from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Upda
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 
-__all__ = ["SnapshotWindow"]
-
 
 class SnapshotWindow:
     """Hold the rows of one chunk.

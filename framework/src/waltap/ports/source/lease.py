@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from waltap.ports.source.password import Password
 
-__all__ = ["LeaderLease", "LeaseContext"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseContext:

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 from waltap.errors import ConnectionLost
 
-__all__ = ["Password", "PasswordFileUnreadable", "PasswordUnavailable"]
-
 Password = Callable[[str, int, str, str], str | None]
 """(host, port, user, database) → the password of the next connection; None: the profile's.
 Raises: WaltapError."""

@@ -16,8 +16,6 @@ from pathlib import Path
 from waltap.base.redaction import HIDDEN, Secret, redacted, without_frames
 from waltap.errors import ConnectionLost, StopRequested
 
-__all__ = ["PasswordCommandFailed", "printed_password"]
-
 # Limits the memory for a command that prints without end.
 MAX_BYTES = 64 * 1024
 TOLD_MAX = 200

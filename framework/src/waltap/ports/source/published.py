@@ -11,8 +11,6 @@ import msgspec
 
 from waltap.changes.decode.relation import Relation
 
-__all__ = ["EVERYTHING", "NARROWS", "Narrowed", "PublishedSubset", "narrowings", "nothing_left_out"]
-
 NARROWS = 150000
 """PostgreSQL 15 introduced row filters and column lists."""
 

@@ -19,8 +19,6 @@ from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.durable_file import private, private_folder, replace_durably
 from waltap.changes.decode.relation import Relation
 
-__all__ = ["RELATIONS_KEPT", "RelationMemory"]
-
 RELATIONS_KEPT = 10_000
 """Most relations in memory; beyond that the oldest descriptions are dropped."""
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from waltap.ports.source.password import Password
 from waltap.ports.source.slot_status import SlotStatus
 
-__all__ = ["SlotWatch", "SlotWatchContext"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWatchContext:

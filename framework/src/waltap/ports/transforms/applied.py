@@ -11,8 +11,6 @@ import msgspec
 from waltap.changes.decode.message import InsertBlock
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 
-__all__ = ["transformed"]
-
 
 def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
     """Apply ``transform`` to ``batch``, and keep the numbers of changes.

@@ -12,8 +12,6 @@ from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.events import ChangeEvent, EventRow, EventTransform
 
-__all__ = ["FieldsProperties", "fields_changer"]
-
 
 class FieldsProperties(Properties):
     """Fields to drop or rename, and their tables."""

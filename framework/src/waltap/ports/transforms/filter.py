@@ -21,8 +21,6 @@ from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRo
 from waltap.errors import ConfigurationError, PropertyProblem, RecordError, RetryVerdict
 from waltap.ports.transforms.row_view import RowChange, RowView
 
-__all__ = ["FilterFailed", "FilterProperties", "changes_filter"]
-
 Judge = Callable[[RowChange], object]
 LETTERS = "cudrtm"
 

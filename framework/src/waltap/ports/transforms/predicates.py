@@ -8,8 +8,6 @@ from waltap.changes.capture.java_regex import java_pattern
 from waltap.encoders.format.record_transform import ConnectRecord, RecordPredicate
 from waltap.ports.specs import PredicateSpec
 
-__all__ = ["PREDICATES"]
-
 # A transform before the predicate may make topics without end, so the cache must not grow with them.
 TOPICS_KEPT = 1000
 

@@ -22,8 +22,6 @@ from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError, WaltapError
 from waltap.ports.specs import SourceTransformContext
 
-__all__ = ["ColumnReselector", "ReselectFailed", "ReselectProperties"]
-
 log = logging.getLogger(__name__)
 
 # Limits the length of one query.

@@ -20,8 +20,6 @@ from waltap.changes.decode.relation import Column, PerRelation, Relation
 from waltap.changes.decode.tuple_image import Tuple, Value
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 
-__all__ = ["Rewrite", "rewrite_columns", "with_relations"]
-
 # Takes values of one column as the server sent them, and returns as many new values.
 Rewrite = Callable[[Sequence[str]], Sequence[Value]]
 

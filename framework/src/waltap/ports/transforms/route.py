@@ -13,8 +13,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.transaction import Batch
 from waltap.ports.transforms.rewrite import with_relations
 
-__all__ = ["RouteProperties", "table_router"]
-
 
 class RouteProperties(Properties):
     """Tables to route, and the topic of their records."""

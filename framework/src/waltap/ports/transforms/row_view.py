@@ -8,9 +8,6 @@ from functools import lru_cache
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import ABSENT, MissingValue, Tuple
 
-__all__ = ["RowChange", "RowView"]
-
-
 # Type OID → conversion of its text. Values of other types stay unchanged.
 _FROM_TEXT: dict[int, Callable[[str], object]] = {
     16: lambda text: text == "t",  # bool

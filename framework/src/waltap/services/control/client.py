@@ -15,8 +15,6 @@ from waltap.services.control.protocol import (
     unix_socket,
 )
 
-__all__ = ["ask"]
-
 PATIENCE_S = 10.0
 """Time for an answer beyond the request's own ``wait_ms``."""
 

@@ -24,24 +24,6 @@ import msgspec
 
 from waltap.errors import OffsetError, RetryVerdict
 
-__all__ = [
-    "LONGEST",
-    "LONGEST_WAIT_MS",
-    "ControlAnswer",
-    "ControlSocketUnusable",
-    "PipelineNotRunning",
-    "RedeliveryRequest",
-    "RedeliveryUndone",
-    "Request",
-    "SignalRequest",
-    "StatusRequest",
-    "address",
-    "answered",
-    "asked",
-    "request_of",
-]
-
-
 # Address Unix sockets whose paths may be too long.
 
 # sockaddr_un holds 108 bytes on Linux and 104 elsewhere

@@ -11,8 +11,6 @@ from typing import Self
 
 from waltap.services.control.protocol import address, unix_socket
 
-__all__ = ["ControlSocket"]
-
 log = logging.getLogger(__name__)
 
 MOST_CLIENTS = 16

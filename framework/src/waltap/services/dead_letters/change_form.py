@@ -22,8 +22,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import MissingValue, Tuple, Value
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 
-__all__ = ["ChangeForm", "change_form", "of_form", "operation", "row_form", "table_of"]
-
 Form = dict[str, Any] | str | None
 
 

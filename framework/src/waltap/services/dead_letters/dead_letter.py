@@ -11,16 +11,6 @@ from waltap.changes.transactions.position import lsn_text
 from waltap.errors import WaltapError
 from waltap.services.dead_letters.change_form import ChangeForm, operation, table_of
 
-__all__ = [
-    "DeadLetter",
-    "EventLocation",
-    "RecordForm",
-    "letter_of",
-    "record_form",
-    "record_of",
-    "row_digest",
-]
-
 
 class RecordForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A record as JSON."""

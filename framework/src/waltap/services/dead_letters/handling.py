@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from waltap.changes.capture.properties import CaptureProperties
     from waltap.config.pipeline_properties import EngineProperties
 
-__all__ = ["FailureHandling", "FailurePolicy"]
-
 
 class FailureHandling(enum.Enum):
     """The ways to handle an undeliverable event."""

@@ -37,8 +37,6 @@ from waltap.services.dead_letters.dead_letter import (
 from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.queue import DeadLetterQueue
 
-__all__ = ["PoisonEventHandler"]
-
 Make = Callable[[Batch], Batch]
 
 

@@ -21,13 +21,6 @@ from waltap.services.dead_letters.dead_letter import DeadLetter
 from waltap.services.dead_letters.handling import FailureHandling
 from waltap.services.dead_letters.store import DeadLetterStore
 
-__all__ = [
-    "DEAD_LETTER",
-    "DeadLetterCopies",
-    "DeadLetterQueue",
-    "EventCounters",
-]
-
 log = logging.getLogger(__name__)
 
 

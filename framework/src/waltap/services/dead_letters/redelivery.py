@@ -20,8 +20,6 @@ from waltap.services.dead_letters.change_form import of_form
 from waltap.services.dead_letters.dead_letter import DeadLetter, record_of
 from waltap.services.dead_letters.store import DeadLetterStore
 
-__all__ = ["MARK", "Redelivery", "RedeliveryResult"]
-
 MARK: Final = "waltap-dead-letter"
 """Header of a redelivered record: the letter's id, by which a consumer recognizes a duplicate."""
 

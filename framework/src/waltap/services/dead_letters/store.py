@@ -19,8 +19,6 @@ from waltap.base.files.durable_file import private, private_folder, replace_dura
 from waltap.errors import OffsetError
 from waltap.services.dead_letters.dead_letter import DeadLetter
 
-__all__ = ["DeadLetterStore", "DeadLettersUnusable"]
-
 FILE: Final = "letters.jsonl"
 LOCK: Final = "lock"
 

@@ -2,14 +2,6 @@
 
 from waltap.errors import OffsetError
 
-__all__ = [
-    "DebeziumOffsetMissing",
-    "DebeziumOffsetUnusable",
-    "DebeziumOffsetsUnreadable",
-    "DebeziumOffsetsUnwritable",
-    "DebeziumStillReads",
-]
-
 
 class DebeziumOffsetsUnreadable(OffsetError):
     """Debezium's offset storage is unreadable or contains other data."""

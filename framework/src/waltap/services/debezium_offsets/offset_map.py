@@ -22,8 +22,6 @@ from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.services.debezium_offsets.errors import DebeziumOffsetUnusable
 
-__all__ = ["OffsetMap", "of_offset", "told"]
-
 ROWS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "TRUNCATE"})
 COLLECTION: Final = "incremental_snapshot_collections_id"
 CONDITION: Final = "incremental_snapshot_collections_additional_condition"

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.plugins.host import Host
 
-__all__ = [
-    "FileOffsets",
-    "RecordKey",
-    "chosen",
-    "java_map",
-    "parse_java_map",
-    "place_of",
-]
-
 
 # Read and write a ``HashMap<byte[], byte[]>`` in Java serialization. Sans-IO.
 #

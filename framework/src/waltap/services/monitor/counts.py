@@ -26,25 +26,6 @@ from waltap.clock import Clock, SystemClock
 from waltap.errors import SinkError
 from waltap.ports.offsets.offset import Offset
 
-__all__ = [
-    "RATE_WINDOWS_S",
-    "ChunkEnd",
-    "EventRate",
-    "LastEvent",
-    "RunCounters",
-    "SinkCalls",
-    "SinkHeld",
-    "SnapshotStatus",
-    "SnapshotTableProgress",
-    "SnapshotTimes",
-    "StreamGauges",
-    "TableCounts",
-    "TableStatus",
-    "TablesRead",
-    "chunk_ends",
-]
-
-
 # Events of each table in this run by operation, and the last position, counted per batch.
 
 # Each ALTER TABLE makes a new relation version. Above this number the versions are summed up by

@@ -8,8 +8,6 @@ import msgspec
 
 from waltap.services.monitor.status import PipelineStatus
 
-__all__ = ["StatusHistory", "StatusSample"]
-
 EVERY_S = 5.0
 # samples of one hour
 KEPT = 720

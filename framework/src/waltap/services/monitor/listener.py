@@ -15,17 +15,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-__all__ = [
-    "JSON",
-    "LONGEST_BODY",
-    "Answer",
-    "MonitorListener",
-    "MonitorRequest",
-    "RequestRefused",
-    "body_length",
-    "taken_apart",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -10,21 +10,6 @@ from typing import Any, Literal, NamedTuple
 from waltap.base.text import printable
 from waltap.services.monitor.status import PipelineStatus
 
-__all__ = [
-    "BATCH_EVENTS",
-    "BATCH_SECONDS",
-    "EVENT_LAG",
-    "FAILURES",
-    "FLUSH_SECONDS",
-    "METRICS",
-    "OBSERVED",
-    "SCHEMA_CHANGES",
-    "SNAPSHOT_STATES",
-    "STATES",
-    "ObservedMetric",
-    "StatusMetric",
-]
-
 STATES = (
     "checking", "standby", "snapshot", "streaming", "reconnecting", "stopping", "stopped", "failed",
 )  # fmt: skip

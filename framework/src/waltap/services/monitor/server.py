@@ -49,14 +49,6 @@ if TYPE_CHECKING:
 
     from waltap.services.monitor.status import ObservedEngine
 
-__all__ = [
-    "MetricsExposition",
-    "MonitorServer",
-    "RequestAccess",
-    "address_of",
-    "is_loopback",
-    "kept_token",
-]
 
 log = logging.getLogger(__name__)
 

@@ -25,15 +25,6 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.ports.signals.inbox import SignalAnswer
 
-__all__ = [
-    "IncrementalProgress",
-    "ObservedEngine",
-    "PartitionStatus",
-    "PipelineStatus",
-    "RecentFailure",
-    "SchemaChange",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentFailure:

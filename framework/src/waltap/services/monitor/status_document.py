@@ -5,8 +5,6 @@ import msgspec
 from waltap.changes.transactions.position import lsn_text
 from waltap.services.monitor.status import PipelineStatus
 
-__all__ = ["status_document"]
-
 
 def status_document(status: PipelineStatus) -> dict[str, object]:
     """Return a status as JSON has it: LSNs as text, durations and times in ms."""

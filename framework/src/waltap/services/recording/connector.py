@@ -36,8 +36,6 @@ from waltap.services.recording.file import (
 )
 from waltap.services.recording.properties import RecordingProperties
 
-__all__ = ["RecordingConnector", "RecordingHead"]
-
 
 class RecordingHead:
     """Read a recording's header, number of frames and end.

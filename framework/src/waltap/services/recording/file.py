@@ -20,25 +20,6 @@ from waltap.changes.decode.decoder import Catalogue, Frame, NameResolution, Serv
 from waltap.changes.decode.relation import DataType, Relation
 from waltap.errors import SourceError
 
-__all__ = [
-    "KINDS",
-    "OPTIONAL",
-    "AnsweredCatalogue",
-    "AnsweredNames",
-    "Entry",
-    "RecordedAnswer",
-    "RecordedFrames",
-    "RecordingDamaged",
-    "RecordingHeader",
-    "RecordingMark",
-    "RecordingUnfit",
-    "RecordingWriter",
-    "entries",
-    "key_of",
-    "plain",
-]
-
-
 # Errors of recordings.
 
 

@@ -11,8 +11,6 @@ from waltap.services.recording.file import RecordingWriter
 from waltap.services.recording.properties import RecordingProperties
 from waltap.services.recording.recorder import recorded
 
-__all__ = ["recording", "replaying"]
-
 
 def recording(profile: Profile, writer: RecordingWriter, identifier: str) -> Profile:
     """Return ``profile`` with a decoder that records into ``writer``."""

@@ -2,8 +2,6 @@
 
 from waltap.base.property import Properties, declare
 
-__all__ = ["RecordingProperties"]
-
 
 class RecordingProperties(Properties):
     """The recording to run."""

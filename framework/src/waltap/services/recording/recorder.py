@@ -29,8 +29,6 @@ from waltap.services.recording.file import (
 )
 from waltap.version import VERSION
 
-__all__ = ["recorded"]
-
 # Messages that end a transaction.
 _ENDS = (Commit, CommitPrepared, StreamCommit)
 

@@ -19,21 +19,6 @@ from waltap.ports.source.slot_status import SlotStatus
 from waltap.ports.source.slot_watch import SlotWatch
 from waltap.services.slot_monitor.health import SlotHealth
 
-__all__ = [
-    "WINDOW_S",
-    "SlotGivenUp",
-    "SlotMonitor",
-    "SlotMonitorDependencies",
-    "SlotReading",
-    "ThresholdCrossing",
-    "WalBudgetPolicy",
-    "WalForecast",
-    "WalLimit",
-    "WalThresholds",
-    "forecast",
-    "tightest",
-]
-
 log = logging.getLogger(__name__)
 
 

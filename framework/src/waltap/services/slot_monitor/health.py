@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["SlotHealth"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHealth:

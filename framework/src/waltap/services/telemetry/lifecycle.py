@@ -10,12 +10,6 @@ from waltap.errors import WaltapError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.services.monitor.status import PipelineStatus
 
-__all__ = [
-    "LifeCycleLog",
-    "summary_fields",
-    "summary_line",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -26,12 +26,6 @@ from waltap.version import VERSION
 if TYPE_CHECKING:
     from waltap.services.monitor.status import ObservedEngine
 
-__all__ = [
-    "RUNNING",
-    "LineageEvent",
-    "LineageObserver",
-    "LineageSender",
-]
 
 log = logging.getLogger(__name__)
 

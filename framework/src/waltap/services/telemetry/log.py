@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from waltap.base.redaction import redacted
 from waltap.base.text import printable
 
-__all__ = ["FIELDS", "FORMS", "LineHandler", "as_json", "as_text", "configure", "set_level"]
-
 FIELDS = (
     "pipeline",
     "slot",

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from waltap.plugins.host import Host
     from waltap.services.monitor.status import ObservedEngine
 
-__all__ = ["observed"]
-
 
 @contextmanager
 def observed(engine: "ObservedEngine", host: "Host", *, http: str | None = None) -> Iterator[None]:

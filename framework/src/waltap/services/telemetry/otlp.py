@@ -29,7 +29,6 @@ from waltap.version import VERSION
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["OtlpObserver"]
 
 SCOPE = "waltap"
 END_S = 5

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from waltap.services.monitor.status import PipelineStatus
 
-__all__ = ["ProgressDisplay"]
-
 
 class _RowsColumn(ProgressColumn):
     """Show ``12,345 of ~20,000``, or ``20,123 rows`` for a finished table."""

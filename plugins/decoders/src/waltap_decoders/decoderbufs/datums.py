@@ -13,9 +13,6 @@ from typing import Any
 from waltap.changes.decode.builtin_types import builtin_type
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 
-__all__ = ["DatumKind", "date_text", "datum_kind", "time_text", "timestamp_text", "typmod"]
-
-
 # Conversions from decoderbufs' dates and times to PostgreSQL's text.
 #
 # DateStyle is ISO. Source: decoderbufs.c, with its overflows, and datetime.c of PostgreSQL.

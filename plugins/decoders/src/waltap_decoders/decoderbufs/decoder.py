@@ -35,9 +35,6 @@ from waltap_decoders.decoderbufs.row_messages import examine, fail, is_text, rea
 from waltap_decoders.named_relations import NamedRelations, RowMakeUp, RowPlan, RowPlans
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
 
-__all__ = ["DecoderBufs", "unquoted"]
-
-
 # Names from the SQL identifiers that ``quote_identifier`` writes.
 
 _QUOTED = re.compile(r'"((?:[^"]|"")+)"').fullmatch

@@ -14,8 +14,6 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-__all__ = ["float4_text", "float8_text"]
-
 _SINGLE = struct.Struct("<f")
 _SINGLE_BITS = struct.Struct("<I")
 # Below this, no midpoint between doubles has as few digits as a double needs, so ``repr`` is

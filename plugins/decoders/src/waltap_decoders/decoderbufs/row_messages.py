@@ -16,8 +16,6 @@ from google.protobuf.message import Error as ProtobufError
 from waltap.errors import DecodeError
 from waltap_decoders.decoderbufs.row_message_pb2 import RowMessage
 
-__all__ = ["examine", "fail", "is_text", "read"]
-
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIRE_NAMES = {_VARINT: "varint", _FIXED64: "fixed64", _BYTES: "bytes", _FIXED32: "fixed32"}
 

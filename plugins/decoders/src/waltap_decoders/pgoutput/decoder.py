@@ -59,8 +59,6 @@ from waltap_decoders.pgoutput.tuple_columns import (
     insert_runs,
 )
 
-__all__ = ["PgOutput"]
-
 
 class _SessionState(enum.Enum):
     """Name the place of a session in the message sequence.

@@ -4,8 +4,6 @@ from typing import Never
 
 from waltap.errors import DecodeError
 
-__all__ = ["PayloadReader"]
-
 # 2000-01-01 UTC in microseconds since 1970: the zero of the wire's times.
 PG_EPOCH_US = 946_684_800_000_000
 

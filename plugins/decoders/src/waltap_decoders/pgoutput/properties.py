@@ -6,8 +6,6 @@ from waltap.base.property import Properties, declare
 from waltap.changes.decode.decoder import ServerInfo
 from waltap.errors import ConfigurationError, PropertyProblem
 
-__all__ = ["PgOutputProperties", "negotiate"]
-
 STREAMING_PROTOCOL = {"off": 1, "on": 2, "parallel": 4}
 TWO_PHASE_PROTOCOL = 3
 

@@ -16,8 +16,6 @@ from waltap_decoders.pgoutput.payload import PayloadReader
 from waltap_decoders.pgoutput.tuple_codec import RowReader
 from waltap_decoders.retirement import RelationRetirement
 
-__all__ = ["AnnouncedRelation", "RelationCache", "RelationScope"]
-
 # Versions remembered for each relation; the oldest is dropped first.
 _VERSIONS_KEPT = 4
 

@@ -27,8 +27,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap_decoders.pgoutput.payload import PayloadReader
 
-__all__ = ["FORMS", "RowMessage", "RowReader", "TupleKind", "read_tuple", "row_reader"]
-
 RowMessage = Insert | Update | Delete
 
 

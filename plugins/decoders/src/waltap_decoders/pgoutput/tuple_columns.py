@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["HEAD_BYTES", "LEAST_ROWS", "insert_block", "insert_runs"]
 
 # From so many rows on, columns are cheaper than rows.
 LEAST_ROWS: Final = 256

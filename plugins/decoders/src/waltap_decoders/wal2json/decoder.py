@@ -46,9 +46,6 @@ from waltap_decoders.wal2json.documents import (
 )
 from waltap_decoders.wal2json.properties import Wal2JsonProperties, plugin_options
 
-__all__ = ["Wal2Json", "to_text"]
-
-
 # Conversions from wal2json's JSON values to the server's text.
 #
 # Source: wal2json.c, pg_decode_write_value and its format 1 twin. Numbers and booleans are bare,

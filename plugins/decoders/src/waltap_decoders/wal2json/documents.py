@@ -17,18 +17,6 @@ from msgspec import UNSET, UnsetType
 from waltap.base.decode_errors import UNREADABLE
 from waltap.errors import DecodeError
 
-__all__ = [
-    "Action",
-    "Format2Column",
-    "JsonNumber",
-    "Transaction",
-    "TransactionChange",
-    "fail",
-    "read_action",
-    "read_change",
-    "read_transaction",
-]
-
 
 class JsonNumber(str):
     """Keep a JSON number with its original digits."""

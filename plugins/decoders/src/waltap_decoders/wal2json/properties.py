@@ -4,8 +4,6 @@ from typing import Literal
 
 from waltap.base.property import Properties, declare
 
-__all__ = ["Wal2JsonProperties", "plugin_options"]
-
 
 class Wal2JsonProperties(Properties):
     """Requests to wal2json."""

@@ -13,17 +13,6 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.converter import SchemaMismatch, required
 from waltap_formats.avro.schema import is_map
 
-__all__ = [
-    "LAST",
-    "MORE",
-    "RANGES",
-    "Write",
-    "avro_writer",
-    "integer_writer",
-    "long_bytes",
-    "unsigned",
-]
-
 Write = Callable[[Any], bytes]
 
 # Numbers below this, mostly lengths, are looked up instead of encoded.

@@ -17,8 +17,6 @@ from waltap_formats.avro.schema import avro_schema
 from waltap_formats.properties import AvroProperties
 from waltap_formats.registry import RegistryConverter
 
-__all__ = ["AvroConverter"]
-
 
 class AvroConverter(RegistryConverter[AvroProperties]):
     """Write the wire form of Confluent's serialisers.

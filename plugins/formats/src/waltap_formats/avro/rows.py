@@ -34,14 +34,6 @@ from waltap_formats.avro.binary import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "WriteColumn",
-    "column_writer",
-    "create_writer",
-    "key_writer",
-    "quick_integer",
-]
-
 
 # Avro's numbers for whole columns of text, by pyarrow and numpy.
 #

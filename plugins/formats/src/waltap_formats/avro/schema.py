@@ -14,8 +14,6 @@ from typing import Any
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.errors import ConfigurationError, PropertyProblem
 
-__all__ = ["MAP_ENTRY", "AvroSchema", "avro_schema", "is_map"]
-
 NAMESPACE = "io.confluent.connect.avro"
 DEFAULT_NAME = "ConnectDefault"
 MAP_ENTRY = "MapEntry"

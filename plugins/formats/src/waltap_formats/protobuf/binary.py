@@ -14,14 +14,6 @@ from waltap.encoders.format.converter import SchemaMismatch, required
 from waltap_formats.avro.binary import RANGES, unsigned
 from waltap_formats.protobuf.schema import LOGICAL
 
-__all__ = [
-    "NullPresence",
-    "civil_date",
-    "message_writer",
-    "wrapped_writer",
-]
-
-
 # Days as dates of Java's calendar.
 #
 # That calendar is Julian before 15 October 1582.

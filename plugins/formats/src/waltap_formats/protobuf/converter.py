@@ -15,8 +15,6 @@ from waltap_formats.protobuf.schema import (
 )
 from waltap_formats.registry import RegistryConverter
 
-__all__ = ["ProtobufConverter"]
-
 
 class ProtobufConverter(RegistryConverter[ProtobufProperties]):
     """Write the wire form of Confluent's serialisers.

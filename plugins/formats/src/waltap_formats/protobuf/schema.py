@@ -14,17 +14,6 @@ from urllib.parse import quote
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.errors import ConfigurationError, PropertyProblem
 
-__all__ = [
-    "LOGICAL",
-    "PRIMITIVES",
-    "WRAPPERS",
-    "WRAPPERS_TEXT",
-    "MessageField",
-    "MessageType",
-    "ProtoFile",
-    "message_file",
-]
-
 PRIMITIVES = {
     ConnectKind.INT8: "int32",
     ConnectKind.INT16: "int32",

@@ -22,17 +22,6 @@ from waltap_postgres.identity import IdentityEvidence, mark
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.bounds import bounded, one_of_sql
 
-__all__ = [
-    "UNVERSIONED_RELATION_SQL",
-    "CatalogTable",
-    "KeyRule",
-    "PostgresCatalogue",
-    "covers",
-    "key_index",
-    "usable_index",
-]
-
-
 # Key columns of a table: its primary key, or a unique index instead.
 #
 # ``waltap.key.index`` chooses one of two rules for tables without a primary key:

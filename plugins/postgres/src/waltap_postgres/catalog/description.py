@@ -39,8 +39,6 @@ from waltap_postgres.catalog.evidence import (
 )
 from waltap_postgres.identity import IdentityEvidence, mark
 
-__all__ = ["RelationDescriber", "joined"]
-
 log = logging.getLogger(__name__)
 
 

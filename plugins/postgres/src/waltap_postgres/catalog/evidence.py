@@ -20,18 +20,6 @@ from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.identity import IdentityEvidence, mark
 from waltap_postgres.visibility import SnapshotVisibility
 
-__all__ = [
-    "WRAP",
-    "CatalogVersion",
-    "NameResolutionCache",
-    "TablesAhead",
-    "came_later",
-    "fits",
-    "shown_by_columns",
-    "shown_writers",
-]
-
-
 # The order of transactions, by their ids, the server and the wire.
 
 # Transaction ids have 32 bits; of two ids, the later is at most half of them ahead.

@@ -17,7 +17,6 @@ from waltap_postgres.replication.wire import COPY_DATA, CopySplitter
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["BUFFER_BYTES", "HEAD", "SMALL_BUFFER_BYTES", "CopyBuffer", "HeadedRows"]
 
 BUFFER_BYTES: Final = 1 << 20
 # For each of several connections: the data that one has in flight is several times as large.

@@ -21,22 +21,6 @@ from waltap_postgres.identity import identity_sql, usable_word
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication_completeness import OPERATIONS, PublicationShortfall
 
-__all__ = [
-    "SKIPS_MISSING",
-    "PublicationPlan",
-    "foreign_tables",
-    "identifier",
-    "members",
-    "named_members",
-    "plan_publication",
-    "published",
-    "published_by_any",
-    "published_operations",
-    "refuse_keyless",
-    "run_statements",
-    "streams_new",
-]
-
 # From this version on a publication that does not exist publishes nothing, instead of an error.
 SKIPS_MISSING = 180000
 

@@ -20,21 +20,6 @@ from waltap.ports.source.connector import PublicationCompleteness, StartPosition
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.replication.slot import ReplicationSlot
 
-__all__ = [
-    "OPERATIONS",
-    "Membership",
-    "PublicationShortfall",
-    "WantedPublication",
-    "coverage",
-    "covered",
-    "find_memberships",
-    "rewritten",
-    "shortfalls",
-    "wanted_columns",
-    "wanted_operations",
-]
-
-
 # Shortfalls of an existing publication: operations, rows, columns, roots.
 #
 # The server does not report them: it just does not send changes that are not published.

@@ -47,8 +47,6 @@ from waltap_postgres.replication.publication_completeness import (
     wanted_operations,
 )
 
-__all__ = ["PublicationSet"]
-
 log = logging.getLogger(__name__)
 
 

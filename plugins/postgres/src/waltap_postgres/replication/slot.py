@@ -20,17 +20,6 @@ from waltap_postgres.errors import FailoverUnavailable, PrivilegeMissing, SlotAc
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.stream import start_replication_sql
 
-__all__ = [
-    "CreatedSlot",
-    "PostgresSlotWatch",
-    "ReplicationSlot",
-    "SlotAdmin",
-    "failover_refusal",
-    "session_role",
-    "slot_in_use",
-    "wal_disk",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -25,14 +25,6 @@ from waltap_postgres.replication.wire import (
 )
 from waltap_postgres.waiting import POLL_S, WRITE
 
-__all__ = [
-    "ReplicationTransport",
-    "SocketTransport",
-    "copy_out",
-    "copy_out_in_place",
-    "open_transport",
-]
-
 T = TypeVar("T")
 
 RECEIVE_BYTES = 1 << 20

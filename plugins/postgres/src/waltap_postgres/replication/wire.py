@@ -14,8 +14,6 @@ from struct import Struct
 from waltap.changes.decode.decoder import Frame
 from waltap.errors import DecodeError
 
-__all__ = ["CopyEnded", "CopySplitter", "ReplicationSplitter", "ServerMessage", "status_update"]
-
 HEADER = Struct("!cI").unpack_from
 XLOG_HEADER = Struct("!BIBQ").unpack_from
 KEEPALIVE = Struct("!QQB").unpack_from

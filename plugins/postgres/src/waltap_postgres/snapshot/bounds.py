@@ -12,8 +12,6 @@ from waltap.changes.capture.source_type import root_type
 from waltap.changes.decode.relation import Column, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
 
-__all__ = ["RangeColumn", "after_sql", "bounded", "one_of_sql", "up_to_sql"]
-
 
 class RangeColumn(msgspec.Struct, frozen=True):
     """Name a column in a bound."""

@@ -30,8 +30,6 @@ from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
 from waltap_postgres.visibility import SnapshotVisibility
 from waltap_postgres.waiting import ServerWaits
 
-__all__ = ["PostgresChunks", "where_sql"]
-
 log = logging.getLogger(__name__)
 
 # A chunk waits so long for a lock, because the stream waits meanwhile; after that it does not try

@@ -26,8 +26,6 @@ from waltap_postgres.errors import ConditionRefused
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 
-__all__ = ["ConditionCheck", "parse_tree", "take_role"]
-
 # Objects of the server itself have lower OIDs.
 BUILT_IN: Final = 16384
 

@@ -25,17 +25,6 @@ from waltap_postgres.replication.transport import copy_out, copy_out_in_place
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "AHEAD_BYTES",
-    "BLOCK_ROWS",
-    "ahead",
-    "copy_block",
-    "copy_pieces",
-    "copy_rows",
-    "pieces_of",
-    "reordered",
-]
-
 
 # Conversion of COPY's text format to tuples.
 #

@@ -5,8 +5,6 @@ from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.errors import SnapshotInterrupted
 
-__all__ = ["SNAPSHOTTERS", "InitialOnly"]
-
 
 class AlwaysSnapshotter(Snapshotter):
     """Read the tables at every start, but not after a reconnect."""

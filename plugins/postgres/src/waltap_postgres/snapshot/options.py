@@ -14,8 +14,6 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.transaction import ISOLATION, ONE_FOR_ALL, SnapshotTable
 
-__all__ = ["SnapshotOptions", "overrides"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", str, bool, str | None)

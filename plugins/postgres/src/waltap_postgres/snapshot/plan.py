@@ -22,16 +22,6 @@ from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.bounds import RangeColumn, after_sql, bounded, up_to_sql
 from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable
 
-__all__ = [
-    "KeyRange",
-    "Range",
-    "ReadTask",
-    "SnapshotPlanner",
-    "TableSize",
-    "TableSplit",
-    "TableSplits",
-]
-
 log = logging.getLogger(__name__)
 
 MOST_TOGETHER = 100

@@ -28,8 +28,6 @@ from waltap_postgres.snapshot.plan import LOCK_WAIT_MS, KeyRange, ReadTask, Tabl
 from waltap_postgres.snapshot.transaction import ReadingTransaction, SnapshotTable
 from waltap_postgres.visibility import SnapshotVisibility, changed_since
 
-__all__ = ["long_values", "resume"]
-
 # The index of a part that is no chunk of the plan.
 NO_CHUNK = -1
 

@@ -43,8 +43,6 @@ from waltap_postgres.snapshot.transaction import (
 from waltap_postgres.visibility import WHOLE, SnapshotVisibility
 from waltap_postgres.waiting import ServerWaits
 
-__all__ = ["SnapshotReader"]
-
 log = logging.getLogger(__name__)
 
 

@@ -31,7 +31,6 @@ from waltap_postgres.snapshot.transaction import (
 
 log = logging.getLogger(__name__)
 
-__all__ = ["SnapshotPoint", "TablesReader", "failed", "in_order", "mark", "snapshot_tables"]
 
 MOST_TRIES = 20
 # SQLSTATEs: snapshot too old; undefined column.

@@ -26,16 +26,6 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
 from waltap_postgres.waiting import ServerWaits
 
-__all__ = [
-    "ISOLATION",
-    "ONE_FOR_ALL",
-    "ONE_SNAPSHOT",
-    "CatalogShape",
-    "ReadingTransaction",
-    "SnapshotTable",
-    "shapes",
-]
-
 # All statements of a transaction see the same rows with this isolation.
 ONE_SNAPSHOT = "REPEATABLE READ READ ONLY"
 ISOLATION = {

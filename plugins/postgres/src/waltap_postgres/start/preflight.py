@@ -52,8 +52,6 @@ from waltap_postgres.start.server_checks import (
 )
 from waltap_postgres.start.startup_plan import StartupPlan
 
-__all__ = ["COLUMN_NAMES_SQL", "PreflightChecks", "tables_unreadable"]
-
 COLUMN_NAMES_SQL = """
 SELECT n.nspname::text, c.relname::text, a.attname::text, t.typname::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

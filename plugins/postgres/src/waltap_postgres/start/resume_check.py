@@ -20,8 +20,6 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import ReplicationSlot
 from waltap_postgres.snapshot.resumed import long_values
 
-__all__ = ["ResumeCheck"]
-
 BELIEVES_SLOT = frozenset({"trust_slot", "trust_greater_lsn"})
 
 

@@ -20,23 +20,6 @@ from waltap_postgres.errors import (
     quoted,
 )
 
-__all__ = [
-    "ServerHosting",
-    "failover",
-    "hosting",
-    "output_plugin",
-    "senders",
-    "server_settings",
-    "slot_limits",
-    "standby",
-    "status_interval",
-    "version",
-    "wal_level",
-    "wal_level_explained",
-    "writer_delay",
-]
-
-
 # Services that host PostgreSQL, and their switches for logical decoding.
 #
 # There a user cannot write ``postgresql.conf`` and is no superuser, so each remedy names the

@@ -29,9 +29,6 @@ from waltap_postgres.replication.publications import PublicationSet
 from waltap_postgres.replication.slot import SlotAdmin
 from waltap_postgres.start.startup_plan import StartupPlan
 
-__all__ = ["SetupPlanner", "set_identities"]
-
-
 # Replica identities that a start sets on captured tables.
 #
 # Source: the property ``replica.identity.autoset.values``.

@@ -31,18 +31,6 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import ReplicationSlot
 from waltap_postgres.start.resume_check import ResumeCheck
 
-__all__ = [
-    "StartupPlan",
-    "StartupState",
-    "belonging",
-    "decide",
-    "given_up",
-    "situation",
-    "take",
-    "tell_loss",
-    "unfit",
-]
-
 log = logging.getLogger(__name__)
 
 # These errors say that WAL is lost while the server's history continued. After any other error

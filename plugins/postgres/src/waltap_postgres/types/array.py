@@ -35,9 +35,6 @@ from waltap_postgres.types.builtin import builtin_name
 from waltap_postgres.types.enum import written_labels
 from waltap_postgres.types.number import INTEGER_LISTS
 
-__all__ = ["ARRAY_SPECS", "array_text", "parse_array", "quoted"]
-
-
 # Strings in double quotes, as arrays and hstore print them.
 #
 # After a backslash, a character is itself.

@@ -21,8 +21,6 @@ from waltap_postgres.types.builtin import builtin, builtin_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BINARY_SPECS", "binary_form"]
-
 
 def bytea_bytes(text: str) -> bytes:
     r"""Return the bytes of ``\x…``.

@@ -9,8 +9,6 @@ from waltap.changes.decode.builtin_types import BUILTIN_TYPES, builtin_type
 from waltap.changes.decode.relation import DataType, TypeKind
 from waltap.changes.mapping.type_mapping import TypeSample
 
-__all__ = ["SAMPLES", "builtin", "builtin_name"]
-
 
 def builtin_name(data_type: DataType) -> str | None:
     """Return the ``pg_catalog`` name of a built-in type, or None."""

@@ -16,8 +16,6 @@ from waltap.changes.mapping.value_form import (
 )
 from waltap.ports.specs import TypeSpec
 
-__all__ = ["ENUM_SPECS", "written_labels"]
-
 
 def _claims(data_type: DataType) -> bool:
     return data_type.kind is TypeKind.ENUM

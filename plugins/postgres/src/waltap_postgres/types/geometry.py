@@ -17,7 +17,6 @@ from waltap_postgres.types.builtin import builtin
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["GEOMETRY_SPECS", "java_geometry"]
 
 _POINT_WKB = struct.Struct("<bIdd")
 

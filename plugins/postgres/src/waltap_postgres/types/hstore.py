@@ -20,7 +20,6 @@ from waltap_postgres.types.array import quoted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["HSTORE_SPECS", "java_order", "parse_hstore"]
 
 # Keys are mostly names that repeat in every row.
 _CACHED_KEYS = 65_536

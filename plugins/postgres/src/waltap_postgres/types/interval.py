@@ -23,7 +23,6 @@ from waltap_postgres.types.builtin import builtin
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["INTERVAL_SPECS"]
 
 # Debezium's own constant: 30.4375 days.
 _DAYS_PER_MONTH = 365.25 / 12.0

@@ -23,8 +23,6 @@ from waltap.encoders.json import columns
 from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin, builtin_name
 
-__all__ = ["INTEGER_LISTS", "NUMBER_SPECS"]
-
 
 class _BooleanTexts(dict[str, str]):
     """Map ``t`` and ``f`` to JSON.

@@ -28,7 +28,6 @@ from waltap_postgres.types.builtin import builtin
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NUMERIC_SPECS"]
 
 # PostgreSQL text → the text of Debezium's `decimal.handling.mode` = string.
 SPECIAL = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}

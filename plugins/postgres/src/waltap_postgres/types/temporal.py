@@ -29,9 +29,6 @@ from waltap.encoders.json import columns
 from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin
 
-__all__ = ["DAY", "DAYS", "SECONDS", "TEMPORAL_SPECS"]
-
-
 # Convert dates and times of day from PostgreSQL's text to numbers and back.
 #
 # Text is in ISO style and UTC. Days count from 1970-01-01 in the proleptic Gregorian calendar,

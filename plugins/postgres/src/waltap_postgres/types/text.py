@@ -23,8 +23,6 @@ from waltap.encoders.json import columns
 from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin
 
-__all__ = ["QUOTED", "TEXT_SPECS", "text_mapping"]
-
 QUOTED = JsonExpression(template="quote({v})", names={"quote": quote})
 
 

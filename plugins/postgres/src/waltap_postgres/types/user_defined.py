@@ -30,8 +30,6 @@ from waltap_postgres.types.text import text_mapping
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["UNKNOWN_SPECS", "parse_record"]
-
 
 # Composite types as structs, where ``waltap.composite.types`` asks for them.
 #

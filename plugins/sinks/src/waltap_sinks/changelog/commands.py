@@ -11,8 +11,6 @@ from waltap.cli.terminal import answers, echo
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
 from waltap_sinks.changelog.reader import HOLD_S, ChangeLog
 
-__all__ = ["application"]
-
 application = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Look into a change log, and clean it up."
 )

@@ -19,8 +19,6 @@ from waltap.base.files.store import FileStore
 from waltap.ports.source.connector import PublicationCompleteness
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
-__all__ = ["TableContinuity", "log_identity", "make_log_identity", "same_place"]
-
 FILE: Final = "stretches.json"
 IDENTITY_FILE: Final = "log.json"
 

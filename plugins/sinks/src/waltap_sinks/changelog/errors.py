@@ -20,19 +20,6 @@ SinkError
 from waltap.errors import RetryVerdict, SinkError
 from waltap.ports.sink.held import DestinationBehind
 
-__all__ = [
-    "ChangeLogDamaged",
-    "ChangeLogGone",
-    "ChangeLogMissing",
-    "ChangeLogOfAnother",
-    "ChangeLogOlder",
-    "ChangeLogRetired",
-    "ColumnNameTaken",
-    "ReaderUnknown",
-    "RowsElsewhere",
-    "TransactionGap",
-]
-
 
 class ChangeLogDamaged(SinkError):
     """A file of the change log contradicts its name or manifest."""

@@ -15,21 +15,6 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
-__all__ = [
-    "NOTHING",
-    "VERSION",
-    "ColumnEntry",
-    "LogPosition",
-    "Manifest",
-    "Segment",
-    "SnapshotPart",
-    "TableEntry",
-    "bucket_of",
-    "manifest_name",
-    "mark_of_name",
-    "parse_manifest",
-]
-
 VERSION: Final = 1
 # The version of manifests whose rows are partly elsewhere. Older readers would take these tables
 # for empty.

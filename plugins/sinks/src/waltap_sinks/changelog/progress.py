@@ -10,8 +10,6 @@ from waltap.base.files.durable_file import StateDocument, private, private_folde
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap_sinks.changelog.manifest import LogPosition, Manifest, SnapshotPart, TableEntry
 
-__all__ = ["CaptureGapFile", "PublishedNote", "ReadChunks"]
-
 # The chunks of most tables.
 _FIRST = frozenset((0,))
 

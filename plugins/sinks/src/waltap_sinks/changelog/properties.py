@@ -5,8 +5,6 @@ from typing import Literal
 from waltap.base.files.properties import StorageProperties
 from waltap.base.property import declare
 
-__all__ = ["ChangeLogProperties"]
-
 Compression = Literal["zstd", "snappy", "lz4", "none"]
 
 

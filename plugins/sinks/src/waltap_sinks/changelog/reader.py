@@ -32,13 +32,6 @@ from waltap_sinks.changelog.manifest import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "HOLD_S",
-    "ChangeLog",
-    "LogReader",
-    "LogReaders",
-    "complete_generations",
-]
 
 log = logging.getLogger(__name__)
 

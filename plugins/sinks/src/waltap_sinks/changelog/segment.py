@@ -20,15 +20,6 @@ from waltap_sinks.changelog.table_version import LogRows, TableVersion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "SNAPSHOT_SEQUENCE",
-    "SegmentFile",
-    "SegmentPath",
-    "TableBuffer",
-    "by_relation",
-    "estimated_bytes",
-]
-
 
 # Changes of one relation with their numbers in the transaction.
 RelationChanges = tuple[Relation, Sequence[Change], Sequence[int]]

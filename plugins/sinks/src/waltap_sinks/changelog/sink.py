@@ -41,12 +41,6 @@ from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, by_relation, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion, TableVersions
 
-__all__ = [
-    "BufferKey",
-    "ChangeLogSink",
-    "PendingTables",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -48,7 +48,6 @@ from waltap_sinks.changelog.manifest import ColumnEntry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LOG_COLUMNS", "LogRows", "TableVersion", "TableVersions"]
 
 log = logging.getLogger(__name__)
 

@@ -13,16 +13,6 @@ from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.comparison.common_text import source_text
 from waltap_sinks.comparison.sides import RowSide
 
-__all__ = [
-    "ComparableLog",
-    "CurrentRows",
-    "WritesChangeLog",
-    "named_store",
-    "open_readable",
-    "profile_store",
-]
-
-
 # A transaction may put a row under a key before it deletes the existing one (rows that change
 # places), or put a row under a key and move it. Of two rows under one key a delete removes the older
 # one.

@@ -28,25 +28,6 @@ if TYPE_CHECKING:
     from waltap.ports.specs import SinkSpec
     from waltap.services.dead_letters.dead_letter import DeadLetter
 
-__all__ = [
-    "DIFFERENT",
-    "LATE",
-    "PATIENCE_S",
-    "DsnOption",
-    "PatienceOption",
-    "TableOption",
-    "WithoutOption",
-    "application",
-    "captured_for",
-    "compared",
-    "connected",
-    "dsn_of",
-    "publications_of",
-    "readables",
-    "told",
-    "verify",
-]
-
 
 DsnOption = Annotated[
     str | None,

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-__all__ = ["ARRAYS", "duration", "finite", "reader_of", "source_text"]
-
 INTEGERS: Final = frozenset({"int2", "int4", "int8", "oid"})
 ARRAYS: Final = frozenset({"_int2", "_int4", "_int8", "_bool", "_text", "_varchar"})
 

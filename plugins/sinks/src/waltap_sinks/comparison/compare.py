@@ -28,7 +28,6 @@ from waltap_sinks.comparison.source import (
 if TYPE_CHECKING:
     from psycopg import Connection
 
-__all__ = ["compare"]
 
 # Between two reads of the source. Short, since a row may pass through states within milliseconds
 # and only a state that was read counts as one that the source had.

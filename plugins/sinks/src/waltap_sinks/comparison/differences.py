@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
     from waltap.config.profile import Profile
 
-__all__ = [
-    "KEYS_SHOWN",
-    "TableDifferences",
-    "comparison_table",
-    "key_shown",
-    "keys_shown",
-    "rows_shown",
-    "with_letters",
-    "write_surplus",
-]
-
 
 # Most keys that are shown for each kind of difference.
 KEYS_SHOWN: Final = 3

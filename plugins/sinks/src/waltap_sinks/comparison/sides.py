@@ -15,21 +15,6 @@ from waltap_sinks.comparison.common_text import reader_of
 if TYPE_CHECKING:
     from psycopg import Connection
 
-__all__ = [
-    "HASH_DIGITS",
-    "PostgresSide",
-    "RowSide",
-    "bucket_of",
-    "hash_of",
-    "line_of",
-    "quoted",
-    "row_text",
-    "settle_session",
-    "short_hash",
-    "source_bucket",
-    "source_row_hash",
-]
-
 
 # Hexadecimal digits of each row's MD5 that are summed: 60 bits, positive in every database.
 HASH_DIGITS: Final = 15

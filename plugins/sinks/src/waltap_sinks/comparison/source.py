@@ -15,16 +15,6 @@ if TYPE_CHECKING:
 
     from waltap.ports.sink.verification import KeptTable
 
-__all__ = [
-    "UNREADABLE",
-    "CaptureScope",
-    "ComparisonSource",
-    "SourceColumn",
-    "SourcePlace",
-    "SourceTable",
-    "lacking",
-]
-
 
 TABLE: Final = """
     SELECT c.oid::bigint, n.nspname::text, c.relname::text,

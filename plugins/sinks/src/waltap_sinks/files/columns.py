@@ -13,7 +13,6 @@ from waltap_sinks.files.lines import FolderNames, day_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["GatheredColumns"]
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,6 @@ SinkError
 from waltap.errors import SinkError
 from waltap.ports.sink.held import DestinationBehind
 
-__all__ = ["FilesDamaged", "FilesGone", "FilesOfAnother"]
-
 
 class FilesOfAnother(SinkError):
     """Another pipeline writes to this folder."""

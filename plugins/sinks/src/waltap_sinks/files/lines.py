@@ -11,8 +11,6 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.encoders.format.record_block import RecordBlock
 from waltap.encoders.json.lines import JsonLines
 
-__all__ = ["FolderNames", "LineBlocks", "day_of"]
-
 GZIP_LEVEL: Final = 4
 ENDINGS: Final = {"none": ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
 MOST_FOLDERS: Final = 20_000

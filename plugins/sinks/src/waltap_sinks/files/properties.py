@@ -8,8 +8,6 @@ from pydantic import AfterValidator, model_validator
 from waltap.base.files.properties import StorageProperties
 from waltap.base.property import declare
 
-__all__ = ["FilesProperties"]
-
 PARTS: Final = ("table", "topic", "date", "hour")
 
 

@@ -37,18 +37,6 @@ from waltap_sinks.files.errors import FilesDamaged, FilesGone, FilesOfAnother
 from waltap_sinks.files.lines import FolderNames, LineBlocks
 from waltap_sinks.files.properties import FilesProperties
 
-__all__ = [
-    "BEGUN",
-    "COMMITS",
-    "VERSION",
-    "FileCommit",
-    "FilesSink",
-    "PendingCommit",
-    "WrittenFile",
-    "file_name",
-    "parse",
-]
-
 log = logging.getLogger(__name__)
 
 

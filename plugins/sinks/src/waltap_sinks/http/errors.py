@@ -2,8 +2,6 @@
 
 from waltap.errors import RetryVerdict, SinkError
 
-__all__ = ["HttpLoginRefused", "HttpRefused", "HttpUnavailable"]
-
 
 class HttpUnavailable(SinkError):
     """The address does not answer, or cannot take requests now."""

@@ -7,8 +7,6 @@ from pydantic import field_validator, model_validator
 from waltap.base.address import whole_address
 from waltap.base.property import Properties, declare, declare_family
 
-__all__ = ["HttpProperties"]
-
 
 class HttpProperties(Properties):
     """The address of records, their form, and the login."""

@@ -10,8 +10,6 @@ import msgspec
 from waltap.changes.events.record import Header, Record
 from waltap.encoders.json.lines import JsonLines
 
-__all__ = ["HttpRequest", "lanes", "packer"]
-
 JSON: Final = "application/json"
 # The prefix of headers in Kafka's binding of CloudEvents; the HTTP binding has a dash.
 CLOUD_EVENTS: Final = "ce_"

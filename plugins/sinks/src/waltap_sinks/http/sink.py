@@ -31,11 +31,6 @@ from waltap_sinks.http.requests import HttpRequest, lanes, packer
 if TYPE_CHECKING:
     from waltap.base.http.client import HttpClient
 
-__all__ = [
-    "ClientCredentials",
-    "HttpSink",
-]
-
 
 # A token is renewed so long before its end, so that none ends between the check and the arrival of
 # a request, with clocks that differ a little.

@@ -23,8 +23,6 @@ from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
-__all__ = ["SqlApplier"]
-
 # After a new row existed already, so many batches insert by upserts.
 UNSURE_FOR = 64
 

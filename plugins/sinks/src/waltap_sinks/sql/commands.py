@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from waltap_sinks.sql.metadata import KnownTable
     from waltap_sinks.sql.properties import SqlProperties
 
-__all__ = ["application"]
 
 OWNED = """
     SELECT format('%%I.%%I', n.nspname, s.relname), quote_ident(a.attname)

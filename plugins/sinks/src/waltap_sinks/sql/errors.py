@@ -29,31 +29,6 @@ SinkError
 
 from waltap.errors import RetryVerdict, SinkError
 
-__all__ = [
-    "SqlChangeIgnored",
-    "SqlColumnMissing",
-    "SqlColumnNameTaken",
-    "SqlCommitUnknown",
-    "SqlConflict",
-    "SqlConflictMidway",
-    "SqlConstraintViolated",
-    "SqlDriverMissing",
-    "SqlFailed",
-    "SqlFenced",
-    "SqlFunctionFailed",
-    "SqlHistoryColumnTaken",
-    "SqlKeyUnfit",
-    "SqlNameTaken",
-    "SqlPositionChanged",
-    "SqlReadOnly",
-    "SqlRefused",
-    "SqlTableGone",
-    "SqlTableUnfit",
-    "SqlTransactionGap",
-    "SqlUnreachable",
-    "SqlValueUnfit",
-]
-
 
 class SqlUnreachable(SinkError):
     """The target does not answer, or it ended the connection.

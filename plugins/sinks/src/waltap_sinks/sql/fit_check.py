@@ -15,8 +15,6 @@ from waltap_sinks.sql.shape import base_column, target_name
 from waltap_sinks.sql.tables import inexact
 from waltap_sinks.sql.targets.target import target_of
 
-__all__ = ["held"]
-
 TEXTS: Final = """
     SELECT column_name, column_type, character_set_name FROM information_schema.columns
     WHERE table_schema = database() AND table_name = %s AND character_set_name IS NOT NULL

@@ -23,8 +23,6 @@ from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape, Target
 from waltap_sinks.sql.tables import TargetTables
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget, shape_of
 
-__all__ = ["HistoryWriter"]
-
 # ``seq`` of rows that a snapshot read: before the first change at the same LSN.
 READ_SEQ: Final = -1
 

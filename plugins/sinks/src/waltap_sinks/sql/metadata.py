@@ -10,8 +10,6 @@ from waltap_sinks.sql.errors import SqlFenced, SqlPositionChanged
 from waltap_sinks.sql.shape import TargetName
 from waltap_sinks.sql.targets.target import SqlTarget
 
-__all__ = ["KnownTable", "SinkMetadata"]
-
 
 @dataclass(slots=True)
 class KnownTable:

@@ -10,17 +10,6 @@ from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap_sinks.sql.shape import HistoryShape, TargetShape
 
-__all__ = [
-    "HistoryChanges",
-    "NetChanges",
-    "RowVersion",
-    "VersionCause",
-    "filled",
-    "merged",
-    "null_missing",
-    "with_values",
-]
-
 EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the text names the zone
 
 

@@ -7,8 +7,6 @@ from pydantic import model_validator
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.capture.java_regex import NameMatcher
 
-__all__ = ["SqlProperties"]
-
 
 class SqlProperties(Properties):
     """The target, the names of its tables, and the effect of changes."""

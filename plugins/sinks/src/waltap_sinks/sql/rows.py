@@ -8,8 +8,6 @@ from waltap_sinks.sql.errors import SqlChangeIgnored
 from waltap_sinks.sql.shape import TargetColumn, TargetName
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
-__all__ = ["RowWriter", "certainly_ignored"]
-
 # Characters of a key in a message: keys may be documents, and logs have one line per error.
 LONGEST_KEY: Final = 200
 

@@ -16,16 +16,6 @@ from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap_sinks.sql.errors import SqlHistoryColumnTaken
 from waltap_sinks.sql.properties import SqlProperties
 
-__all__ = [
-    "HistoryShape",
-    "TargetColumn",
-    "TargetName",
-    "TargetShape",
-    "TargetShapes",
-    "base_column",
-    "with_suffix",
-]
-
 log = logging.getLogger(__name__)
 
 

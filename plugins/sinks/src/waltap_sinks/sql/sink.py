@@ -31,13 +31,6 @@ from waltap_sinks.sql.shape import TargetName, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
 from waltap_sinks.sql.targets.target import SqlTarget, target_of
 
-__all__ = [
-    "SqlSink",
-    "is_of_a_record",
-    "place_of",
-    "take_in_pieces",
-]
-
 log = logging.getLogger(__name__)
 
 

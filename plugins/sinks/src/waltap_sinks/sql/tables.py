@@ -24,8 +24,6 @@ from waltap_sinks.sql.targets.target import (
     TargetDescription,
 )
 
-__all__ = ["TargetTables", "inexact"]
-
 log = logging.getLogger(__name__)
 
 

@@ -19,7 +19,6 @@ from waltap_sinks.sql.targets.target import SqlTarget, TargetDescription, target
 if TYPE_CHECKING:
     from waltap_sinks.sql.targets.postgresql import PostgresTarget
 
-__all__ = ["open_readable"]
 
 PRIMARY = """
     SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_index i JOIN pg_attribute a

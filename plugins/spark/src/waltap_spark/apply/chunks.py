@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["ChunkRows", "chunk_rows", "chunk_struct"]
 
 # Tasks for each slot of the cluster, with enough chunks: a killed task then costs little.
 TASKS_EACH: Final = 8

@@ -45,7 +45,6 @@ from waltap_spark.state.output import OutputState, SparkOutput, TableState
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CompactionResult", "CompactionWorker", "grafted"]
 
 log = logging.getLogger(__name__)
 

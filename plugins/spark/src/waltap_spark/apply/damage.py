@@ -17,8 +17,6 @@ from waltap.base.files.store import FileStore
 from waltap_spark.errors import SegmentDamaged
 from waltap_spark.planning.plan import SegmentGroup
 
-__all__ = ["damage", "require_sizes", "without"]
-
 # Rows that are read at a time.
 ROWS: Final = 65_536
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from waltap.base.files.store import FileStore
 
-__all__ = ["ExternalSnapshots", "replaced_from_chunks", "unread", "wait_for"]
 
 log = logging.getLogger(__name__)
 

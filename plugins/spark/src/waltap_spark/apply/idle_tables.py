@@ -17,7 +17,6 @@ from waltap_spark.state.output import OutputState, TableState
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["IdleTables"]
 
 # Seconds between two looks, far below the few days that formats keep old versions.
 REST_S: Final = 3600.0

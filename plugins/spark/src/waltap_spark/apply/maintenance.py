@@ -30,8 +30,6 @@ from waltap_spark.state.version_maps import committed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MaintenanceResult", "maintain", "take"]
-
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:

@@ -11,8 +11,6 @@ from waltap_sinks.changelog.errors import ChangeLogOlder
 from waltap_spark.errors import TableUnknown
 from waltap_spark.state.output import OutputState, SparkOutput
 
-__all__ = ["relink"]
-
 
 def relink(output: SparkOutput, changelog: ChangeLog) -> OutputState:
     """Record the id of ``changelog`` in the tables; return the new commit.

@@ -14,8 +14,6 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap_spark.state.output import BasePart, ChangeSet, SparkOutput, StagedSegment, TableState
 
-__all__ = ["AnsweredRequests", "How", "ResumeRequests", "resumed"]
-
 log = logging.getLogger(__name__)
 
 # How a table resumes.

@@ -24,7 +24,6 @@ from waltap.ports.snapshot.chunk_source import SnapshotChunk
 if TYPE_CHECKING:
     from waltap.changes.mapping.type_mapping import TypeMapper
 
-__all__ = ["NO_MORE", "AssignedSplits", "DriverInput", "Handed", "RowTerms", "packed"]
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from waltap_spark.state.output import TableState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["ending"]
 
 # A sequence number before all changes and rows of a snapshot (-1).
 BEHIND_NOTHING: Final = -3

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap_spark.state.output import SparkOutput
 
-__all__ = ["application"]
 
 application = typer.Typer(
     no_args_is_help=True,

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from waltap.base.files.durable_file import private, private_folder
 
-__all__ = ["SqlPrompt", "history_file", "sql_words"]
-
 HELP: Final = (
     "A statement ends with ; or an empty line. \\d lists the views, \\d VIEW its columns, \\q ends."
 )

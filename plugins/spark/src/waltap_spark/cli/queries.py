@@ -17,8 +17,6 @@ from waltap_spark.schema.expression import quoted
 if TYPE_CHECKING:
     from waltap.base.files import FileStore
 
-__all__ = ["SqlQueries"]
-
 
 class SqlQueries:
     """Views of all tables, and answers to queries.

@@ -15,7 +15,6 @@ from waltap_spark.state.stored_rows import stored_rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["AppliedOutput", "AppliedTable", "draw", "status_of"]
 
 SNAPSHOT_ADVICE: Final = (
     "`waltap spark verify OUTPUT --dsn …` shows whether rows differ. `waltap snapshot PROFILE TABLE "

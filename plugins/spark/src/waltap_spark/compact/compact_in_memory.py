@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.state.output import LogFacts, TableState
 
-__all__ = ["moved", "settle", "settled_few"]
 
 log = logging.getLogger(__name__)
 

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.state.output import LogFacts, TableState
 
-__all__ = [
-    "after_last_truncate",
-    "copies",
-    "distinguishing",
-    "of_touched_keys",
-    "settled",
-    "widened",
-    "with_moves",
-    "with_source",
-]
 
 # Number of truncates before a row.
 ERA: Final = "__waltap_era"

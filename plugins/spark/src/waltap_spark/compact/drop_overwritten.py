@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
     Whole = NDArray[np.integer[Any]]
 
-__all__ = ["last_rows", "superseded"]
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.state.output import TableState
 
-__all__ = ["TRANSACTION", "alive_keys", "at_key", "inserted", "settle_moves", "verdict"]
 
 TRANSACTION = ("_epoch", "_commit_lsn")
 WITHIN = ("_seq", "_sub")

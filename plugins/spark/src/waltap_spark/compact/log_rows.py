@@ -13,8 +13,6 @@ from waltap_spark.session.addresses import address
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["logged", "logged_types", "stored_as", "with_epoch"]
-
 
 def logged(
     spark: "SparkSession",

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.planning.plan import SegmentGroup
 
-__all__ = ["LARGE", "is_small", "merged_rows", "rows_of", "stored_types", "write_rows"]
 
 # Below both limits pyarrow is faster than the fixed cost of a Spark job.
 SMALL_ROWS: Final = 20_000

@@ -8,8 +8,6 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["LogEvent", "Place", "ValueSource", "ValueSources", "stands"]
-
 # Epoch, commit LSN, sequence and part of an update: the order of rows.
 Place = tuple[int, int, int, int]
 

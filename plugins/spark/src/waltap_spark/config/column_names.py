@@ -20,7 +20,6 @@ from waltap_spark.state.modes import DELETED, VERSION, of_rules
 if TYPE_CHECKING:
     from waltap_spark.planning.plan import SegmentGroup
 
-__all__ = ["STYLES", "ColumnNames", "checked_renames"]
 
 STYLES: Final = ("as-is", "lower", "snake")
 # Names of columns that waltap adds to tables.

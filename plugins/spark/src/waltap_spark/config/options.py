@@ -7,8 +7,6 @@ from waltap_spark.config.column_names import ColumnNames
 from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.state.modes import ModeRules
 
-__all__ = ["ApplyOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:

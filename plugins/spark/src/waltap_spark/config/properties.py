@@ -24,8 +24,6 @@ from waltap_spark.state.modes import (
 )
 from waltap_spark.state.target_mapping import COLUMN
 
-__all__ = ["DeltaTableProperties", "IcebergTableProperties", "SparkProperties", "TargetProperties"]
-
 # Properties with rules by table, TABLE-REGEX:…, and the separators of their rules.
 RULES: Final = {"format.names": ",", "format.partition.by": ";", "format.cluster.by": ";"}
 

@@ -18,15 +18,6 @@ from waltap_spark.state.target_mapping import COLUMN, TargetMapping
 if TYPE_CHECKING:
     from waltap_spark.state.output import TableState
 
-__all__ = [
-    "SharedShapes",
-    "TargetMappings",
-    "checked_places",
-    "require_place",
-    "sharers",
-    "union_columns",
-]
-
 
 class TargetMappings:
     """The profile's rules TABLE-REGEX:SCHEMA.TABLE@SOURCE; the first match wins.

@@ -19,17 +19,6 @@ from waltap_spark.schema.expression import quoted
 if TYPE_CHECKING:
     from waltap_spark.state.output import TableState
 
-__all__ = [
-    "HISTORY",
-    "OF_HISTORY",
-    "FileLayout",
-    "NameClaims",
-    "PartitionField",
-    "checked_divisions",
-    "checked_names",
-    "named",
-    "refuse_alike",
-]
 
 # Suffix of the name of a table's history.
 HISTORY: Final = "_changes"

@@ -14,8 +14,6 @@ from typing import Final
 
 from waltap_sinks.changelog import Manifest
 
-__all__ = ["AdaptiveBatchSize"]
-
 # Weight of a driver's first commit.
 # A driver that just started is slow. A driver that is killed often must still make progress. A
 # smaller commit is no faster, because its fixed cost is then paid more often.

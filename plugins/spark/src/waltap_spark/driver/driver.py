@@ -43,8 +43,6 @@ from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.session.session import prepare, start_session
 from waltap_spark.state.output import SparkOutput
 
-__all__ = ["main", "run_driver"]
-
 log = logging.getLogger(__name__)
 
 # Seconds that a stopping driver waits for its predecessor to finish.

@@ -22,8 +22,6 @@ from waltap_spark.driver.batch_size import AdaptiveBatchSize
 from waltap_spark.errors import RowsAwaited, TablesStandStill
 from waltap_spark.state.output import applied_by_all
 
-__all__ = ["FollowOptions", "LogFollower"]
-
 log = logging.getLogger(__name__)
 
 RETIRE_EVERY_S: Final = 60.0

@@ -17,8 +17,6 @@ from waltap_spark.errors import LayoutUnfit, MadeOtherwise, ModeUnfit
 from waltap_spark.state.modes import said, unfit
 from waltap_spark.state.output import SparkOutput, TableState
 
-__all__ = ["kept_as_said"]
-
 NAME: Final = "spark tables"
 
 # Modes that fit every table.

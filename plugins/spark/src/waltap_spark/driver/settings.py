@@ -22,17 +22,6 @@ from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.driver.follower import FollowOptions
 from waltap_spark.state.modes import ModeRules
 
-__all__ = [
-    "GIVEN",
-    "apply_options",
-    "follow_options",
-    "packed_pairs",
-    "pairs_of",
-    "properties_of",
-    "storage_pairs",
-    "taken_pairs",
-]
-
 # The variable that passes the profile's properties to the Spark process.
 # Every user of the machine can read arguments, and these may be credentials.
 GIVEN: Final = "WALTAP_SPARK_PROPERTIES"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["start_query"]
 
 # Manifests of one micro-batch; the applier divides it further by `AdaptiveBatchSize`.
 BATCH_FILES = 500

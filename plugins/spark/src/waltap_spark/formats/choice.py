@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from waltap.ports.specs import TableFormatSpec
 
-__all__ = ["PARQUET", "PREFIX", "FormatChoice", "choice_of"]
 
 PARQUET: Final = "parquet"
 # The prefix of a format's properties in a profile.

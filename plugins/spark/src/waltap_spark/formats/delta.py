@@ -30,7 +30,6 @@ from waltap_spark.state.output import TableState, TargetTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-__all__ = ["DeltaFormat", "session"]
 
 # Version of pyspark → Delta's release for it.
 RELEASES: Final = {

@@ -42,15 +42,6 @@ from waltap_spark.state.output import TableState, TargetTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "IcebergFormat",
-    "TableVersionInfo",
-    "each_step_once",
-    "needed_since",
-    "promotes",
-    "session",
-    "stored_type",
-]
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,6 @@ from typing import Final
 
 from waltap_spark.schema.expression import EXACT, quoted
 
-__all__ = ["OVERWRITE", "equal", "inserted", "literal", "retyped"]
-
 # Spark's setting for INSERT OVERWRITE: replace all rows, or only partitions that get rows.
 OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
 

@@ -38,7 +38,6 @@ from waltap_spark.state.output import StoredTable, TableState, TargetTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["MergingFormat"]
 
 # Steps of a table between two compactions of its small files.
 COMPACT_STEPS: Final = 50

@@ -6,8 +6,6 @@ import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
 
-__all__ = ["NOWHERE", "ROWS", "SIGN", "CommitNote"]
-
 # Version of a table that no commit names.
 NOWHERE: Final = -1
 

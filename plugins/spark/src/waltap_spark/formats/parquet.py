@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.history.retained_keys import RetainedKeys
 
-__all__ = ["ParquetFormat"]
 
 # Bytes of files that the driver merges itself; Spark merges more.
 MERGED: Final = 4 << 20

@@ -28,8 +28,6 @@ from waltap_spark.state.output import TableState, TargetTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SharedWork", "at_versions", "begin", "make_room", "part_of", "together"]
-
 
 def make_room(
     tables: StepwiseFormat,

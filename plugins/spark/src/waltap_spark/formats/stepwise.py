@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from waltap_sinks.changelog.manifest import LogPosition
 
-__all__ = ["StepwiseFormat", "TableCommit", "stored_columns", "whats"]
 
 log = logging.getLogger(__name__)
 

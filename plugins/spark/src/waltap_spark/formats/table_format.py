@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from waltap_sinks.changelog.manifest import LogPosition
     from waltap_spark.history.retained_keys import RetainedKeys
 
-__all__ = ["CommitContext", "GroupRows", "TableChange", "TableFormat", "TableFormatContext", "What"]
 
 # The rows of a table, or its history: the rows of the change log.
 What = Literal["current", "changes"]

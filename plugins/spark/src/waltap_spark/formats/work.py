@@ -21,7 +21,6 @@ from waltap_spark.state.output import StoredTable, TableState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["VIEW", "TableWriter", "of"]
 
 VIEW: Final = "__waltap_rows"
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.history.retained_keys import RetainedKeys
 
-__all__ = ["changes_frame", "current_frame"]
 
 Uri = Callable[[str], str]
 

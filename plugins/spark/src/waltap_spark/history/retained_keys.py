@@ -16,8 +16,6 @@ from waltap_spark.state.output import SparkOutput, TableState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["RetainedKeys", "spared"]
-
 
 @dataclass(frozen=True)
 class RetainedKeys:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.state.output import LogFacts, TableState
 
-__all__ = ["changed", "fresh", "rows_after", "standing"]
 
 CHANGED: Final = "__waltap_changed"
 AT: Final = ("_epoch", "_commit_lsn")

@@ -12,19 +12,6 @@ from waltap_spark.schema.expression import quoted
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "CORRUPT",
-    "declared_column",
-    "declared_field",
-    "is_there",
-    "learn_functions",
-    "out_of_range",
-    "raw_struct",
-    "text_of",
-    "typed_column",
-    "unread",
-    "was_not_sent",
-]
 
 # The field in which Spark's JSON reader stores an unreadable row.
 CORRUPT: Final = "__waltap_corrupt"

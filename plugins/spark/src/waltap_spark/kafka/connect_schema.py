@@ -11,16 +11,6 @@ from typing import Any, Final
 
 from waltap_spark.kafka.errors import EventUnread
 
-__all__ = [
-    "DECIMAL",
-    "TopicField",
-    "fields_of_avro",
-    "fields_of_json",
-    "key_fields",
-    "names_in_avro",
-    "without_decimals",
-]
-
 _AVRO: Final = {
     "int": "int32", "long": "int64", "float": "float", "double": "double", "boolean": "boolean",
     "string": "string", "bytes": "bytes", "enum": "string", "fixed": "bytes",

@@ -9,8 +9,6 @@ SinkError
 
 from waltap.errors import SinkError
 
-__all__ = ["ColumnsUnknown", "EventUnread", "OffsetsLost", "TopicsUnreadable"]
-
 
 class TopicsUnreadable(SinkError):
     """Spark's Kafka source is missing, or a server does not answer."""

@@ -15,7 +15,6 @@ from waltap_spark.kafka.topics import Place, Reached
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["AFTER_ROW", "placed"]
 
 # Whether the event has the row of its operation.
 AFTER_ROW: Final = "has_row"

@@ -21,10 +21,6 @@ from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, Reach
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-__all__ = [
-    "SchemaRegistry",
-    "TopicEvents",
-]
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,6 @@ from waltap_spark.session.session import prepare
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-__all__ = ["KafkaFeed"]
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from waltap_spark.schema.schema import types_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["LOST", "MARKS", "PROBLEM", "TableRows", "table_rows"]
 
 PROBLEM: Final = "__waltap_problem"
 # The reason why a row is bad; the number of its values that no type of Spark holds.

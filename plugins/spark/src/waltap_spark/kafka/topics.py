@@ -10,17 +10,6 @@ from waltap_spark.kafka.errors import OffsetsLost, TopicsUnreadable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "AvailableRanges",
-    "BadRecord",
-    "High",
-    "KafkaTopics",
-    "OffsetRange",
-    "Place",
-    "Reached",
-    "offered",
-    "records",
-]
 
 # Topic and partition.
 Place = tuple[str, int]

@@ -14,8 +14,6 @@ from typing import Final
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.state.modes import TableMode, unfit
 
-__all__ = ["take_late_key"]
-
 # Operations that leave no second row with the same key: create, read and truncate.
 ADDS: Final = frozenset("crt")
 

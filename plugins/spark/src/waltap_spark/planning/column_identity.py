@@ -22,22 +22,6 @@ from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.schema import common_type
 from waltap_spark.state.output import BasePart, TableState
 
-__all__ = [
-    "IdentifiedTable",
-    "aside",
-    "doubted",
-    "dropped",
-    "file_column",
-    "forgotten",
-    "identify",
-    "older_value",
-    "put_aside",
-    "renames",
-    "replaced",
-    "retold",
-    "whereabouts",
-]
-
 log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from waltap_sinks.changelog.manifest import ColumnEntry, LogPosition, Manifest, Segment, TableEntry
 from waltap_spark.state.output import StagedSegment, TableState, shared_stretch, unpacked_in_all
 
-__all__ = ["SegmentGroup", "TableTask", "another_table", "doubles", "only_adds", "plan"]
-
 MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
 
 

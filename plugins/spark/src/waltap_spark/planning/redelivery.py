@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from waltap_spark.planning.plan import SegmentGroup
     from waltap_spark.state.output import OutputState, TableState
 
-__all__ = ["lacks_values", "leave_out_known", "may_repeat", "needed", "reached"]
 
 # Columns that identify a change, with the number of its transaction.
 CHANGE = ("_commit_lsn", "_lsn", "_seq", "_sub", "_commit_ts")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.state.output import LogFacts, TableState
 
-__all__ = ["GONE", "gone", "set_aside", "unlike"]
 
 # The column of `gone`, while columns of the table with underscores are renamed.
 GONE: Final = "__waltap_gone"

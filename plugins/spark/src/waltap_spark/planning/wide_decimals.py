@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from waltap_spark.planning.plan import SegmentGroup
     from waltap_spark.state.output import SparkOutput
 
-__all__ = ["make_readable", "text_of"]
-
 
 def text_of(kind: "pa.DataType") -> "pa.DataType":
     """Return ``kind`` with text instead of wide decimals, also in nested types."""

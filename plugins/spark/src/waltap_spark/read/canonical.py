@@ -20,8 +20,6 @@ from waltap_sinks.comparison import HASH_DIGITS, row_text
 from waltap_sinks.comparison.common_text import ARRAYS, duration, finite
 from waltap_spark.schema.expression import quoted
 
-__all__ = ["Expressions", "expressions", "spark_row_hash"]
-
 # SQL of PostgreSQL and SQL of Spark for the text of one column, or NULL.
 Expressions = tuple[str, str]
 

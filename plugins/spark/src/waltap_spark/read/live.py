@@ -36,7 +36,6 @@ from waltap_spark.state.version_maps import state_at
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LiveTables", "open_tables"]
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql import DataFrame
 
-__all__ = ["SparkTables", "compare", "lacking", "open_readable"]
-
 
 def compare(
     connection: "Connection[Any]",

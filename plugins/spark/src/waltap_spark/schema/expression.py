@@ -8,19 +8,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = [
-    "EXACT",
-    "column_of",
-    "held",
-    "long_bytes",
-    "namespace_of",
-    "order",
-    "quoted",
-    "sent",
-    "the_same",
-    "unchanged_as",
-    "with_names",
-]
 
 # Columns that order rows of the change log.
 ORDER: Final = ("_epoch", "_commit_lsn", "_seq", "_sub")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-__all__ = ["fitted", "new_fields", "same_type"]
-
 
 def fitted(column: "Column", has: str, wanted: str, *, lenient: bool = False) -> "Column":
     """Return ``column``, of the type ``has``, as type ``wanted``.

@@ -12,17 +12,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "LOG_FIELDS",
-    "arrow_schema",
-    "common_type",
-    "floating",
-    "log_struct",
-    "sql_type",
-    "struct_of",
-    "type_text",
-    "types_of",
-]
 
 # Columns of change sets after the table's own.
 # They are the columns of the change log's segments, and the log's epoch, which comes first in the

@@ -8,8 +8,6 @@ from typing import Final
 
 from waltap.base.files.store import FileStore
 
-__all__ = ["address"]
-
 S3: Final = frozenset({"s3", "s3n"})
 
 

@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["FAILED", "LOCKED", "REFUSED", "STANDING", "UNREAD"]
-
 # An error that a retry may fix.
 FAILED: Final = 1
 

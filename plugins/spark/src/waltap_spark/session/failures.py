@@ -22,8 +22,6 @@ from waltap_spark.errors import (
     first_words,
 )
 
-__all__ = ["NOT_KEPT", "NO_MEMORY", "OF_ONE", "refused", "require_one", "told"]
-
 # Errors that concern one table and no other.
 OF_ONE: Final = (
     TypeChanged,

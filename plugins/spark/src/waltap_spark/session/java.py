@@ -14,8 +14,6 @@ from typing import Final
 from waltap.base.environment import variable
 from waltap_spark.errors import JavaMissing, PysparkUnfit
 
-__all__ = ["require_java", "require_pyspark"]
-
 OLDEST: Final = 17
 # The first generation of pyspark that is supported, and the first that is not.
 SPARK: Final = ((4, 1), (4, 4))

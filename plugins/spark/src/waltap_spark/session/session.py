@@ -20,18 +20,6 @@ from waltap_spark.session.java import require_java, require_pyspark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "REQUIRED",
-    "SizedSession",
-    "each_in_one",
-    "hadoop_settings",
-    "make_active",
-    "prepare",
-    "quiet",
-    "reach",
-    "start_session",
-]
-
 
 # The profile's object stores, as Hadoop's filesystems in a Spark session reach them.
 #

@@ -10,8 +10,6 @@ from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 from waltap_spark.sink.output_monitor import OutputMonitor, TableLag
 from waltap_spark.state.output import OutputState, SparkOutput, applied_by_all
 
-__all__ = ["AppliedSoFar"]
-
 # Minimum seconds between two reads of the newest commit.
 LOOK_S = 2.0
 

@@ -18,7 +18,6 @@ from waltap_spark.state.output import OutputState, SparkOutput, TableState
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["AppliedCommit", "OutputMonitor", "OutputProgress", "TableLag", "drawn"]
 
 SHOWN = 5
 

@@ -22,8 +22,6 @@ from waltap_spark.session.exit_codes import LOCKED, REFUSED, STANDING, UNREAD
 from waltap_spark.session.failures import NO_MEMORY
 from waltap_spark.state.output import SparkOutput
 
-__all__ = ["DriverProcess"]
-
 log = logging.getLogger(__name__)
 
 # Deaths in a row that are answered by a restart.

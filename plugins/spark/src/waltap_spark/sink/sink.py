@@ -31,8 +31,6 @@ from waltap_spark.sink.applied import AppliedSoFar
 from waltap_spark.sink.process import DriverProcess
 from waltap_spark.state.output import SparkOutput, applied_by_all
 
-__all__ = ["SparkSink", "changelog_of", "tables_of"]
-
 log = logging.getLogger(__name__)
 
 

@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "MANY",
-    "OWN",
-    "SOURCE",
-    "QueryColumns",
-    "arrow_types",
-    "beside",
-    "logged_tables",
-    "source_struct",
-    "table_types",
-]
 
 # Columns of the data source after the tables' own.
 OWN: Final = {**LOG_FIELDS, "_generation": '"integer"'}

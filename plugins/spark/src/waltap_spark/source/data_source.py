@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.source.profiles import ProfilesBatch, ProfilesStream
 
-__all__ = ["ChangeLogBatch", "ChangeLogSource"]
-
 
 class ChangeLogSource(DataSource):  # type: ignore[misc]
     """Changes of tables in a change log, or captured by profiles.

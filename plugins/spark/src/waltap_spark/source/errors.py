@@ -12,16 +12,6 @@ SinkError
 
 from waltap.errors import SinkError
 
-__all__ = [
-    "CapturedElsewhere",
-    "ChangesMissing",
-    "ColumnsGrew",
-    "OffsetOfAnother",
-    "SourceOption",
-    "TableNotLogged",
-    "ValuesUnfit",
-]
-
 
 class SourceOption(SinkError):
     """An option of ``format("waltap")`` is missing or invalid."""

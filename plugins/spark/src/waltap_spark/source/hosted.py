@@ -34,7 +34,6 @@ from waltap_spark.source.errors import CapturedElsewhere
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["READER", "HostedEngine"]
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,6 @@ from typing import Any, Final
 
 from waltap_sinks.changelog import NOTHING, LogPosition
 
-__all__ = ["NOWHERE", "FirstLsn", "mark_of", "offset_of"]
-
 # Of the offset's form in checkpoints, for a later release that changes it.
 VERSION: Final = 1
 

@@ -11,16 +11,6 @@ from waltap_sinks.changelog import NOTHING, ChangeLog, FileStore, LogPosition, M
 from waltap_spark.source.errors import SourceOption
 from waltap_spark.state.positions import parse_position
 
-__all__ = [
-    "OF_A_BATCH",
-    "LogBoundary",
-    "SourceOptions",
-    "before_first",
-    "end_mark",
-    "parse_options",
-    "start_mark",
-]
-
 KNOWN = (
     "path",
     "profile",

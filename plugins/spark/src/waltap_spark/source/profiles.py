@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["ProfilesBatch", "ProfilesStream", "profiles_struct", "spool_marks"]
 
 OFFSET_VERSION: Final = 2
 

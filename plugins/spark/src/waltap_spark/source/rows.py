@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["RowLimits", "SegmentRows", "batches"]
 
 # Rows of an Arrow batch: large enough for whole-column work, small enough for wide rows.
 BATCH_ROWS: Final = 32_768

@@ -18,7 +18,6 @@ from waltap_spark.source.rows import RowLimits, SegmentRows
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["LogTask", "TaskPlanner"]
 
 log = logging.getLogger(__name__)
 

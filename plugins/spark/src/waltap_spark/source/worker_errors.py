@@ -7,8 +7,6 @@ from typing import Final, ParamSpec, TypeVar
 
 from waltap.errors import WaltapError
 
-__all__ = ["shows_text"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

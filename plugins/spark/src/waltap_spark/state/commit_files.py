@@ -22,8 +22,6 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap_spark.errors import OutputDamaged
 
-__all__ = ["COMMITS", "CommitFiles", "StructDifference", "changed", "difference"]
-
 COMMITS: Final = "_waltap/commits"
 # Most differences after a complete commit. A reader opens them all, so the number is small; a
 # complete commit of a large output is hundreds of kilobytes, so it is not every one.

@@ -13,25 +13,6 @@ import msgspec
 
 from waltap.changes.capture.java_regex import java_pattern
 
-__all__ = [
-    "DELETED",
-    "DELETES",
-    "EXTRA",
-    "HISTORIES",
-    "NAMES",
-    "PLAIN",
-    "VERSION",
-    "ModeRules",
-    "ModedTable",
-    "TableMode",
-    "checked_rules",
-    "of_rules",
-    "row_columns",
-    "row_key",
-    "said",
-    "unfit",
-]
-
 Name = Literal["append", "scd1", "scd2"]
 Deletes = Literal["hard", "soft", "kept"]
 

@@ -35,25 +35,6 @@ from waltap_spark.state.commit_files import CommitFiles
 from waltap_spark.state.modes import PLAIN, TableMode
 from waltap_spark.state.target_mapping import TargetMapping
 
-__all__ = [
-    "FILE",
-    "BasePart",
-    "ChangeSet",
-    "CommitIntent",
-    "LogFacts",
-    "OrphanFiles",
-    "OutputState",
-    "SparkOutput",
-    "StagedSegment",
-    "StoredTable",
-    "TableState",
-    "TargetTable",
-    "VersionMap",
-    "Versions",
-    "applied_by_all",
-    "unpacked_in_all",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -6,8 +6,6 @@ from typing import Final
 from waltap.changes.transactions.position import parse_lsn
 from waltap_sinks.changelog.manifest import LogPosition
 
-__all__ = ["parse_position"]
-
 # A mark with all its digits, so that a date such as 2026-03-01 is not a mark.
 _MARK: Final = re.compile(r"([0-9a-f]{4,})-([0-9a-f]{16})-([0-9a-f]{6,})", re.IGNORECASE)
 

@@ -13,8 +13,6 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import safe_name
 from waltap_spark.state.output import SparkOutput, TableState
 
-__all__ = ["stored_rows"]
-
 _BATCH: Final = 10_000
 
 

@@ -4,8 +4,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["COLUMN", "TargetMapping"]
-
 # The default name of the column with a row's source.
 COLUMN: Final = "_source"
 

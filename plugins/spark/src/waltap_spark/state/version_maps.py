@@ -18,8 +18,6 @@ from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.state.output import OutputState, SparkOutput, TableState, VersionMap, Versions
 
-__all__ = ["committed", "noted", "state_at"]
-
 FOLDER: Final = "_waltap/cuts"
 # Cuts in a commit file, which is written at each commit; then they go to another file.
 CUTS_MOST: Final = 256

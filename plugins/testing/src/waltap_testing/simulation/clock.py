@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 from waltap.errors import StopRequested
 
-__all__ = ["TimeStandsStill", "VirtualClock"]
-
 # 2026-01-01 00:00 UTC: a fixed start, so that timestamps in records repeat.
 START_NS = 1_767_225_600_000_000_000
 # Readings of the clock without a wait between them. A run never needs as many: the code polls in a

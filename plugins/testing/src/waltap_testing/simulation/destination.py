@@ -10,8 +10,6 @@ from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.specs import SinkSpec
 from waltap_testing.simulation.clock import VirtualClock
 
-__all__ = ["SimulatedDestination", "sink_of"]
-
 
 @dataclass(slots=True)
 class SimulatedDestination:

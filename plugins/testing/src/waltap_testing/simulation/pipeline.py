@@ -21,8 +21,6 @@ from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.simulation.destination import SimulatedDestination, sink_of
 from waltap_testing.simulation.source import SimulatedSource, connector_of
 
-__all__ = ["ObservedNotices", "SimulatedPipeline"]
-
 NAME = "simulated"
 # The default length of a run, 30 days: a run without other limits must end.
 LONGEST_S = 30 * 24 * 3600.0

@@ -24,13 +24,6 @@ from waltap.ports.specs import ConnectorSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.workload import ITEMS
 
-__all__ = [
-    "CommittedTransaction",
-    "SimulatedSource",
-    "connector_of",
-]
-
-
 # Bytes of WAL that each change and each commit adds.
 STEP = 0x40
 

@@ -18,19 +18,6 @@ from waltap_testing.walsender.script import AwaitFeedback, SendRaw, ServerError,
 if TYPE_CHECKING:
     from psycopg import pq
 
-__all__ = [
-    "READS",
-    "Answer",
-    "AnswerBook",
-    "CommandAnswer",
-    "CopyOut",
-    "QueryForwarder",
-    "ReceivedQuery",
-    "RowsAnswer",
-    "WireCapture",
-    "load_capture",
-]
-
 
 TEXT, INT4, INT8 = 25, 23, 20
 

@@ -11,23 +11,6 @@ from dataclasses import dataclass, field
 
 from waltap_testing.walsender import wire
 
-__all__ = [
-    "AwaitConfirmed",
-    "AwaitFeedback",
-    "CopyDone",
-    "CutConnection",
-    "PauseSeconds",
-    "SendHalf",
-    "SendKeepalive",
-    "SendPieces",
-    "SendRaw",
-    "Sending",
-    "ServerError",
-    "Step",
-    "StreamScript",
-    "XLogData",
-]
-
 # 2026-01-01 00:00 UTC in µs: the default send time of frames, so that their bytes repeat.
 SENT = 1_767_225_600_000_000
 

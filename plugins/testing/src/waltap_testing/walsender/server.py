@@ -12,8 +12,6 @@ from waltap_testing.walsender.script import ServerError, Step, StreamScript
 from waltap_testing.walsender.session import ClientSession
 from waltap_testing.walsender.wire import StandbyStatus
 
-__all__ = ["ScriptFailed", "ScriptedWalsender"]
-
 # ParameterStatus messages of PostgreSQL 15 at the start of a connection.
 PARAMETERS = {
     "server_version": "15.20",

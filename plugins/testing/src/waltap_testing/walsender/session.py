@@ -38,8 +38,6 @@ from waltap_testing.walsender.script import (
     XLogData,
 )
 
-__all__ = ["ClientSession"]
-
 # The server speaks protocol 3.0 and negotiates newer minor versions down to it.
 SPOKEN_MINOR = 0
 # How long an orderly close waits for the client, so that the last bytes are not reset away.

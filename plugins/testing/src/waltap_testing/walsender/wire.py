@@ -10,30 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct, pack, unpack_from
 
-__all__ = [
-    "EPOCH_US",
-    "FrontendMessages",
-    "StandbyStatus",
-    "StartupMessage",
-    "authentication_ok",
-    "backend_key",
-    "command_complete",
-    "copy_both",
-    "copy_data",
-    "copy_out",
-    "data_row",
-    "error_response",
-    "keepalive",
-    "message",
-    "negotiate_version",
-    "parameter_description",
-    "parameter_status",
-    "parse_feedback",
-    "ready",
-    "row_description",
-    "xlog_data",
-]
-
 # 2000-01-01 00:00 UTC in µs since 1970: the replication protocol counts from there.
 EPOCH_US = 946_684_800_000_000
 

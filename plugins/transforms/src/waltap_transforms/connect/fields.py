@@ -30,16 +30,6 @@ from waltap_transforms.java.dates import TIMESTAMP
 from waltap_transforms.specs import connect_spec
 from waltap_transforms.structs import required_struct
 
-__all__ = [
-    "FLATTEN",
-    "INSERT_FIELD",
-    "NESTED_FIELD",
-    "REPLACE_FIELD",
-    "SCHEMA_METADATA",
-    "VALUE_TO_KEY",
-]
-
-
 # Flatten: put the fields of nested structs into one struct.
 
 FLATTENS = "flatten"

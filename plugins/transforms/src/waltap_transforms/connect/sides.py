@@ -19,8 +19,6 @@ from waltap.ports.specs import RecordTransformSpec
 from waltap_transforms.specs import connect_spec
 from waltap_transforms.structs import defaults_of, filled
 
-__all__ = ["Change", "NullToDefault", "Row", "by_schema", "copied", "map_of", "sides", "struct_of"]
-
 Row = dict[str, Any]
 Change = Callable[[ConnectRecord, Schema | None, Any], tuple[Schema | None, Any]]
 

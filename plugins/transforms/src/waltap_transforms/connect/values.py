@@ -42,9 +42,6 @@ from waltap_transforms.java.numbers import (
     to_single,
 )
 
-__all__ = ["CAST", "MASK_FIELD", "TIMESTAMP_CONVERTER"]
-
-
 # Types of values without schema, as Connect's JSON converter reads them.
 KINDS = {
     bool: ConnectKind.BOOLEAN,

@@ -13,9 +13,6 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap_transforms.specs import debezium_spec, each
 
-__all__ = ["GEOMETRY", "VECTORS", "swapped", "with_srid", "without_srid"]
-
-
 # Geometries as well-known binary (WKB) and as extended WKB of PostGIS.
 #
 # The extended form may have an SRID. Source: OGC 06-103r4, section 8.2; PostGIS manual, "Extended

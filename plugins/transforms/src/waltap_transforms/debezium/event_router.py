@@ -27,8 +27,6 @@ from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import debezium_spec
 from waltap_transforms.structs import StructMember, field_of, is_envelope, member
 
-__all__ = ["EVENT_ROUTER", "EventRouter", "EventRouterProperties"]
-
 logger = logging.getLogger(__name__)
 
 # Expanded payloads and versions from rows would make the number of wrapper schemas unlimited.

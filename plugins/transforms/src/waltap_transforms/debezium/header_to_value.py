@@ -13,8 +13,6 @@ from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord
 from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import field_of, required_struct
 
-__all__ = ["HEADER_TO_VALUE"]
-
 # Debezium's name for the value itself.
 ROOT = "payload"
 SCHEMAS_KEPT = 1000

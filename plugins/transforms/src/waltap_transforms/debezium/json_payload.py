@@ -19,9 +19,6 @@ from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, 
 from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import defaults_of, filled
 
-__all__ = ["MESSAGE_CONTENT", "JsonPayload", "NotExpanded"]
-
-
 # Most schemas in the cache: documents with random member names would otherwise fill the memory.
 SHAPES_KEPT = 10_000
 

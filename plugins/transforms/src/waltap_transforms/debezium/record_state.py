@@ -25,16 +25,6 @@ from waltap_transforms.structs import (
     required_struct,
 )
 
-__all__ = [
-    "CHANGED_FIELDS",
-    "NEW_RECORD_STATE",
-    "EventField",
-    "ExtractNewRecordState",
-    "ExtractNewRecordStateProperties",
-    "event_fields",
-]
-
-
 # ExtractChangedRecordState: list changed and unchanged columns in headers.
 
 

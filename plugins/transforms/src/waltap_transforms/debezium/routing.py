@@ -15,14 +15,6 @@ from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import defaults_of, field_of, filled, is_envelope, without_repeats
 
-__all__ = [
-    "LOGICAL_TABLE_ROUTER",
-    "PARTITION_ROUTING",
-    "ByLogicalTableRouter",
-    "ByLogicalTableRouterProperties",
-]
-
-
 # ByLogicalTableRouter: route several tables to one topic.
 #
 # The keys of the records get a field that names their table.

@@ -12,9 +12,6 @@ from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, 
 from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import is_envelope, member, without_repeats
 
-__all__ = ["SCHEMA_CHANGE_FILTER", "SOURCE_SCHEMA"]
-
-
 # SchemaChangeEventFilter: drop schema change events by type.
 
 TYPES = ("CREATE", "ALTER", "DROP", "TRUNCATE", "DATABASE")

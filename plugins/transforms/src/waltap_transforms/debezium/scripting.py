@@ -18,18 +18,6 @@ from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, 
 from waltap_transforms.java.numbers import DECIMAL, decimal_of, scale_of
 from waltap_transforms.specs import debezium_spec
 
-__all__ = [
-    "SCRIPTING",
-    "ContentBasedRouter",
-    "ContentBasedRouterProperties",
-    "RecordFilter",
-    "RecordFilterProperties",
-    "cel_expression",
-    "compiled",
-    "members",
-]
-
-
 # Expressions over records, in CEL or as Python functions.
 #
 # A CEL expression (https://cel.dev) always ends and reads only the record. Most conditions look

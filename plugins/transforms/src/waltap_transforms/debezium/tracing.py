@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 from waltap_transforms.specs import debezium_spec
 
-__all__ = ["TRACING", "EventTracing"]
-
 SCOPE = "waltap_transforms.debezium.tracing"
 _TEXT = Schema(kind=ConnectKind.STRING)
 # Field of the source block → name of its span attribute; for all others it is ``db.FIELD``.

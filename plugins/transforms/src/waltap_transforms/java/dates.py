@@ -16,18 +16,6 @@ from typing import Any
 
 from waltap.changes.mapping.connect_schema import Schema
 
-__all__ = [
-    "DATE",
-    "DAY_MS",
-    "TEMPORAL",
-    "TIME",
-    "TIMESTAMP",
-    "SimpleDateFormat",
-    "civil_date",
-    "day_number",
-    "milliseconds",
-]
-
 # Kafka Connect's dates and times, which Java has as java.util.Date.
 DATE = "org.apache.kafka.connect.data.Date"
 TIME = "org.apache.kafka.connect.data.Time"

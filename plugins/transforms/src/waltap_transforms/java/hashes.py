@@ -13,8 +13,6 @@ from waltap.encoders.format.record_transform import RecordUnfit
 from waltap_transforms.java.dates import TEMPORAL, milliseconds
 from waltap_transforms.java.numbers import DECIMAL, scale_of
 
-__all__ = ["java_hash", "murmur_hash"]
-
 SEED = 9001
 _32, _64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 

@@ -19,8 +19,6 @@ from waltap_transforms.java.numbers import (
     to_single,
 )
 
-__all__ = ["parse_literal"]
-
 Literal = tuple[Schema | None, Any]
 
 # A long has at most 19 digits; a longer number is not converted to an integer at all.

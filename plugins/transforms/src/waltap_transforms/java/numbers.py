@@ -12,19 +12,6 @@ from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 
-__all__ = [
-    "BITS",
-    "DECIMAL",
-    "big_decimal",
-    "decimal_bytes",
-    "decimal_of",
-    "scale_of",
-    "single",
-    "to_double",
-    "to_integer",
-    "to_single",
-]
-
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
 # Python's int() and float() also accept underscores, blanks and digits of other scripts; these

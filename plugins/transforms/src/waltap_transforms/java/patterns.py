@@ -5,8 +5,6 @@ from functools import lru_cache
 
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 
-__all__ = ["replaced_by"]
-
 # Names may be endless, such as one for each day, so the cache must not grow with them.
 NAMES_KEPT = 10_000
 

@@ -32,7 +32,6 @@ from waltap_sinks.sql.targets.typed import arrow_type, instant, is_wider
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["DuckTarget"]
 
 COLUMNS: Final = """
     SELECT column_name, data_type FROM duckdb_columns()

@@ -34,8 +34,6 @@ from waltap_sinks.sql.targets.target import (
 )
 from waltap_sinks.sql.targets.typed import TypedRows
 
-__all__ = ["READ_AT_ONCE", "GenericTarget", "GenericVersions", "indexed"]
-
 # Rows of one call of the driver.
 AT_ONCE: Final = 5_000
 READ_AT_ONCE: Final = 2_000

@@ -38,7 +38,6 @@ from waltap_sinks.sql.targets.typed import arrow_type, finite, instant, is_wider
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["INDEX_BYTES", "MysqlTarget"]
 
 # Bytes of an index entry of InnoDB, which the columns of a key share.
 INDEX_BYTES: Final = 3072

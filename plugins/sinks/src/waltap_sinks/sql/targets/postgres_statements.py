@@ -10,21 +10,6 @@ from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "array_literal",
-    "cast_to",
-    "copy_lines",
-    "equal_tests",
-    "equals",
-    "insert_statement",
-    "key_literals",
-    "keys_relation",
-    "sql_name",
-    "texts",
-    "update_statement",
-    "values_of",
-]
-
 
 # Up to this number of values Python joins them faster than pyarrow.
 FEW: Final = 48

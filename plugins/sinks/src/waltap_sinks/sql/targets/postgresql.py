@@ -61,9 +61,6 @@ from waltap_sinks.sql.targets.target import (
 )
 from waltap_sinks.sql.targets.typed import is_wider
 
-__all__ = ["PostgresTarget"]
-
-
 # Each type holds the values of those before it.
 WIDER: Final = (
     ("smallint", "integer", "bigint", "numeric"),

@@ -24,7 +24,6 @@ from waltap_sinks.sql.targets.typed import arrow_type, instant, json_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SqliteTarget"]
 
 # A REAL has so many exact digits; longer numbers are stored as text.
 EXACT_DIGITS: Final = 15

@@ -20,22 +20,6 @@ from waltap_sinks.sql.errors import (
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape
 
-__all__ = [
-    "BoundColumn",
-    "BoundTable",
-    "ExistingColumn",
-    "SqlTarget",
-    "TargetDescription",
-    "VersionStatements",
-    "WriteObstacle",
-    "assignments",
-    "chunks",
-    "escaped",
-    "on_conflict",
-    "shape_of",
-    "target_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ExistingColumn:

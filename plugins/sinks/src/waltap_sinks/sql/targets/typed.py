@@ -20,7 +20,6 @@ from waltap_sinks.sql.shape import TargetColumn, TargetShape
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TypedRows", "arrow_type", "finite", "instant", "is_wider", "json_text"]
 
 log = logging.getLogger(__name__)
 
