@@ -193,6 +193,36 @@ def may_change_values(before: tuple[str, int], now: tuple[str, int]) -> bool:
     return old == -1 or new < old
 
 
+# Numbers and dates that the wider type holds as they are.
+_WIDER = frozenset(
+    {
+        ("int2", "int4"),
+        ("int2", "int8"),
+        ("int4", "int8"),
+        ("int2", "numeric"),
+        ("int4", "numeric"),
+        ("int8", "numeric"),
+        ("float4", "float8"),
+    }
+)
+
+
+# An 11-bit field of two's complement.
+_NEGATIVE_SCALE = 1024
+
+
+def is_wider(before: tuple[str, int], now: tuple[str, int]) -> bool:
+    """Return whether the type ``now`` holds each value of ``before`` as it is.
+
+    Only ALTER TABLE … USING gives other values with such a change, which is rare. ``before`` and
+    ``now`` are as in `may_change_values`.
+    """
+    if (before[0], now[0]) not in _WIDER:
+        return False
+    # numeric(10,2) holds an integer as it is or refuses it; a negative scale rounds it
+    return now[1] == -1 or _digits(now[1])[1] < _NEGATIVE_SCALE
+
+
 def _other_names(one: str, other: str) -> bool:
     """Return whether both names may mean one user-defined type.
 

@@ -632,7 +632,7 @@ class _CommitAttempt:
         if group.replaces or another:
             table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
-            table = msgspec.structs.replace(table, stale=(), handed_nulls=())
+            table = msgspec.structs.replace(table, stale=(), widened=(), handed_nulls=())
         # an older schema lacks columns that were added later, so it drops none
         drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"
         called = renames(table, group)
@@ -676,7 +676,7 @@ class _CommitAttempt:
             stays = spared(table, group, brought.frame, store, self._output, step.path)
             brought = replace(brought, spared=stays)
         table = self._format.apply(step, table, brought)
-        return msgspec.structs.replace(table, stale=()) if brought.truncates else table
+        return msgspec.structs.replace(table, stale=(), widened=()) if brought.truncates else table
 
     def _leave_out_known(
         self, step: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool

@@ -10,13 +10,13 @@ Where the log cannot decide, the code reports a reason for a new snapshot
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
 
-from waltap.changes.decode.relation import may_change_values
+from waltap.changes.decode.relation import is_wider, may_change_values
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.schema import common_type
@@ -58,6 +58,7 @@ def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
         source={},
         streamed=None,
         stale=(),
+        widened=(),
     )
 
 
@@ -204,6 +205,7 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
     )
     had_rows = table.has_rows
     doubts = tuple(_doubts(table, group)) if had_rows else ()
+    widened = tuple(_widened(table, group)) if had_rows else ()
     source = {column.name: column for column in group.columns}
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}
     return IdentifiedTable(
@@ -216,6 +218,7 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
             streamed=tuple(source) if group.streamed else table.streamed,
             version_ids={**table.version_ids, group.fingerprint: ids},
             oid=group.oid or table.oid,
+            widened=tuple(dict.fromkeys((*table.widened, *widened))),
         ),
         doubts,
     )
@@ -296,7 +299,8 @@ def _doubts(table: TableState, group: SegmentGroup) -> "list[str]":
         if before is not None:
             if group.streamed and column.name in unsent:
                 found.append(f"{column.name} was computed, and not sent")
-            if may_change_values((before.type, before.typmod), (column.type, column.typmod)):
+            types = (before.type, before.typmod), (column.type, column.typmod)
+            if may_change_values(*types) and not is_wider(*types):
                 found.append(
                     f"the type of {column.name} changed; ALTER TABLE … USING may have given "
                     "older rows other values"
@@ -317,6 +321,19 @@ def _doubts(table: TableState, group: SegmentGroup) -> "list[str]":
         ):
             found.append(f"{column.name} was added with a default that older rows have")
     return found
+
+
+def _widened(table: TableState, group: SegmentGroup) -> Iterator[str]:
+    """Yield a note for each column whose type became wider."""
+    for column in group.columns:
+        before = table.source.get(column.name)
+        if before is not None and is_wider(
+            (before.type, before.typmod), (column.type, column.typmod)
+        ):
+            yield (
+                f"{column.name} of {table.name} changed from {before.type} to {column.type}; after "
+                "ALTER TABLE … USING, take a new snapshot of the table"
+            )
 
 
 def doubted(table: TableState, doubt: str) -> TableState:

@@ -148,7 +148,7 @@ class DriverProcess:
             return  # the writer reports the error
         for name, each in state.tables.items() if state is not None else ():
             texts = [f"{name} needs a new snapshot: {doubt}" for doubt in each.stale]
-            texts.extend(each.handed_nulls)
+            texts.extend((*each.widened, *each.handed_nulls))
             if each.failed:
                 texts.append(f"{name} stands still, other tables go on: {each.failed}")
             for text in texts:

@@ -311,6 +311,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     former: tuple[int, ...] = ()
     # Why rows may differ from the source's until a snapshot replaces them.
     stale: tuple[str, ...] = ()
+    # Notes on columns whose type became wider since.
+    widened: tuple[str, ...] = ()
     # Why the table is suspended, and its position then; other tables continue.
     failed: str = ""
     mark: LogPosition | None = None
