@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pluggy
 
@@ -135,6 +135,16 @@ class _SpecRegistry:
 # --- the host ------------------------------------------------------------------------------------
 
 
+class _Contributions(Generic[S]):
+    """The specs of one kind by name: an attribute of a host."""
+
+    def __init__(self, kind: type[S]) -> None:
+        self._kind = kind
+
+    def __get__(self, host: "Host", owner: type["Host"]) -> Mapping[str, S]:
+        return MappingProxyType(host._registry(KIND_OF[self._kind]).specs)  # noqa: SLF001
+
+
 class Host:
     """The plugins of this process and their contributions.
 
@@ -159,95 +169,29 @@ class Host:
 
     # --- what there is ---------------------------------------------------------------------------
 
-    @property
-    def connectors(self) -> Mapping[str, ConnectorSpec]:
-        """Return the connectors by name."""
-        return self._specs(ConnectorSpec)
-
-    @property
-    def decoders(self) -> Mapping[str, DecoderSpec]:
-        """Return the decoders by name."""
-        return self._specs(DecoderSpec)
-
-    @property
-    def replica_identities(self) -> Mapping[str, ReplicaIdentitySpec]:
-        """Return the replica identities by name."""
-        return self._specs(ReplicaIdentitySpec)
-
-    @property
-    def snapshotters(self) -> Mapping[str, SnapshotterSpec]:
-        """Return the snapshot modes by name."""
-        return self._specs(SnapshotterSpec)
+    # The contributions of each kind by name.
+    connectors = _Contributions(ConnectorSpec)
+    decoders = _Contributions(DecoderSpec)
+    replica_identities = _Contributions(ReplicaIdentitySpec)
+    snapshotters = _Contributions(SnapshotterSpec)
+    formats = _Contributions(FormatSpec)
+    transforms = _Contributions(TransformSpec)
+    predicates = _Contributions(PredicateSpec)
+    converters = _Contributions(ColumnConverterSpec)
+    topic_naming = _Contributions(TopicNamingSpec)
+    sinks = _Contributions(SinkSpec)
+    table_formats = _Contributions(TableFormatSpec)
+    offset_stores = _Contributions(OffsetStoreSpec)
+    signal_actions = _Contributions(SignalActionSpec)
+    signal_channels = _Contributions(SignalChannelSpec)
+    notification_channels = _Contributions(NotificationChannelSpec)
+    checks = _Contributions(CheckSpec)
+    commands = _Contributions(CommandSpec)
 
     @property
     def types(self) -> tuple[TypeSpec, ...]:
         """Return the type mappings in the order of their queries."""
         return tuple(sorted(self._specs(TypeSpec).values(), key=lambda spec: spec.order))
-
-    @property
-    def formats(self) -> Mapping[str, FormatSpec]:
-        """Return the formats by name."""
-        return self._specs(FormatSpec)
-
-    @property
-    def transforms(self) -> Mapping[str, TransformSpec]:
-        """Return the transforms by name."""
-        return self._specs(TransformSpec)
-
-    @property
-    def predicates(self) -> Mapping[str, PredicateSpec]:
-        """Return the predicates of records by name."""
-        return self._specs(PredicateSpec)
-
-    @property
-    def converters(self) -> Mapping[str, ColumnConverterSpec]:
-        """Return the converters of columns by name."""
-        return self._specs(ColumnConverterSpec)
-
-    @property
-    def topic_naming(self) -> Mapping[str, TopicNamingSpec]:
-        """Return the topic naming strategies by name."""
-        return self._specs(TopicNamingSpec)
-
-    @property
-    def sinks(self) -> Mapping[str, SinkSpec]:
-        """Return the sinks by name."""
-        return self._specs(SinkSpec)
-
-    @property
-    def table_formats(self) -> Mapping[str, TableFormatSpec]:
-        """Return the formats of Spark's tables by name."""
-        return self._specs(TableFormatSpec)
-
-    @property
-    def offset_stores(self) -> Mapping[str, OffsetStoreSpec]:
-        """Return the offset stores by name."""
-        return self._specs(OffsetStoreSpec)
-
-    @property
-    def signal_actions(self) -> Mapping[str, SignalActionSpec]:
-        """Return the actions of signals by the type of signal."""
-        return self._specs(SignalActionSpec)
-
-    @property
-    def signal_channels(self) -> Mapping[str, SignalChannelSpec]:
-        """Return the signal channels by name."""
-        return self._specs(SignalChannelSpec)
-
-    @property
-    def notification_channels(self) -> Mapping[str, NotificationChannelSpec]:
-        """Return the notification channels by name."""
-        return self._specs(NotificationChannelSpec)
-
-    @property
-    def checks(self) -> Mapping[str, CheckSpec]:
-        """Return the checks before a start by name."""
-        return self._specs(CheckSpec)
-
-    @property
-    def commands(self) -> Mapping[str, CommandSpec]:
-        """Return the sub-commands of the CLI by name."""
-        return self._specs(CommandSpec)
 
     def specs(self, kind: type[S]) -> list[S]:
         """Return every spec of ``kind``."""
