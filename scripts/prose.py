@@ -44,7 +44,12 @@ BANNED: Final = {
 _BANNED = re.compile(r"\b(?:" + "|".join(f"({shape})" for shape in BANNED) + r")\b", re.IGNORECASE)
 _WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+")
-_CODE = re.compile(r"``[^`]*``|`[^`]*`|```.*?```", re.DOTALL)
+# A list of names reads as one word, however long it is.
+_LIST = re.compile(r"\bx(?:,\s+x\b)+")
+# Rows of a table and branches of a tree are no sentences.
+_DRAWN = re.compile(r"^[ │]*[|├└].*$", re.MULTILINE)
+# Names of properties have dots, and stand without quotes in texts of the terminal.
+_CODE = re.compile(r"``[^`]*``|`[^`]*`|```.*?```|\b[a-z][\w-]*(?:\.[a-z][\w-]*)+", re.DOTALL)
 
 
 class Finding(NamedTuple):
@@ -95,7 +100,7 @@ def faults_of(prose: Prose) -> Iterator[str]:
 
 def faults_of_text(text: str) -> Iterator[str]:
     """Yield what is wrong with sentences, wherever they are."""
-    plain = _CODE.sub("x", text)
+    plain = _LIST.sub("x", _CODE.sub("x", _DRAWN.sub("", text)))
     for match in _BANNED.finditer(plain):
         advice = list(BANNED.values())[match.lastindex - 1] if match.lastindex else ""
         yield f"“{match[0]}”: {advice}"

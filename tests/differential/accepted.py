@@ -104,7 +104,7 @@ def page() -> str:
             "|---|---|---|",
             *profile,
             "",
-            "## What differs in properties that Debezium has no more",
+            "## What differs in properties that Debezium removed",
             "",
             "| what | why | property |",
             "|---|---|---|",

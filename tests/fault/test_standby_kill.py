@@ -53,7 +53,7 @@ class Pair(Runs):
         )
 
     def until_waits(self, process: Command) -> None:
-        """Wait until it is a standby, or, on a machine that stood still for long, has taken over already."""
+        """Wait until it is a standby, or, on a machine that was suspended for long, has taken over already."""
         until(
             lambda: "waits as a standby" in self.said(process) or self.owner() == process.pid,
             "the standby",

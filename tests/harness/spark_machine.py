@@ -554,7 +554,7 @@ class Machine:
             assert in_order(found) == in_order(wanted), f"{kind} within a snapshot"
 
     def reread(self, step: Reread) -> None:
-        """Let rows be read that the stream goes on to change: of tables with a key, which tells them again."""
+        """Let rows be read that the stream continues to change: of tables with a key, which tells them again."""
         bare = list(self.db.rows.get(self.name("bare"), []))
         self._unseen(step.unseen)
         if "bare" in self.kinds:

@@ -28,7 +28,7 @@ def a_table_at_rest_outlives_its_version(
     clear: Callable[[str], object],
 ) -> None:
     """One table is compacted alone: its version goes, and changes come. Of another somebody took a row
-    out before: it stands still, as before.
+    out before: it is suspended, as before.
 
     ``compact``, ``clear``: what a user does with a table, as SQL calls it.
     """

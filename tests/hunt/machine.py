@@ -429,7 +429,7 @@ class Machine(Faults):
                 return
             said = f"{done.stdout[-1500:]}{done.stderr[-1500:]}"
             if "WT-5208" in said and not any(f"{name}: " in said for name in names):
-                continue  # a type became another one: that table stands still, as documented
+                continue  # a type became another one: that table is suspended, as documented
             if done.returncode:
                 self.findings.append(Finding("spark", f"{arguments[0]} {done.returncode}: {said}"))
                 return

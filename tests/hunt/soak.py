@@ -148,7 +148,7 @@ class Consumer:
             self._note(f"{table} {key}: {op} brings {row['v']} behind {newest}")
         if (
             op != "r" or source["snapshot"] == "incremental"
-        ):  # the stream goes on behind a blocking one
+        ):  # the stream continues behind a blocking one
             self._newest[table, key] = row["v"]
         names = {header["key"] for header in record.get("headers") or ()}
         known = rows.get(key) or (self._moved if "__debezium.oldkey" in names else None)

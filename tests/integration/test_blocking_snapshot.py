@@ -1,4 +1,4 @@
-"""Blocking snapshots on a real server: the stream waits, tables are read whole, the stream goes on.
+"""Blocking snapshots on a real server: the stream waits, tables are read whole, the stream continues.
 
 The promise: every change of the stream arrives, and who takes every event, row by row, has the table's
 state in the end.

@@ -56,7 +56,7 @@ def test_a_slot_can_be_shown_and_dropped_and_its_loss_is_told(shop: Shop) -> Non
     shop.run()
     for line, code, words in (
         ("slot show FILE", 0, shop.slot),
-        ("slot drop FILE", 1, "--yes goes on unasked"),
+        ("slot drop FILE", 1, "--yes skips the question"),
         ("slot show FILE", 0, shop.slot),
         ("slot drop FILE --yes", 0, ""),
         ("slot show FILE", 1, ""),

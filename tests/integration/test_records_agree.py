@@ -254,7 +254,7 @@ REMARKS: dict[str, Rule | None] = {
     "With lag: rows of a materialized view that is gone may be taken for a table's of its name.": None,
     "With lag: a column that a row leaves out, renamed or dropped since, may be missing or renamed.": None,
     "DDL beside row changes in one transaction is looked for 20 times a second at most.": None,
-    "With lag: a key that was dropped is told for rows after that, too.": None,
+    "With lag: a dropped key is reported for later rows, too.": None,
     "Generated columns are not sent, unless a publication of PostgreSQL 18 says so.": (
         generated_columns_are_not_sent
     ),
@@ -282,7 +282,7 @@ REMARKS: dict[str, Rule | None] = {
         None
     ),
     # what test_yboutput_run.py is about
-    "Under identity CHANGE a column that was not written is told apart from NULL, whatever its type.": (
+    "Under identity CHANGE a column that was not written is distinguished from NULL, whatever its type.": (
         None
     ),
     "Verified against a protocol double built from published sources; no YugabyteDB server was run.": (

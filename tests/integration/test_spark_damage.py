@@ -1,4 +1,4 @@
-"""Segments that are damaged or missing, and tables that stand still: nothing is lost in silence, and each goes on when
+"""Segments that are damaged or missing, and tables that are suspended: nothing is lost in silence, and each goes on when
 somebody says how."""
 
 import time
@@ -19,7 +19,7 @@ from waltap_spark.driver.follower import LogFollower
 from waltap_spark.formats.choice import PARQUET
 from waltap_spark.read.live import LiveTables
 
-# --- tables that stand still ----------------------------------------------------------------------
+# --- tables that are suspended ----------------------------------------------------------------------
 
 NUMBER = relation("public.odd", [("id", "int4"), ("v", "int4")])
 TEXT = relation("public.odd", [("id", "int4"), ("v", "text")])
@@ -27,7 +27,7 @@ TEXT = relation("public.odd", [("id", "int4"), ("v", "text")])
 
 @pytest.fixture
 def retyped(spark: Any, tmp_path: Path) -> Iterator[Rig]:
-    """Tables of which one stands still: a column of it has another type."""
+    """Tables of which one is suspended: a column of it has another type."""
     made = Rig(tmp_path, spark)
     made.db.insert(NUMBER, ["1", "5"])
     made.db.insert(PEOPLE, ["1", "Ann", None])
@@ -62,7 +62,7 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
     standing = retyped.output.table("odd")
     assert standing.mark is not None
     told = said(retyped, "status")
-    assert f"stands still at {standing.mark}" in told
+    assert f"is suspended at {standing.mark}" in told
     assert "resume" in told
     resume(retyped)
     assert retyped.output.table("odd").failed, "a mere try finds what it found"
@@ -70,7 +70,7 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
     resume(retyped, "--cast-to-text")
     retyped.check(PEOPLE)
     assert retyped.current(TEXT) == [("1", "5"), ("2", "word"), ("3", "word")]
-    assert "does not stand still" in said(retyped, "resume", "odd")
+    assert "is not suspended" in said(retyped, "resume", "odd")
     retyped.reopen()
     retyped.db.insert(TEXT, ["4", "later"])
     retyped.commit()
@@ -160,7 +160,7 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     assert "WT-5211" in stands.failed
     assert "snapshot.mode=always" in stands.failed
     told = said(rig, "status")
-    assert "people stands still" in told
+    assert "people is suspended" in told
     assert "--skip-damaged" in told
     file.write_bytes(whole)
     resume(rig, table=PEOPLE.name)

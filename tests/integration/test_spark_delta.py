@@ -536,7 +536,7 @@ def test_a_rule_that_changes_while_a_commit_is_half_done_stops_the_table(
 def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(
     repeated: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a table that stands still lost sight of how far it had been tried."""
+    """Where a table that is suspended lost sight of how far it had been tried."""
 
     def forgotten(plan: TableTask, had: Any, *, every: bool) -> tuple[LogPosition, ...]:
         return ()

@@ -30,7 +30,7 @@ from waltap_spark.driver import driver
 from waltap_spark.driver.follower import FollowOptions, LogFollower
 from waltap_spark.driver.settings import apply_options, follow_options, pairs_of, properties_of
 from waltap_spark.driver.streaming import start_query
-from waltap_spark.errors import ApplierFailed, JavaMissing, JvmEnded, OutputInUse, TablesStandStill
+from waltap_spark.errors import ApplierFailed, JavaMissing, JvmEnded, OutputInUse, TablesSuspended
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
 from waltap_spark.sink.sink import SparkSink, changelog_of, tables_of
@@ -464,7 +464,7 @@ def test_a_table_that_cannot_follow_is_told_of_and_the_run_goes_on(
     made.write(batch(db.commit()))
     made.flush()
     limit = time.monotonic() + 300
-    while not any("public.odd stands still" in r.getMessage() for r in caplog.records):
+    while not any("public.odd is suspended" in r.getMessage() for r in caplog.records):
         assert time.monotonic() < limit
         made.flush()
         time.sleep(0.05)
@@ -594,7 +594,7 @@ def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Followed, tmp_path
     with pytest.raises(StreamingQueryException, match=r"public\.odd: WT-5205"):
         run(rig.applier)
     rig.check_rows()
-    with pytest.raises(TablesStandStill, match=r"public\.odd: WT-5205"):
+    with pytest.raises(TablesSuspended, match=r"public\.odd: WT-5205"):
         run(rig.applier)
     rig.work(1)
     with pytest.raises(StreamingQueryException, match=r"public\.odd: WT-5205"):

@@ -258,7 +258,7 @@ OTHERS = relation("public.others", [("id", "int4"), ("name", "text")])
 
 @pytest.fixture
 def rig(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """Tables that stand still are tried with every commit."""
+    """Tables that are suspended are tried with every commit."""
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
     return Rig(tmp_path, spark, fold_rows=0, fold_share=0.0)
 

@@ -506,7 +506,7 @@ def segments(rig: Rig) -> set[Path]:
 
 
 @pytest.mark.parametrize(
-    "stands", [False, True], ids=["in one commit", "of a table that stood still"]
+    "stands", [False, True], ids=["in one commit", "of a table that was suspended"]
 )
 def test_what_comes_first_is_not_taken_for_what_comes_again(
     spark: Any, tmp_path: Path, *, stands: bool

@@ -69,7 +69,7 @@ def test_two_tables_never_share_a_target_and_a_rule_tells_them_apart(
 
 
 def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) -> None:
-    """Neither somebody else's, nor that of another output of ours."""
+    """A name of another program or another output is refused."""
     delta.sql("CREATE SCHEMA IF NOT EXISTS targets")
     delta.sql("CREATE TABLE targets.order_audit_changes (id int) USING delta")
     rig = Rig(tmp_path, delta, catalogue(), parallel=1)
@@ -78,7 +78,7 @@ def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) 
     rig.apply()
     failed = rig.output.table(AUDIT.name).failed
     assert "WT-5246" in failed
-    assert "is somebody else's" in failed
+    assert "is another program's" in failed
     assert delta.catalog.tableExists("targets.order_audit") is False
 
 

@@ -1,4 +1,4 @@
-"""Comparisons with the source, and what doctor and a start tell of tables that would stand still."""
+"""Comparisons with the source, and what doctor and a start tell of tables that would be suspended."""
 
 import io
 import threading
@@ -204,7 +204,7 @@ CREATE TABLE bare (a int); INSERT INTO bare VALUES (1), (1);
 def test_what_is_late_is_told_from_what_differs(
     tmp_path: Path, spark: Any, database: Any, *, arrived: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A table that stands still holds up no other, and nothing could be kept of it."""
+    """A table that is suspended holds up no other, and nothing could be kept of it."""
     database.execute(LATE_SOURCE)
     rig = Rig(
         tmp_path, spark, modes=ModeRules(modes=(r"public\.bare:scd2", "scd1"), history=("keep",))
@@ -226,7 +226,7 @@ def test_what_is_late_is_told_from_what_differs(
     assert {name: each.verdict for name, each in found.items()} == {
         "same": "equal", "other": rest, "whole": rest, "bare": "late",
     }  # fmt: skip
-    assert "stands still for WT-5241 at" in found["bare"].late
+    assert "is suspended for WT-5241 at" in found["bare"].late
     assert (found["bare"].source_rows, found["bare"].target_rows) == (2, 0)
     assert told(compared, "Spark") == (1 if arrived else 5)
     assert told([found["same"], found["bare"]], "Spark") == 5

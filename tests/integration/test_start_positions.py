@@ -1,4 +1,4 @@
-"""Where a start goes on, on a real server: slots and publications that went, moved, or belong to others, and offsets
+"""Where a start continues, on a real server: slots and publications that went, moved, or belong to others, and offsets
 that do not fit. Nothing is ever passed over in silence, and no way out is advised that does not lead out."""
 
 import json

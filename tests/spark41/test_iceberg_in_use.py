@@ -1,4 +1,4 @@
-"""Tables in Apache Iceberg while they are written: one cut for readers, one table that stands still, files
+"""Tables in Apache Iceberg while they are written: one cut for readers, one table that is suspended, files
 that are tended, and a comparison with the source."""
 
 import random

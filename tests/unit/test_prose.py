@@ -44,6 +44,13 @@ def test_names_in_code_are_not_prose() -> None:
     assert faults('"""Call `nobody`, or ``told(what)``."""') == []
 
 
+def test_tables_and_trees_and_lists_of_names_are_not_sentences() -> None:
+    rows = "| `a` | here |\n" * 30
+    tree = "├── SlotMissing  WT-1  nobody\n" * 30
+    names = ", ".join(f"`name{n}`" for n in range(50))
+    assert faults(f'"""Read.\n\n{rows}\n{tree}\nAs in {names}.\n"""') == []
+
+
 def test_a_page_is_checked_outside_of_its_code() -> None:
     page = "Nobody reads.\n\n```\nnobody\n```\n\n    nobody\n"
     assert [finding.line for finding in page_faults("a.md", page)] == [1]

@@ -238,7 +238,7 @@ class RecordError(WaltapError):
 
 
 class DecodeError(RecordError):
-    """Bytes from the server that the decoder does not expect."""
+    """The server sent bytes that the decoder does not expect."""
 
     code = "WT-3001"
     remedy = (

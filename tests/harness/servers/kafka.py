@@ -63,7 +63,7 @@ SETTINGS = {
     "log.segment.delete.delay.ms": "1000",
     "num.network.threads": "2",
     "num.io.threads": "4",
-    # one that stands still for long, on a busy machine, is not taken out of service
+    # one that is suspended for long, on a busy machine, is not taken out of service
     "broker.session.timeout.ms": "30000",
     # clients without a name may do everything, SASL's users only what an ACL allows
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

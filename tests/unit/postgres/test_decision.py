@@ -1,4 +1,4 @@
-"""How a start goes on: the table of `decide`, and that it is all that counts."""
+"""How a start continues: the table of `decide`, and that it is all that counts."""
 
 from itertools import product
 from typing import Any

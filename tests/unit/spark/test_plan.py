@@ -320,7 +320,7 @@ def test_a_profile_that_executors_cannot_serve_is_refused() -> None:
         SparkProperties.model_validate(profile)
 
 
-# --- tables at rest, and those that stand still -----------------------------------------------------------
+# --- tables at rest, and those that are suspended -----------------------------------------------------------
 
 
 class Looks:

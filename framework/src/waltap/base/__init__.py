@@ -1,2 +1,4 @@
-"""Provide the ground: declared properties, errors, files, HTTP and text. It knows no change and no
-plugin."""
+"""Provide declared properties, errors, files, HTTP and text.
+
+This package knows no change and no plugin.
+"""

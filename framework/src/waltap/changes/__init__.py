@@ -1,1 +1,4 @@
-"""Hold the algebra of changes: decoded messages, capture, types, events, transactions. Sans-IO."""
+"""Process changes without I/O.
+
+Decoded messages, capture, types, events and transactions.
+"""

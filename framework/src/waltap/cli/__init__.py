@@ -1,4 +1,4 @@
-"""The ``waltap`` command. One module per command; each imports what it needs when it runs."""
+"""The ``waltap`` command; each command's module imports its needs late."""
 
 import gc
 import os
@@ -29,5 +29,5 @@ def main() -> None:
 
 
 def _interrupted(_number: int, _frame: object) -> None:
-    """End at once: nothing was begun, and an exception out of an import would be printed."""
+    """End immediately: an exception during imports would be printed."""
     os._exit(INTERRUPTED)

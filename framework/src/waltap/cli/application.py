@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def exit_code(error: WaltapError) -> int:
-    """Return 2 for bad configuration, 3 for what a later try may fix, 1 for the rest."""
+    """Return 2 for bad configuration, 3 if a retry may help, else 1."""
     if isinstance(error, ConfigurationError | PluginError):
         return 2
     return 1 if error.retry is RetryVerdict.NEVER else 3
@@ -72,7 +72,7 @@ def show(error: WaltapError) -> None:
 
 
 def show_bug(error: Exception) -> None:
-    """Print an exception that nobody expected, as what it is: a bug of ours or of a plugin."""
+    """Print an unexpected exception as a bug of waltap or a plugin."""
     from rich.text import Text
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -136,9 +136,9 @@ START, END = 45, 46
 
 
 def conceal() -> None:
-    """Put stars in place of the secrets of this process's arguments, where `ps` reads them (Linux).
+    """Hide secrets in this process's arguments, which `ps` shows (Linux).
 
-    ``sys.argv`` stays. Until then, a tenth of a second, the list shows them; a profile never does.
+    ``sys.argv`` stays. The list shows them for a tenth of a second; a profile never does.
     """
     try:
         fields = Path("/proc/self/stat").read_text(encoding="latin-1").rpartition(")")[2].split()
@@ -172,7 +172,7 @@ def concealed(words: list[str]) -> list[str]:
 
 
 class BuiltIn(NamedTuple):
-    """One of our commands: its module in `waltap.cli`, and its line in the list of commands."""
+    """A built-in command: its module in `waltap.cli`, and its summary."""
 
     module: str
     summary: str
@@ -185,11 +185,11 @@ COMMANDS = {
     "doctor": BuiltIn("commands.inspection", "Run the checks of `waltap run`, and change nothing."),
     "explain": BuiltIn(
         "commands.inspection",
-        "Show every property of a profile: value, where it comes from, meaning. Secrets are hidden.",
+        "Show every property of a profile: value, origin, meaning.",
     ),
     "plan": BuiltIn(
         "commands.inspection",
-        "Show the objects that a start would create, the tables it would read, and the events.",
+        "Show the objects and tables that a start would create and read.",
     ),
     "run": BuiltIn(
         "commands.run", "Capture changes: snapshot first where the profile says so, then stream."
@@ -204,15 +204,15 @@ COMMANDS = {
     ),
     "replay": BuiltIn(
         "commands.special_runs",
-        "Run a recording through decoder, transforms, format and sink, from its beginning to its end.",
+        "Run a recording through decoder, transforms, format and sink.",
     ),
     "signal": BuiltIn(
         "commands.signal",
-        "Give a signal to the pipeline while it runs, on this machine and as the user that runs it.",
+        "Send a signal to the running pipeline, on its machine and as its user.",
     ),
     "snapshot": BuiltIn(
         "commands.signal",
-        "Read tables again while the pipeline runs, on this machine and as the user that runs it.",
+        "Read tables again while the pipeline runs, on its machine and as its user.",
     ),
     "tables": BuiltIn(
         "commands.tables", "Add tables to a pipeline or remove them, also during a run."
@@ -249,7 +249,7 @@ is the beginning of its help, so that a list of commands imports none of them.""
 
 
 class LateCommand(TyperCommand):
-    """A command whose help ends with a paragraph that is made when somebody asks for it."""
+    """A command whose last help paragraph is made on request."""
 
     epilog_of: Callable[[], str] | None = None
 
@@ -261,17 +261,17 @@ class LateCommand(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """Our commands by name, and those of plugins, which are looked for only when needed."""
+    """Built-in commands, and those of plugins, which load on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
         return [*COMMANDS, *sorted(set(self._host.commands) - set(COMMANDS))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, None when there is none of that name.
+        """Return a command, or None.
 
-        Of a plugin's command it is the name and the summary only: help needs no more, and one
-        plugin's fault must not take the help away.
+        A plugin's command has only name and summary here: help needs only these, and a faulty
+        plugin must not break the help.
         """
         if cmd_name in COMMANDS:
             module = importlib.import_module(f"waltap.cli.{COMMANDS[cmd_name].module}")
@@ -294,7 +294,7 @@ class CommandGroup(TyperGroup):
             formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return what is to run; of a plugin's command now the whole. Raises: HookRaised."""
+        """Return the command to run, loaded from its plugin. Raises: HookRaised."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and name not in COMMANDS:
             command = self.plugin_command(name) or command
@@ -335,8 +335,10 @@ def _command(name: str, target: Any, epilog: Callable[[], str] | None = None) ->
 
 
 def _plain(command: Any) -> None:
-    """Have help and usage errors written as plain text: the pretty form takes 60 ms to import, most of
-    it a reader of Markdown."""
+    """Write help and usage errors as plain text.
+
+    The coloured form takes 60 ms to import, mostly a Markdown parser.
+    """
     command.rich_markup_mode = None
     for child in getattr(command, "commands", {}).values():
         _plain(child)
@@ -378,7 +380,7 @@ def waltap_command(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Change data capture from PostgreSQL: into Spark tables, Parquet, JSON lines or your own sink.
+    """Change data capture from PostgreSQL to Spark, Parquet, JSON or a sink.
 
     Start with: waltap init, waltap doctor waltap.toml, waltap run waltap.toml.
     """
@@ -394,7 +396,7 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
         sys.exit(0)
     except Exception as error:  # noqa: BLE001 - a user never sees a traceback unasked
         sys.exit(_told(error))

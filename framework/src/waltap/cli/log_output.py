@@ -1,4 +1,4 @@
-"""Where the log of a command goes, and what stands on the terminal beside it."""
+"""The destination of a command's log, and its view on a terminal."""
 
 import logging
 import os
@@ -26,11 +26,11 @@ MODE = 0o640
 
 
 class LogFile:
-    """Adds lines at the end, each with one write: several processes may share it.
+    """Appends lines, each with one write: processes may share the file.
 
-    Before each line it looks whether the file is still the one that has the name, and opens it anew where
-    it was moved or deleted: logrotate needs no signal, and no line is lost or copied. Lines that cannot be
-    written go to standard error, with what is wrong once.
+    Before each line it checks that the open file still has the name, and opens it again if it was
+    moved or deleted: logrotate needs no signal, and no line is lost or copied. If a line cannot be
+    written, it goes to standard error, and the reason once.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class LogFile:
             sys.stderr.write(f"{line}\n")
 
     def _named(self) -> bool:
-        """Tell whether the open file has the name."""
+        """Return whether the open file has the name."""
         try:
             there = self.path.stat()
         except OSError:
@@ -82,9 +82,9 @@ def _opened(path: Path) -> int:
 
 
 class LogOutput:
-    """Logs to standard error until a profile says where to, and shows an engine's life there.
+    """Logs to standard error, or as the profile says, and shows progress.
 
-    Called with an engine it goes by its profile from then on; on a terminal it shows bars.
+    The profile of an engine applies once the engine is known; a terminal shows bars.
     """
 
     def __init__(self, host: "Host", *, quiet: bool) -> None:
@@ -114,12 +114,12 @@ class LogOutput:
             self._display.start()
 
     def obey(self, profile: "Profile") -> None:
-        """Go by what a profile says of the log. Raises: ConfigurationError; then all stays as it is."""
+        """Apply a profile's log settings, all or none. Raises: ConfigurationError."""
         self.log_to(profile.engine.log_file)
         set_level(self._level(profile.engine.log_level))
 
     def log_to(self, path: Path | None) -> None:
-        """Add to a file what is logged from now on; None: to standard error.
+        """Append later log lines to a file; None: to standard error.
 
         Raises: ConfigurationError.
         """
@@ -168,7 +168,10 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[LogOutput]:
 
 
 def _writes_to_stdout(profile: "Profile") -> bool:
-    """Tell whether the sink's lines would run into the bars; a path ``-`` is standard output."""
+    """Return whether the sink's lines would mix with the bars.
+
+    The path ``-`` is standard output.
+    """
     sink = profile.sink
     values = vars(sink.properties).values() if sink.properties is not None else ()
     return sink.spec.name == "terminal" or "-" in values

@@ -1,4 +1,4 @@
-"""What stands after a command: the file of a profile, or the URI of a database."""
+"""A command's source argument: a profile's file, or a database URI."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, PipelineStages]]":
-    """Connect to the profile's database; nothing is changed there. Raises: WaltapError."""
+    """Connect to the profile's database, read-only. Raises: WaltapError."""
     from waltap.pipeline.setup.build import build
     from waltap.ports.source.connector import MadeByRun
 
@@ -87,9 +87,9 @@ def read(source: str) -> "RawProfile":
 
 
 def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
-    """Return the profile of a pipeline that is looked at and not run, and the plugins there are.
+    """Return the profile of a pipeline that does not run, and the plugins.
 
-    Sink and format need not be there, nor their plugins. Raises: ConfigurationError.
+    Sink and format may be missing, with their plugins. Raises: ConfigurationError.
     """
     from waltap.config.resolve import resolve
     from waltap.plugins.host import Host
@@ -114,8 +114,10 @@ def resolved(
 
 
 def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
-    """Return the sink argument for a command that writes nowhere: a profile need not have one, and what
-    it asks of one that is not there is not judged."""
+    """Return a sink argument for a command that writes nothing.
+
+    A profile may lack a sink, and properties of a missing sink are not checked.
+    """
     if sink is not None or "sink" in raw.types or raw.outlets:
         return sink
     for name in ASKING:
@@ -124,7 +126,10 @@ def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
 
 
 def overrides(raw: "RawProfile", given: list[str] | None) -> dict[str, str]:
-    """Return the properties of ``--set``; what is wrong with them counts among the profile's problems."""
+    """Return the properties of ``--set``.
+
+    Mistakes in them count as problems of the profile.
+    """
     values: dict[str, str] = {}
     for entry in given or []:
         name, equals, value = entry.partition("=")
@@ -137,9 +142,9 @@ def overrides(raw: "RawProfile", given: list[str] | None) -> dict[str, str]:
 
 
 def _from_uri(uri: str) -> tuple[dict[str, object], str]:
-    """Return the [source] table that a database URI stands for, and the URI without its secrets.
+    """Return a database URI as a [source] table, and without its secrets.
 
-    Raises: ConfigurationError, which quotes nothing of the URI: where it is torn, a password may be.
+    Raises: ConfigurationError without a part of the URI: it may contain the password.
     """
     try:
         parts = urlsplit(uri)

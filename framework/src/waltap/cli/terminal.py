@@ -1,4 +1,4 @@
-"""A view on a terminal that is drawn again and again, until somebody ends it."""
+"""A terminal view that is redrawn until the user ends it."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ def answers() -> "Console":
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
-    """Print lines without colours: what others wrote in them drives no terminal."""
+    """Print lines without escapes: foreign text must not control a terminal."""
     typer.echo(printable_lines(text), err=err)
 
 
@@ -37,8 +37,10 @@ def notices() -> "Console":
 
 
 def notices_are_piped() -> bool:
-    """Tell whether standard error is no terminal, nor to be taken for one: lines go there as they are,
-    and what draws on terminals need not be loaded."""
+    """Return whether standard error is no terminal.
+
+    Lines then go there unchanged, and the drawing library is not loaded.
+    """
     return not sys.stderr.isatty() and not forced_terminal()
 
 
@@ -57,12 +59,11 @@ def _console(*, stderr: bool) -> "Console":
     )
 
 
-# Questions of commands to whoever sits at the terminal, and what becomes of them where nobody
-# does.
+# Questions of commands to the user at the terminal. Without a terminal they fail.
 
 
 def answered(option: str, question: str, *, default: str) -> str:
-    """Return the answer to a question. Raises: ConfigurationError where nobody is there to answer."""
+    """Ask a question. Raises: ConfigurationError without a terminal."""
     try:
         return str(typer.prompt(question, default=default))
     except typer.Abort:
@@ -75,7 +76,7 @@ def answered(option: str, question: str, *, default: str) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask whether to go on, unless ``yes``. Raises: typer.Abort or typer.Exit when not."""
+    """Ask for confirmation, unless ``yes``. Raises: typer.Abort, typer.Exit."""
     if yes:
         return
     try:
@@ -83,15 +84,19 @@ def confirm(question: str, *, yes: bool) -> None:
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-        echo("\nStandard input has no answer: nothing was done. --yes goes on unasked.", err=True)
+        echo(
+            "\nStandard input has no answer: nothing was done. --yes skips the question.", err=True
+        )
         raise typer.Exit(1) from None
     if not agreed:
         raise typer.Abort
 
 
 def draw_until_interrupted(view: "Callable[[], RenderableType]", every_s: float) -> None:
-    """Draw ``view`` every so many seconds until Ctrl-C. What is no terminal gets one view after the other,
-    below each other."""
+    """Draw ``view`` repeatedly until Ctrl-C.
+
+    Without a terminal the views follow each other.
+    """
     from rich.live import Live
 
     console = answers()

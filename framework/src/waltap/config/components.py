@@ -79,7 +79,7 @@ class ComponentTables:
         native: str = "",
         allowed: str | None = None,
     ) -> "tuple[S | None, Component[S] | None, Namespace] | None":
-        """Return the spec, the component and the namespace of a table; None without a type.
+        """Return spec, component and namespace of a table; None without a type.
 
         ``prefix`` and ``native`` are as for `Namespace`.
         """
@@ -173,7 +173,10 @@ def sided(model: type[Properties], side: str) -> type[Properties]:
 
 
 class FormatResolver:
-    """Chooses the formats of one profile. ``header``: that of header values where it names none."""
+    """Chooses the formats of one profile.
+
+    ``header`` is the default format of header values.
+    """
 
     def __init__(
         self,
@@ -191,7 +194,10 @@ class FormatResolver:
     def chosen(
         self, choice: SelectionProperties, typed: GivenProperty | None
     ) -> Component[FormatSpec] | None:
-        """Return the format of a profile; None with problems. ``typed`` is ``[format] type``."""
+        """Return the format of a profile; None with problems.
+
+        ``typed`` is ``[format] type``.
+        """
         found = self._specs(choice, typed)
         self._key, self._value = found[SIDES.index("key")], found[SIDES.index("value")]
         specs = tuple(spec for spec in found if spec is not None)
@@ -218,8 +224,10 @@ class FormatResolver:
         return _joined(*(part for part in parts if part is not None))
 
     def refuse_others(self, uses: Sequence[TransformUse], *, all_known: bool) -> None:
-        """Note what the formats of keys and values do not write of all that the transforms give them.
-        ``all_known``: ``uses`` are all transforms that the profile names."""
+        """Record parts of transforms' records that the formats cannot write.
+
+        ``all_known``: ``uses`` are all transforms that the profile names.
+        """
         if all_known and not any(isinstance(use.spec, RecordTransformSpec) for use in uses):
             self._refuse_structs()
         if self._value is None or not self._value.events_only:
@@ -236,8 +244,10 @@ class FormatResolver:
                 )
 
     def _refuse_structs(self) -> None:
-        """Note the formats that write no events as they are. A table without a key has null keys, which
-        every format writes."""
+        """Record the formats that cannot write unchanged events.
+
+        A table without a key has null keys, which every format writes.
+        """
         for side, spec in (("value", self._value), ("key", self._key)):
             if spec is None or not spec.scalar:
                 continue
@@ -271,7 +281,7 @@ class FormatResolver:
         return [found[name] for _, name in places]
 
     def _headed(self, spec: FormatSpec, header: FormatSpec) -> Component[FormatSpec] | None:
-        """Return a format that writes keys and values itself, with header values of another."""
+        """Combine a format of keys and values with another for headers."""
         form = self._component("format", spec, self._flat)
         side = self._side("header", header)
         if form is None or side is None:
@@ -307,7 +317,7 @@ class FormatResolver:
 
 
 def _whole(value: FormatSpec) -> bool:
-    """Tell whether records with this format for keys and values are written by its own factory."""
+    """Return whether one factory writes both keys and values."""
     return value.converter is None or value.converter_properties is not None
 
 
@@ -401,7 +411,7 @@ class TransformResolver:
         prefix: str,
         native: str,
     ) -> tuple[Component[S], Namespace] | None:
-        """Return the component that a table describes, and what of the table is left."""
+        """Return a table's component, and the table's remaining settings."""
         read = self._tables.read(kind, role, settings, prefix, native)
         if read is None:
             return None
@@ -414,8 +424,10 @@ class TransformResolver:
         return None if component is None else (component, space)
 
     def _tolerant(self, component: Component[S] | None) -> bool:
-        """Tell whether names that a component does not have are left aside, as Kafka Connect does: not
-        where it lacks a property, which one of them may be meant to be."""
+        """Return whether unknown names are ignored, as in Kafka Connect.
+
+        Not if a property is missing: an unknown name may be a misspelling of it.
+        """
         if component is None or not self._raw.debezium:
             return False
         return component.spec.properties is None or component.properties is not None
@@ -468,7 +480,7 @@ class TransformResolver:
         return BOOLEANS.get(text, False)
 
     def _order(self, found: list[TransformUse | None]) -> None:
-        """Refuse what the profile puts after a transform of records and must run before it."""
+        """Refuse a transform of changes after a transform of records."""
         of_records: str | None = None
         for number, use in enumerate(found):
             if use is None:
@@ -496,7 +508,7 @@ FAN_OUT = SinkSpec(name="sinks", summary="Several sinks of one pipeline.", facto
 
 
 class SurveyedSink(Protocol):
-    """What a survey of one outlet's profile tells."""
+    """The result of resolving one sink's profile."""
 
     @property
     def explained(self) -> tuple[ExplainedProperty, ...]: ...
@@ -509,8 +521,10 @@ class SurveyedSink(Protocol):
 
 
 class SinkList:
-    """The ``[[sinks]]`` of ``raw``, whose settings and types are those of the whole profile. ``survey``
-    resolves a profile of one sink."""
+    """The ``[[sinks]]`` of ``raw``, with the profile's settings and types.
+
+    ``survey`` resolves a profile of one sink.
+    """
 
     def __init__(
         self,
@@ -521,7 +535,10 @@ class SinkList:
         self._raw, self._findings, self._survey = raw, findings, survey
 
     def profiles(self, *, alone: bool) -> list[SinkBranchProfile | None]:
-        """Return each; None for one with problems. ``alone``: there is no [sink] beside them."""
+        """Return each sink's profile; None for one with problems.
+
+        ``alone``: there is no [sink] table as well.
+        """
         found = [self._one(given) for given in self._raw.outlets]
         if found and not alone:
             what = "stands beside [[sinks]]: which of them are meant?"
@@ -574,7 +591,7 @@ class SinkList:
         form: dict[str, GivenProperty],
         types: dict[str, GivenProperty],
     ) -> RawProfile:
-        """Return the profile that has this sink alone; what it says of its format wins."""
+        """Return the profile with only this sink; its own format wins."""
         raw = self._raw
         return RawProfile(
             origin=raw.origin,
@@ -592,7 +609,10 @@ class SinkList:
 
 
 def _paths(outlet: SinkBranchProfile) -> list[str]:
-    """Return the X of ``--sink NAME:X`` where that is a file or folder: it belongs to one sink alone."""
+    """Return X of each ``--sink NAME:X`` that is a file or folder.
+
+    It belongs to one sink only.
+    """
     spec, properties = outlet.sink.spec, outlet.sink.properties
     if properties is None:
         return []

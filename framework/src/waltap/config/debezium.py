@@ -76,7 +76,7 @@ class DebeziumNames:
 
 @cache
 def debezium_names() -> DebeziumNames:
-    """Read the file; it takes 10 ms, so only names that no component declares ask for it."""
+    """Read Debezium's names, in 10 ms: only for names no component declares."""
     text = files("waltap.config").joinpath("debezium_names.toml").read_text(encoding="utf-8")
     document = tomllib.loads(text)
     reasons = document["reasons"]
@@ -204,10 +204,11 @@ RENAMED = {"kafka": {"producer.bootstrap.servers": "bootstrap.servers"}}
 
 @dataclass(slots=True, kw_only=True)
 class ServerFile:
-    """The settings of such a file by waltap's names, each as (name in the file, value).
+    """The settings of such a file by waltap's names.
 
-    ``sink_type`` is None where the file names none. ``ignored``: name in the file → why it has no
-    effect. ``unknown``: name in the file → the name that was meant, None where none is near.
+    Each is (name in the file, value). ``sink_type`` is None if the file names none. ``ignored``:
+    name in the file → the reason why it has no effect. ``unknown``: name in the file → a similar
+    known name, or None.
     """
 
     flat: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -316,7 +317,7 @@ def _expanded(
     variable: Callable[[str], str | None],
     depth: int = DEPTH_MAX,
 ) -> str:
-    """Fill in Quarkus's expressions: another property, an environment variable, else the default.
+    """Expand Quarkus's expressions: properties, variables, defaults.
 
     A variable becomes ``${env:NAME}``, so that no output shows its value.
     """

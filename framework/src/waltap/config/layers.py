@@ -1,9 +1,9 @@
-"""Where settings come from: a profile's file, then arguments. Values are kept as they were written.
+"""Read settings from a profile's file and from arguments, unparsed.
 
-Five kinds of file: a waltap profile (TOML), a Debezium ``.properties`` file (of a connector, with or
-without what its Connect worker is told), Debezium Server's ``application.properties``, a Debezium
-connector JSON, plain or as ``{"name": …, "config": {…}}``, and Strimzi's ``KafkaConnector``, as YAML or as
-the JSON that kubectl prints. Placeholders for secrets stay in the values
+There are five kinds of file. A waltap profile is TOML. A Debezium ``.properties`` file is a
+connector's, with or without the Connect worker's settings. Debezium Server has
+``application.properties``. A Debezium connector's JSON is flat or ``{"name": …, "config": {…}}``.
+Strimzi's ``KafkaConnector`` is YAML, or kubectl's JSON. Placeholders for secrets stay in the values
 here; `waltap.config.resolve` fills them in.
 """
 
@@ -38,8 +38,10 @@ KAFKA = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class GivenProperty:
-    """One property as it was given: its name there, its value, and where. ``whole``: the name is all that
-    its user wrote, also where the property is one of a sink or transform."""
+    """One given property: its name, value, and place.
+
+    ``whole``: the name is complete, also for a property of a sink or transform.
+    """
 
     name: str
     value: object
@@ -49,8 +51,11 @@ class GivenProperty:
 
 @dataclass(slots=True, kw_only=True)
 class RawSinkBranch:
-    """One of several sinks, as it was given. ``place`` is what its users write before its properties;
-    ``transforms`` and ``transform_names`` as in `RawProfile`."""
+    """One of several sinks, as given.
+
+    ``place`` is the prefix of its properties; ``transforms`` and ``transform_names`` as in
+    `RawProfile`.
+    """
 
     place: str
     sink: dict[str, GivenProperty] = field(default_factory=dict)
@@ -108,7 +113,7 @@ class RawProfile:
 
 
 def load(path: Path) -> RawProfile:
-    """Read a profile's file. Raises: ConfigurationError when it cannot be read or parsed."""
+    """Read a profile's file. Raises: ConfigurationError."""
     origin = str(path)
     try:
         data = path.read_bytes()
@@ -143,7 +148,7 @@ def load(path: Path) -> RawProfile:
 
 
 def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfile:
-    """Return the profile that nested tables (a parsed TOML file, or a dict of one's own) hold."""
+    """Return the profile in nested tables, a parsed TOML file or a dict."""
     raw = RawProfile(origin=origin)
     for section, content in tables.items():
         where = f"{origin} [{section}]"
@@ -207,7 +212,10 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
 
 
 def read_debezium(values: Mapping[str, object], origin: str = "connector") -> RawProfile:
-    """Return the profile that the flat properties of a Debezium connector make, or of Debezium Server."""
+    """Return the profile in flat properties of Debezium.
+
+    They are a connector's or Debezium Server's.
+    """
     given = {name: _text(value) for name, value in values.items() if value is not None}
     if is_server_file(given):
         return _server(given, origin)
@@ -262,7 +270,7 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
 
 
 def _outlet(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBranch:
-    """Return what a [[sinks]] table says: of the sink, and of what only it has."""
+    """Return the settings of a [[sinks]] table."""
     named = str(table.get("name", number))
     outlet = RawSinkBranch(place=f"sinks[{named}].")
     rest = dict(table)
@@ -375,7 +383,7 @@ def _merge(raw: RawProfile, flat: dict[str, GivenProperty]) -> None:
 
 
 def _take_transforms(raw: RawProfile) -> None:
-    """Move transforms, post processors before them, and predicates out of the flat namespace."""
+    """Move transforms, post processors and predicates out of the flat names."""
     _name_post_processors(raw)
     for prefix, settings in (_listed(raw, POST) | _listed(raw, "transforms")).items():
         raw.transforms.append(settings)
@@ -385,8 +393,10 @@ def _take_transforms(raw: RawProfile) -> None:
 
 
 def _name_post_processors(raw: RawProfile) -> None:
-    """Write ``reselect.type`` of ``post.processors=reselect``, as it was before Debezium 3.5, as
-    ``post.processors.reselect.type``."""
+    """Rename ``reselect.type`` to ``post.processors.reselect.type``.
+
+    Debezium used the short form before 3.5.
+    """
     listed = raw.settings.get(POST)
     for alias in map(str.strip, str(listed.value).split(",")) if listed else ():
         old, new = f"{alias}.", f"{POST}.{alias}."
@@ -396,7 +406,7 @@ def _name_post_processors(raw: RawProfile) -> None:
 
 
 def _listed(raw: RawProfile, kind: str) -> dict[str, dict[str, GivenProperty]]:
-    """Take what a list names out of the flat namespace: ``transforms=a`` and ``transforms.a.*``."""
+    """Move listed names: ``transforms=a`` and ``transforms.a.*``."""
     listed = raw.settings.pop(kind, None)
     aliases = [alias.strip() for alias in str(listed.value).split(",")] if listed else []
     found: dict[str, dict[str, GivenProperty]] = {}
@@ -411,7 +421,7 @@ def _listed(raw: RawProfile, kind: str) -> dict[str, dict[str, GivenProperty]]:
 
 
 def _take_converters(raw: RawProfile) -> None:
-    """Move ``converters=a,b`` and what begins with ``a.`` and ``b.`` out of the flat namespace."""
+    """Move ``converters=a,b``, and all ``a.`` and ``b.`` names."""
     listed = raw.settings.pop("converters", None)
     for alias in filter(None, map(str.strip, str(listed.value).split(","))) if listed else ():
         prefix = f"{alias}."

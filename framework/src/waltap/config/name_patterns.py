@@ -53,9 +53,10 @@ class UnmatchedPattern:
 
 
 class CatalogNames:
-    """The names that patterns can match, from every column's (schema, table, column, type).
+    """The names that patterns can match, from all columns.
 
-    ``topics`` are the records' topics, ``unrenamed`` the topics before a naming strategy renames them.
+    A column is (schema, table, column, type). ``topics`` are the records' topics, ``unrenamed`` the
+    topics before a naming strategy renames them.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ def spoken(pattern: str, database: str, kind: str) -> tuple[str, ...]:
 
 
 def in_database(profile: Profile) -> Profile:
-    """Return ``profile`` with all forms of patterns that begin with the database's name."""
+    """Return ``profile`` with patterns that begin with the database's name."""
     database = getattr(profile.connector.properties, "dbname", "")
     if not database:
         return profile

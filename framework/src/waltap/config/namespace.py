@@ -1,8 +1,9 @@
-"""Sets of settings from which models are filled, with problems, warnings and explanations.
+"""Sets of settings that fill models, with problems and explanations.
 
 A `Namespace` is one set: the pipeline's, the sink's, a transform's. Each model gets the properties
 that it declares; unclaimed settings are reported. Nothing raises before the end, so that one start
-reports all mistakes: `ValidationResult` collects. Secrets are filled in here, and hidden in all output.
+reports all mistakes: `ValidationResult` collects. Secrets are filled in here, and hidden in all
+output.
 """
 
 import re
@@ -223,7 +224,7 @@ class Namespace:
     def _across(
         self, component: str, model: type[P], values: Mapping[str, object], wrong: Collection[str]
     ) -> Iterator[PropertyProblem]:
-        """Yield contradictions between properties, except those that are ``wrong`` themselves.
+        """Yield contradictions between properties, except ``wrong`` ones.
 
         Pydantic does not compare properties while one is wrong. So it checks again with defaults or
         examples instead of wrong values; findings that name a wrong property are left out.
@@ -263,7 +264,10 @@ class Namespace:
         self.complain(setting, "is empty", declaration, allowed=declaration.allowed)
 
     def tolerate(self, models: "Iterable[type[Properties]]") -> None:
-        """Treat properties of ``models`` as declared: the profile means a missing one of them."""
+        """Treat properties of ``models`` as declared.
+
+        The profile means a missing component of them.
+        """
         for model in models:
             for declaration in declarations(model):
                 self._declared.setdefault(declaration.name, declaration)

@@ -46,7 +46,7 @@ def budget_bytes(text: str | None, disk_bytes: int | None) -> int | None:
 
 
 class OutletProperties(Properties):
-    """What a pipeline of several sinks says of each, beside the sink's own properties."""
+    """A pipeline's properties of each of several sinks."""
 
     name: str | None = declare(
         "name",

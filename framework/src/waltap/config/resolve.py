@@ -1,4 +1,4 @@
-"""Resolve a profile to components with their properties, and find all mistakes in one pass.
+"""Resolve a profile to components, and find all mistakes in one pass.
 
 The components are chosen first (connector, decoder, snapshot mode, format, naming, offset store,
 sink, transforms), then each model gets the settings that it declares. An undeclared setting is a
@@ -68,9 +68,10 @@ logger = logging.getLogger(__name__)
 def deputies(
     choice: SelectionProperties, flat: Namespace, findings: ValidationResult, modes: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
-    """Return overrides of SELECTs (``snapshot.query.mode``) and locks (``snapshot.locking.mode``).
+    """Return overrides of snapshot SELECTs and locks.
 
-    Field of `Profile` → the name of a mode, and the property that gives it. ``modes`` are all names.
+    These are ``snapshot.query.mode`` and ``snapshot.locking.mode``. Field of `Profile` → the name
+    of a mode, and the property that gives it. ``modes`` are all names.
     """
     found = {}
     for part, place, name in (
@@ -455,7 +456,7 @@ class _ProfileResolver:
         return setting.name if setting is not None and setting.whole else place
 
     def _stand_in(self, kind: type[S]) -> S | None:
-        """Return what takes the place of a component that is gone, whose settings nobody can judge."""
+        """Return a placeholder for a missing component and its settings."""
         self._done_without = True
         if kind is SinkSpec:
             self._sink.settings.clear()

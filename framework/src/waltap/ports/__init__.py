@@ -1,1 +1,4 @@
-"""Define the contracts of plugins: sources, snapshots, sinks, signals, offsets and their specs."""
+"""Define the contracts of plugins.
+
+Sources, snapshots, sinks, signals, offsets and their specs.
+"""

@@ -1,1 +1,4 @@
-"""Serve a running pipeline: dead letters, control, status pages, telemetry, slot monitor, recordings."""
+"""Serve a running pipeline.
+
+Dead letters, control, status pages, telemetry, slot monitor and recordings.
+"""

@@ -23,7 +23,7 @@ YBOUTPUT_REMARKS = (
     "Tables without primary key are not sent.",
     "A change of the key arrives as a delete and an insert that do not refer to each other.",
     "Values of composite types are NULL, as the server's defaults have it.",
-    "Under identity CHANGE a column that was not written is told apart from NULL, whatever its type.",
+    "Under identity CHANGE a column that was not written is distinguished from NULL, whatever its type.",
 )
 
 _NAMES_ALONE = (
@@ -46,7 +46,7 @@ WAL2JSON_REMARKS = (
 
 DECODERBUFS_REMARKS = (
     *_NAMES_ALONE,
-    "With lag: a key that was dropped is told for rows after that, too.",
+    "With lag: a dropped key is reported for later rows, too.",
     "Generated columns are sent as well.",
     "The zone of timetz is lost: values are in UTC.",
     "Infinite dates are known by convention only.",

@@ -256,7 +256,7 @@ class LakeSink(Sink):
             self._begin_snapshot(batch.position.end_lsn if part.lsn is None else part.lsn)
         elif initial and not self._snapshot:
             raise LakeTransactionGap(
-                f"a snapshot goes on in {part.relation.name} without its start"
+                f"a snapshot continues in {part.relation.name} without its start"
             )
         version = self._versions.of(part.relation)
         if version is None:

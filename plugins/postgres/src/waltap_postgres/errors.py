@@ -64,9 +64,9 @@ class SnapshotReadFailed(SnapshotError):
 
     code = "WT-4001"
     remedy = (
-        "Check that {table} can be read by the role (GRANT SELECT), and the SELECT that the "
-        "profile may have for it; or leave it out with table.exclude.list. Start again: the "
-        "snapshot resumes if the sink supports it, else it starts over."
+        "Check that the role can read {table} (GRANT SELECT), and any "
+        "snapshot.select.statement.overrides for it; or leave it out with table.exclude.list."
+        " Start again: the snapshot resumes if the sink supports it, else it starts over."
     )
 
 
@@ -112,6 +112,7 @@ class SnapshotModeUnclear(SnapshotError):
 
 class SnapshotLockRefused(SnapshotError):
     """A table's lock is not available, so nothing was read.
+
     Another session holds a conflicting lock, or the role may not take it.
     """
 
@@ -126,6 +127,7 @@ class SnapshotLockRefused(SnapshotError):
 
 class SnapshotTooOld(SnapshotError):
     """The server removed rows that the snapshot had not read yet.
+
     The read took longer than the server's ``old_snapshot_threshold`` (PostgreSQL before 17).
     """
 
@@ -140,6 +142,7 @@ class SnapshotTooOld(SnapshotError):
 
 class SnapshotSelectNarrow(SnapshotError):
     """A table's SELECT lacks columns of the publication's row filter.
+
     Without them the published rows are unknown, and other rows would never get a delete.
     """
 
@@ -399,11 +402,10 @@ class InsertsPublicationGone(PublicationGone):
     code = "WT-2120"
     remedy = (
         "Create it again without tables: DROP PUBLICATION IF EXISTS {inserts}; CREATE "
-        "PUBLICATION {inserts} WITH (publish = '{operations}'); the next start continues from "
-        "the stored position with the other tables. Those without a key join again at a later "
-        "start, which tells of them: what is inserted into them until then is not captured, nor "
-        "what was while no publication had them. Or start over: snapshot.mode=when_needed makes "
-        "a new slot and takes a new snapshot."
+        "PUBLICATION {inserts} WITH (publish = '{operations}'); the next start continues from"
+        " the stored position with the other tables. A later start adds the tables without a "
+        "key, and logs it: their inserts until then are not captured. Or start over: "
+        "snapshot.mode=when_needed makes a new slot and takes a new snapshot."
     )
 
 

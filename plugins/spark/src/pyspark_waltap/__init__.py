@@ -1,4 +1,7 @@
-"""Makes Spark find ``format("waltap")`` by itself: it looks for modules that are called pyspark_…"""
+"""Register ``format("waltap")`` with Spark.
+
+Spark imports modules with names that begin with pyspark_.
+"""
 
 from waltap_spark.source.data_source import ChangeLogSource as DefaultSource
 

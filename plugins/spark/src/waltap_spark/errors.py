@@ -16,7 +16,7 @@ SinkError
 ├── TableSuspended      WT-5270   a table that is read lacks changes that others have
 ├── SnapshotNeeded      WT-5271   rows of a table that is read may differ from the source's
 ├── MomentUnread        WT-5264   a text is no position of the source
-├── TablesStandStill    WT-5208   changes of some tables cannot be applied
+├── TablesSuspended    WT-5208   changes of some tables cannot be applied
 ├── PysparkUnfit        WT-5210   pyspark is missing or too old
 ├── SegmentDamaged      WT-5211   a segment of the change log is missing or damaged
 ├── PipelinesUnfit      WT-5255   this pyspark's declarative pipelines lack a feature
@@ -186,12 +186,11 @@ class SourcesDiffer(SinkError):
 
     code = "WT-5261"
     remedy = (
-        "Where only rules were changed, put back the rule under which it was made (source.into, "
-        "source.column), or none where there was none: it goes on, nothing is lost. Else "
-        "give the column the same type in all sources, or source.column another name, or each table a "
-        "source of its own (@SOURCE), and all of a target one mode, which those that are there have; or "
-        "leave the table out of source.into in an output that begins anew. "
-        "Where a group may match nothing, as (x)? does, write a rule for each of the two cases."
+        "If only a rule changed, restore the rule that made the target (source.into, "
+        "source.column): the table continues, and nothing is lost. Otherwise give the column "
+        "one type in all sources, each table its own source (@SOURCE), all tables of a target"
+        " one mode, and source.column a free name; or take the table out of source.into and "
+        "use a new output. If a group may match nothing, such as (x)?, write two rules."
     )
 
 
@@ -200,9 +199,9 @@ class OutputMismatch(SinkError):
 
     code = "WT-5206"
     remedy = (
-        "Give the output folder that belongs to this change log, or an empty one. Where an earlier "
-        "version made the tables, and both were moved since: `waltap spark relink {output} --changelog "
-        "{changelog}`."
+        "Give the output folder that belongs to this change log, or an empty one. If an "
+        "earlier version made the tables, and both were moved later: `waltap spark relink "
+        "{output} --changelog {changelog}`."
     )
 
 
@@ -210,7 +209,7 @@ class TableUnknown(SinkError):
     """The output has no table of that name."""
 
     code = "WT-5207"
-    remedy = "Tables there are: {known}."
+    remedy = "The tables are: {known}."
 
 
 class TableSuspended(SinkError):
@@ -244,12 +243,12 @@ class MomentUnread(SinkError):
 
     code = "WT-5264"
     remedy = (
-        "Give `at` an LSN as PostgreSQL prints it (16/B374D848), a mark as `waltap spark status` shows "
-        "it, or a time as a datetime."
+        "Give `at` an LSN as PostgreSQL prints it (16/B374D848), a position as `waltap spark "
+        "status` shows it, or a time as a datetime."
     )
 
 
-class TablesStandStill(SinkError):
+class TablesSuspended(SinkError):
     """Some tables are suspended; all others are up to date.
 
     The tables stay at their position. Their changes stay in the change log and are retried.
@@ -312,8 +311,9 @@ class HistoryNotKept(FormatError):
 
     code = "WT-5262"
     remedy = (
-        "Read its rows; changes that are still in the change log can be read by the data source `waltap`. "
-        "A table has a history where it is made with history = keep: another output, a new snapshot."
+        "Read the table's rows; the data source `waltap` reads changes that are still in the "
+        "change log. For a history, set history = keep, and give a new output with a new "
+        "snapshot."
     )
 
 
@@ -374,8 +374,9 @@ class FormatLimit(FormatError):
 
     code = "WT-5234"
     remedy = (
-        "Rename what the text names in the tables (columns.renames, format.names), leave it out "
-        "(column.exclude.list, table.exclude.list), or choose parquet."
+        "Rename the column or table in the text for the tables (columns.renames, "
+        "format.names), leave it out (column.exclude.list, table.exclude.list), or choose "
+        "parquet."
     )
 
 
@@ -493,9 +494,9 @@ class RowsAwaited(SinkError):
 
     code = "WT-5258"
     remedy = (
-        "The pipeline that writes {changelog} hands them to the Spark process that it starts: run it. "
-        "Tables of another output need a log that has the rows: snapshot.readers = "
-        '"engine" of the sink, and a new snapshot.'
+        "Run the pipeline that writes {changelog}: only its own Spark process gets these "
+        'rows. Tables of another output need a log with the rows: snapshot.readers = "engine"'
+        " of the sink, and a new snapshot."
     )
 
 

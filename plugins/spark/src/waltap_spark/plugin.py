@@ -59,7 +59,7 @@ def register_checks() -> Iterable[CheckSpec]:
     """Contribute the check that tables fit the profile's modes."""
     yield CheckSpec(
         name="spark tables",
-        summary="Tables that would stand still: their mode, their key, what their files are divided by.",
+        summary="Tables that would be suspended: their mode, their key, what their files are divided by.",
         factory=_kept_as_said,
     )
 

@@ -33,9 +33,9 @@ class FilesAway(FilesUnavailable):
 
     code = "WT-5121"
     remedy = (
-        "A run that had begun tries again by itself; else check storage.endpoint, the network and the "
-        "store's own state; of one that throttles (503, SlowDown) ask less often: raise "
-        "offset.flush.interval.ms. Delivery of {path} resumes from what was published last."
+        "A run that had begun tries again by itself; else check storage.endpoint, the network"
+        " and the store's own state. If the store throttles (503, SlowDown), raise "
+        "offset.flush.interval.ms. Delivery of {path} resumes after the last published files."
     )
 
 
@@ -45,8 +45,9 @@ class BucketMissing(FilesUnavailable):
     code = "WT-5122"
     retry = RetryVerdict.NEVER
     remedy = (
-        "Make the bucket of {path}, or correct sink.path and storage.region, and start again. Where it "
-        "was deleted, what was published is gone: `waltap offsets clear FILE` begins with a new snapshot."
+        "Make the bucket of {path}, or correct sink.path and storage.region, and start again."
+        " If it was deleted, its published files are lost: `waltap offsets clear FILE` begins"
+        " with a new snapshot."
     )
 
 
@@ -56,9 +57,9 @@ class AccessRefused(FilesUnavailable):
     code = "WT-5123"
     retry = RetryVerdict.NEVER
     remedy = (
-        "Give credentials that hold (storage.access.key, storage.secret.key, or the environment's own) "
-        "and that may list, read, write and delete objects below {path}, and start again: delivery "
-        "resumes from what was published last."
+        "Give valid credentials (storage.access.key, storage.secret.key, or the environment's"
+        " own) that may list, read, write and delete objects below {path}, and start again: "
+        "delivery resumes after the last published files."
     )
 
 

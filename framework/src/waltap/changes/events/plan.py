@@ -40,7 +40,7 @@ NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
 class OldRowUnidentified(RecordError):
-    """Refuse an old row that lacks a column by which the rows of its table are known."""
+    """An old row lacks a column of its table's key."""
 
     code = "WT-3209"
     remedy = (

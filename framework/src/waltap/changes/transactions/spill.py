@@ -59,14 +59,15 @@ _decode = msgspec.msgpack.Decoder(list[_Row]).decode
 
 
 class SpillFailed(WaltapError):
-    """A transaction could not be kept on disk."""
+    """A transaction could not be stored on disk."""
 
     code = "WT-3101"
     remedy = (
         "Nothing is lost: the position was not moved. Free space in {folder}, or set "
-        "waltap.state.dir to a folder that has more, and start again. If a file of {folder} is missing "
-        "or damaged, bring it back; if that is not possible, remove the .record of the same name there, "
-        "and start again: rows that the server does not send again are then WT-3102."
+        "waltap.state.dir to a folder that has more, and start again. If a file of {folder} "
+        "is missing or damaged, restore it; without a copy remove the .record of the same "
+        "name there, and start again: rows that the server does not send again then give "
+        "WT-3102."
     )
 
 

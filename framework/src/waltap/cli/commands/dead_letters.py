@@ -1,4 +1,4 @@
-"""``waltap dead-letters``: events that could not be delivered: look at them, deliver them, drop them."""
+"""``waltap dead-letters``: inspect, redeliver and drop undelivered events."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ dead_letters = typer.Typer(
 
 @dead_letters.command("list")
 def list_letters(file: FileArgument, set_: SetOption = None, as_json: Json = False) -> None:
-    """Print a line for each letter: id, table, operation, code, attempts, whether it was redelivered."""
+    """List dead letters: id, table, operation, code, attempts, state."""
     letters = _store(file, set_).letters()
     if as_json:
         echo(json.dumps([each.told() for each in letters], indent=2))
@@ -62,7 +62,7 @@ def show(
     ] = False,
     set_: SetOption = None,
 ) -> None:
-    """Print letters as JSON: why and where, the event, and the record that was refused."""
+    """Print letters as JSON: the reason, the event, the refused record."""
     import msgspec
 
     for each in _chosen(_store(file, set_), ids):
@@ -96,10 +96,10 @@ def redeliver(
     ] = WAIT_S,
     set_: SetOption = None,
 ) -> None:
-    """Deliver letters to the sinks that refused them, the oldest first. The pipeline may run.
+    """Deliver dead letters, oldest first, to the sinks that refused them.
 
-    A running pipeline does it between two transactions. A redelivered letter is marked and skipped
-    the next time. Exit code 1: one was refused again; it stays, with its reason.
+    The pipeline may run: then it does so between two transactions. A redelivered letter is marked
+    and skipped the next time. Exit code 1: a sink refused one again; it stays, with its reason.
     """
     letters = _chosen(_store(file, set_), ids)
     waiting = [each for each in letters if again or each.redelivered_ms is None]
@@ -144,7 +144,7 @@ def _store(file: str, set_: list[str] | None) -> "DeadLetterStore":
 
 
 def _chosen(store: "DeadLetterStore", ids: Sequence[str] | None) -> "list[DeadLetter]":
-    """Return the letters of these ids. Raises: ConfigurationError where there is none of one."""
+    """Return the letters of these ids. Raises: ConfigurationError."""
     letters = store.letters()
     unknown = set(ids or ()) - {each.id for each in letters}
     if unknown:
@@ -176,8 +176,11 @@ def _redelivered(
     re_render: bool,
     wait_s: float,
 ) -> Iterator[tuple[str, str]]:
-    """Deliver letters, here or by the process that runs the pipeline; give the id of each, and why it was
-    refused ("": delivered). Raises: SinkError, OffsetError, RedeliveryUndone."""
+    """Deliver letters, here or by the process that runs the pipeline.
+
+    Yields each id and the reason of a refusal, "" if delivered. Raises: SinkError, OffsetError,
+    RedeliveryUndone.
+    """
     from waltap.clock import SystemClock
     from waltap.pipeline.delivery.redelivery import Redeliveries
     from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning

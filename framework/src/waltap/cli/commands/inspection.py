@@ -1,4 +1,4 @@
-"""Look at a profile and its database without a change (``doctor``, ``explain``, ``plan``)."""
+"""Inspect a profile and its database (``doctor``, ``explain``, ``plan``)."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -52,10 +52,10 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Show every property of a profile: value, where it comes from, meaning. Secrets are hidden.
+    """Show every property of a profile: value, origin, meaning.
 
-    For a bad profile it shows the valid properties, then the problems: exit code 2. --code
-    connects to the database and changes nothing.
+    Secrets are hidden. For a bad profile it shows the valid properties, then the problems: exit
+    code 2. --code connects to the database and changes nothing.
     """
     from waltap.config.resolve import resolve, survey
     from waltap.plugins.host import Host
@@ -248,7 +248,7 @@ def plan(
     as_sql: Annotated[bool, typer.Option("--sql", help="Print only the SQL, for a DBA.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, columns included.")] = False,
 ) -> None:
-    """Show the objects that a start would create, the tables it would read, and the events.
+    """Show the objects and tables that a start would create and read.
 
     It connects and changes nothing. Exit code 1: a start would be refused.
     """

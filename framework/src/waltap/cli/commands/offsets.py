@@ -53,10 +53,10 @@ def import_from(
     yes: Yes = False,
     set_: SetOption = None,
 ) -> None:
-    """Go on where Debezium has stopped: with its slot, from its position, without a new snapshot.
+    """Continue where Debezium stopped, with its slot and position.
 
-    Stop the connector first. The server gives system identifier and timeline. Nothing is lost; a
-    partly delivered transaction continues after that part.
+    This needs no new snapshot. Stop the connector first. The server gives system identifier and
+    timeline. Nothing is lost; a partly delivered transaction continues after that part.
     """
     from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.services.debezium_offsets import OffsetMap, chosen, place_of
@@ -91,9 +91,10 @@ def export_to(
     yes: Yes = False,
     set_: SetOption = None,
 ) -> None:
-    """Give the slot back: Debezium continues where this pipeline stopped, without a new snapshot.
+    """Give the slot back: Debezium continues where this pipeline stopped.
 
-    The pipeline must be stopped. A transaction that was delivered in part comes again from its begin.
+    This needs no new snapshot. The pipeline must be stopped. A partly delivered transaction comes
+    again from its begin.
     """
     from waltap.clock import SystemClock
     from waltap.pipeline.runtime.lock import PipelineLock
@@ -135,7 +136,7 @@ def _stages(
 def _taken(
     source: "Connector", profile: "Profile", there: "OffsetMap", stages: "PipelineStages"
 ) -> "Offset":
-    """Return the offset with which this pipeline goes on. Raises: WaltapError, where it cannot."""
+    """Return the offset at which this pipeline continues. Raises: WaltapError."""
     import msgspec
 
     from waltap.changes.transactions.order import TransactionCounts
@@ -190,7 +191,7 @@ def _behind(source: "Connector", profile: "Profile", there: "OffsetMap") -> "Pos
 
 
 def _refuse_reader(source: "Connector") -> None:
-    """Raises: DebeziumStillReads, while somebody reads the slot."""
+    """Raises: DebeziumStillReads while a process reads the slot."""
     from waltap.services.debezium_offsets import DebeziumStillReads
 
     slot = source.slot()
@@ -200,20 +201,23 @@ def _refuse_reader(source: "Connector") -> None:
 
 
 def _notes(stages: "PipelineStages", there: "OffsetMap") -> "Iterator[str]":
-    """Yield what else follows from going on there."""
+    """Yield the consequences of continuing there."""
     if there.signals:
         yield (
-            "an incremental snapshot goes on; the table that was being read is read from its beginning, "
+            "an incremental snapshot continues; the table that was being read is read from its beginning, "
             "and its rows come again"
         )
     if stages.sink.capabilities.exactly_once:
         yield (
-            "the sink keeps a position with its data, too, and a start goes on from the later one of both"
+            "the sink stores a position with its data, too; a start continues from the later one"
         )
 
 
 def _with_sinks_position(stages: "PipelineStages", offset: "Offset") -> "Offset":
-    """Return the offset with what the sink itself keeps, where that is later. Raises: SinkError."""
+    """Return the later of the offset and the sink's own position.
+
+    Raises: SinkError.
+    """
     from waltap.pipeline.engine.connection import newest
 
     if not stages.sink.capabilities.exactly_once:
@@ -227,9 +231,9 @@ def _with_sinks_position(stages: "PipelineStages", offset: "Offset") -> "Offset"
 def _key_there(
     place: "ConnectOffsets", profile: "Profile", connector: str | None, own: str | None
 ) -> bytes:
-    """Return the key under which Debezium looks: that of the offset that is there, or a new one.
+    """Return the key that Debezium reads: the existing one, or a new one.
 
-    Raises: ConfigurationError, where the connector's name is not known.
+    Raises: ConfigurationError if the connector's name is not known.
     """
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.services.debezium_offsets import DebeziumOffsetMissing, RecordKey, chosen
@@ -288,7 +292,7 @@ def set_position(
     yes: Yes = False,
     set_: SetOption = None,
 ) -> None:
-    """Move the stored position. Forwards loses the skipped changes; backwards repeats changes.
+    """Move the stored position: forwards loses changes, backwards repeats them.
 
     First it prints the effect on slot and sink, then stores the position.
     """
@@ -321,10 +325,12 @@ def set_position(
             "the slot still has them"
         )
         moved = offset.with_sole(position=position, previous_end_lsn=None)
-        if distance < 0:  # the sink may have been restored to where it ends now
+        if distance < 0:  # the sink may have been restored to its present end
             moved = moved.with_sole(held=msgspec.UNSET)
         if distance > 0:
-            moved = msgspec.structs.replace(moved, sink="")  # it does not go on where the sink ends
+            moved = msgspec.structs.replace(
+                moved, sink=""
+            )  # it does not continue at the sink's position
         for note in _what_it_comes_to(profile, stages, moved, back=distance < 0):
             echo(f"{profile.name}: {note}", err=True)
         question = (
@@ -360,12 +366,12 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
 def _what_it_comes_to(
     profile: "Profile", stages: "PipelineStages", moved: "Offset", *, back: bool
 ) -> Iterator[str]:
-    """Yield what would keep the next start from going on at ``moved``, as far as can be known."""
+    """Yield known reasons why a start cannot continue at ``moved``."""
     from waltap.plugins.host import Host
 
     if back and stages.sink.capabilities.exactly_once:
         yield (
-            f"the sink {profile.sink.spec.name} keeps the position with its data, and a start goes on "
+            f"the sink {profile.sink.spec.name} keeps the position with its data, and a start continues "
             "from the later one: going back has no effect as long as that data is there"
         )
     try:
@@ -379,7 +385,7 @@ def _what_it_comes_to(
 
 
 def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
-    """Remember whose slot it is when the offset, which told so, goes."""
+    """Record the slot's owner before the offset, which had it, goes."""
     from waltap.ports.offsets.owned_objects import OwnedObject
 
     for each in offset.partitions.values():

@@ -1,4 +1,4 @@
-"""``waltap plugins``: what is installed, what each plugin provides, and whether it works."""
+"""``waltap plugins``: the installed plugins, their parts, and their health."""
 
 import enum
 import json
@@ -30,8 +30,10 @@ FOLDERS = {"src": "src/{package}", "test": "tests"}
 
 
 class TemplateKind(enum.Enum):
-    """The kinds of plugin that there is a template for: all but connectors, which are no page of code,
-    and predicates, which are a line."""
+    """The kinds of plugin with a template.
+
+    Connectors are too large for one, and predicates are a single line.
+    """
 
     DECODER = "decoder"
     SINK = "sink"
@@ -134,7 +136,7 @@ def write(
         bool, typer.Option("--check", help="Write nothing; exit code 1 when a page is stale.")
     ] = False,
 ) -> None:
-    """Write the pages of reference/ from what the installed plugins declare."""
+    """Write the pages of reference/ from the plugins' declarations."""
     if context.invoked_subcommand is not None:
         return
     from waltap.cli.reference import pages
@@ -181,7 +183,7 @@ def list_plugins(
     context: typer.Context,
     as_json: Json = False,
 ) -> None:
-    """List every plugin with its distribution, version, what it provides, and its health.
+    """List every plugin: distribution, version, contents, health.
 
     WALTAP_PLUGINS=name,name limits which plugins load.
     """

@@ -1,4 +1,4 @@
-"""``waltap run``: capture from a database into a sink until told to stop."""
+"""``waltap run``: capture from a database into a sink until stopped."""
 
 import json
 import logging
@@ -35,8 +35,11 @@ ENDS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 
 @contextmanager
 def ended_at_last(engine: "Engine") -> Iterator[None]:
-    """End the process where a signal asked for that and the sink holds it longer than
-    ``waltap.stop.timeout.ms``, while the block lasts. A crash loses nothing, and neither does this."""
+    """End the process if the sink does not return after a stop.
+
+    After a signal it waits ``waltap.stop.timeout.ms``. A crash loses nothing, and neither does
+    this.
+    """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     over = threading.Event()
@@ -209,7 +212,7 @@ def run(
 
 
 def epilog() -> str:
-    """Return what the help ends with: which properties SIGHUP changes."""
+    """Return the last help paragraph: the properties that SIGHUP changes."""
     from waltap.base.property import declarations
     from waltap.config.pipeline_properties import EngineProperties
 
@@ -240,9 +243,9 @@ def _all(
     of_one: Mapping[str, object],
     log_file: Path | None,
 ) -> int:
-    """Run the profiles of a folder until told to stop. ``of_one`` are options that many cannot have.
+    """Run the profiles of a folder until stopped.
 
-    Raises: ConfigurationError.
+    ``of_one`` are options that several profiles cannot have. Raises: ConfigurationError.
     """
     from waltap.cli.commands.status import profiles
     from waltap.cli.commands.supervisor import Supervisor, told_by_signals
@@ -295,7 +298,10 @@ def limits_of(
 
 @contextmanager
 def stopped_by_signals(engine: "Engine") -> Iterator[None]:
-    """End the engine cleanly on the first SIGINT or SIGTERM; a second SIGINT ends the process."""
+    """End the engine cleanly on SIGINT or SIGTERM.
+
+    A second SIGINT ends the process.
+    """
 
     def stop(number: int, _frame: object) -> None:
         engine.stop()

@@ -1,4 +1,4 @@
-"""Give signals to a running pipeline by its control socket (``signal``, ``snapshot``)."""
+"""Send signals to a running pipeline (``signal``, ``snapshot``)."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -86,11 +86,11 @@ def snapshot(
     wait: Wait = WAIT_S,
     set_: SetOption = None,
 ) -> None:
-    """Read tables again while the pipeline runs, on this machine and as the user that runs it.
+    """Read tables again while the pipeline runs, on its machine and as its user.
 
-    The change log and Spark's tables replace the rows of a table that --blocking reads whole, if it
-    has a key; otherwise rows that are gone in the source stay. The log of the run says which tables
-    are read, and when each is read to its end.
+    The change log and Spark's tables replace the rows of a table that --blocking reads completely,
+    if it has a key; otherwise rows that are gone in the source stay. The log of the run shows which
+    tables are read, and when each is finished.
     """
     profile, _ = at_rest(file, set_)
     data: dict[str, object] = {
@@ -119,10 +119,10 @@ def signal(
     set_: SetOption = None,
     as_json: Json = False,
 ) -> None:
-    """Give a signal to the pipeline while it runs, on this machine and as the user that runs it.
+    """Send a signal to the running pipeline, on its machine and as its user.
 
-    Exit code 1 when the signal was left out; the reason is printed. One that was given and not acted on in
-    time (the initial snapshot is being read, say) is not lost as long as the run lasts.
+    Exit code 1: the signal was rejected; the reason is printed. A signal that waits, such as for
+    the end of the initial snapshot, is kept until the run ends.
     """
     profile, _, _ = resolved(file, set_)
     text = typer.get_text_stream("stdin").read() if data == "-" else data

@@ -88,7 +88,7 @@ def tail(
 
 
 class _WatchNotice:
-    """Says on standard error what is watched: at once, and when changes can come."""
+    """Reports the watched tables: immediately, and when changes can come."""
 
     def __init__(self, what: str) -> None:
         self._what, self._told = what, False
@@ -106,7 +106,7 @@ class _WatchNotice:
 
 
 def _what(profile: "Profile", tables: list[str]) -> str:
-    """Return in words what is watched: ``tables public.a of shop on db:5432``."""
+    """Describe the source: ``tables public.a of shop on db:5432``."""
     from waltap.base.property import declarations
 
     source = profile.connector.properties
@@ -123,7 +123,7 @@ def _what(profile: "Profile", tables: list[str]) -> str:
 
 
 def traceless(raw: "RawProfile", state: str, what: str, *, tables: list[str]) -> dict[str, str]:
-    """Return the properties that make a run leave no trace; ``what`` stands in its names."""
+    """Return properties for a run without traces; names contain ``what``."""
     name = f"waltap_{what}_{secrets.token_hex(4)}"
     settings = {
         "name": name,
@@ -164,7 +164,7 @@ def replay(
     max_seconds: MaxSeconds = None,
     set_: SetOption = None,
 ) -> None:
-    """Run a recording through decoder, transforms, format and sink, from its beginning to its end.
+    """Run a recording through decoder, transforms, format and sink.
 
     Only the sink's output is kept, so you may replay a recording again.
     """
@@ -201,7 +201,7 @@ def _bare(made: "RecordingHead") -> "RawProfile":
     return read_tables({"name": "replay", "source": source}, str(made.path))
 
 
-# ``waltap repair``: reads anew what a gap may have left out.
+# ``waltap repair``: reads tables again that a gap may have left incomplete.
 
 
 def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) -> None:
@@ -236,7 +236,10 @@ def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) 
 
 
 def _lost(profile: "Profile", host: "Host") -> bool:
-    """Tell whether a gap is open, or the stored position cannot be had. Raises: WaltapError."""
+    """Return whether a gap is open or the position is unavailable.
+
+    Raises: WaltapError.
+    """
     from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
     from waltap.ports.offsets.gaps import GapCertificates
 

@@ -1,9 +1,9 @@
-"""Many pipelines, each a process of its own: started, looked after, and stopped together.
+"""Start, watch and stop several pipelines, each in its own process.
 
-A pipeline is a `waltap run` of one profile. One that fails is started again after a rest that doubles up
-to a minute; one whose profile is faulty waits until the folder is read again (SIGHUP); one that has done
-what its profile asks for stays ended. SIGHUP goes on to each, which reads its profile again, and ends
-where that needs a new start.
+A pipeline is a `waltap run` of one profile. A failed one starts again after a pause that doubles up
+to a minute; one with a faulty profile waits until the folder is read again (SIGHUP); a finished one
+stays finished. SIGHUP goes to each pipeline, which reads its profile again, and ends if a change
+needs a new start.
 """
 
 import json
@@ -39,10 +39,9 @@ START_ANEW = 4
 
 
 class ProfileReloader:
-    """Reads the profile of ``engine`` again with ``load``, and has run and log (``obey``) go by it.
+    """Reads a profile again with ``load``, and applies it to run and log.
 
-    ``exits``: the run ends cleanly where something changed that only a new start brings; ``start_anew``
-    tells that it did.
+    ``exits``: the run ends cleanly if a change needs a new start; ``start_anew`` reports that.
     """
 
     def __init__(
@@ -57,21 +56,21 @@ class ProfileReloader:
         self.start_anew = False
 
     def again(self) -> None:
-        """Do it; what is wrong with the file is told in the log, and changes nothing."""
+        """Reload; a fault in the file is logged, and changes nothing."""
         extra = {"pipeline": self._engine.profile.name}
         try:
             told = self._engine.reload(self._load())
             self._obey(self._engine.profile)
         except WaltapError as error:
             log.error(  # noqa: TRY400 - the error says it all
-                "the profile was read again and is refused, the run goes on with what it has: %s",
+                "the profile was read again and is refused, the run continues with what it has: %s",
                 error,
                 extra={**extra, "error_code": error.code},
             )
             return
-        except Exception as error:  # noqa: BLE001 - a plugin's; the run goes on
+        except Exception as error:  # noqa: BLE001 - a plugin's; the run continues
             log.error(  # noqa: TRY400
-                "the profile could not be read again, the run goes on with what it has: %s: %s",
+                "the profile could not be read again, the run continues with what it has: %s: %s",
                 type(error).__name__, error, extra=extra,
             )  # fmt: skip
             return
@@ -89,10 +88,10 @@ class ProfileReloader:
 
 @contextmanager
 def reloaded_by_signal(reloading: ProfileReloader, stop: Callable[[], None]) -> Iterator[None]:
-    """Read again on SIGHUP while the block lasts, in a thread of its own.
+    """Reload on SIGHUP within the block, in a separate thread.
 
-    A terminal that goes away sends the same signal: then the run ends cleanly (``stop``), unless whoever
-    started it had the signal ignored (nohup).
+    A closed terminal sends the same signal: then the run ends cleanly (``stop``), unless the parent
+    process ignores the signal (nohup).
     """
     asked: SimpleQueue[bool] = SimpleQueue()  # its put may be called within a signal handler
     on_terminal = _terminal()
@@ -119,7 +118,7 @@ def reloaded_by_signal(reloading: ProfileReloader, stop: Callable[[], None]) -> 
 
 
 def _terminal() -> bool:
-    """Tell whether the process has a terminal that is there."""
+    """Return whether the process has an open terminal."""
     try:
         os.close(os.open(os.ctermid(), os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -152,8 +151,11 @@ class _SupervisedProcess:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs what ``profiles`` gives, the paths there are now. ``arguments`` are given to each run, and
-    ``settings`` (NAME=VALUE) by a pipe: they may be secrets, which a list of processes would show."""
+    """Runs the profiles that ``profiles`` returns.
+
+    Each run gets ``arguments``, and ``settings`` (NAME=VALUE) by a pipe: they may be secrets, which
+    a list of processes would show.
+    """
 
     profiles: Callable[[], Iterable[Path]]
     arguments: Sequence[str] = ()
@@ -168,11 +170,17 @@ class Supervisor:
         self.stopping = True
 
     def read_again(self) -> None:
-        """Read the folder: new profiles start, those that are gone end, and the others are read again."""
+        """Reload the folder: start new profiles, stop removed ones.
+
+        All others reload their profile.
+        """
         self.reading = True
 
     def run(self) -> int:
-        """Look after all until `stop`, or until none is left to run; return 1 where one ended badly."""
+        """Watch all pipelines until `stop` or until all have ended.
+
+        Return 1 if one ended with an error.
+        """
         try:
             while not self.stopping:
                 if self.reading:
@@ -263,8 +271,10 @@ class Supervisor:
 
 @contextmanager
 def _held_back(number: signal.Signals) -> Iterator[None]:
-    """Have a process that is started in the block get the signal once it listens (it inherits the mask):
-    one that came earlier would end it."""
+    """Block the signal for a child until the child listens to it.
+
+    The child inherits the mask; an earlier signal would end it.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield
@@ -281,7 +291,7 @@ def _content(path: Path) -> bytes:
 
 @contextmanager
 def told_by_signals(supervisor: Supervisor) -> Iterator[None]:
-    """Stop on SIGINT and SIGTERM, read the folder again on SIGHUP, while the block lasts."""
+    """Stop on SIGINT and SIGTERM, and reload on SIGHUP, in the block."""
     handlers: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGINT: supervisor.stop,
         signal.SIGTERM: supervisor.stop,

@@ -1,4 +1,4 @@
-"""``waltap tables``: adds tables to what a pipeline streams, or takes them out, while it runs or not."""
+"""``waltap tables``: add tables to a pipeline's stream, or remove them."""
 
 import re
 from collections.abc import Iterator
@@ -38,10 +38,10 @@ def add(
     ] = True,
     set_: SetOption = None,
 ) -> None:
-    """Stream tables that the profile captures and the publication lacks, such as new ones.
+    """Stream tables that the profile captures and the publication lacks.
 
-    Writers of a table wait for a moment while it is added. Its rows are then read in chunks
-    during streaming, or at the next start.
+    For example new tables. Writers of a table wait for a moment while it is added. Its rows are
+    then read in chunks during streaming, or at the next start.
     """
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
@@ -95,7 +95,7 @@ def _parsed(names: list[str]) -> list[Place]:
 
 
 def _places(names: list[str], connector: "Connector", stages: "PipelineStages") -> list[Place]:
-    """Return the tables, which there are and the profile captures. Raises: ConfigurationError."""
+    """Return the existing, captured tables. Raises: ConfigurationError."""
     places, there = _parsed(names), set(connector.existing_tables().values())
     problems = []
     for schema, table in places:
@@ -132,7 +132,7 @@ def _read(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> 
 
 
 def _forget(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> None:
-    """End what reads tables that are no longer streamed."""
+    """End reads of tables that are no longer streamed."""
     if _asked(profile, "stop-snapshot", places):
         return
     with _stored_queue(stages) as state:
@@ -154,8 +154,10 @@ def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
 
 @contextmanager
 def _stored_queue(stages: "PipelineStages") -> "Iterator[IncrementalState | None]":
-    """Give the stored state of incremental snapshots, and store what it has become; None without an
-    offset. Raises: PipelineRunning."""
+    """Yield the stored incremental snapshots, and store them afterwards.
+
+    None without an offset. Raises: PipelineRunning.
+    """
     import msgspec
 
     from waltap.pipeline.runtime.lock import PipelineLock

@@ -19,7 +19,7 @@ connector's file works unchanged. In a waltap profile (TOML) everything but the 
 transforms' own properties stands in one namespace: `[source]`, `[engine]`, `[format]` and
 `[offsets]` only group it. In a Debezium file the sink is given by `waltap.sink.type` and
 `waltap.sink.NAME`, or by `--sink`. What becomes of Debezium's other properties is
-[told apart](debezium.md).
+[distinguished](debezium.md).
 
 Values may hold secrets as `${env:NAME}`, `${file:PATH}` or `${file:PATH:KEY}`; they are never shown.
 

@@ -93,7 +93,7 @@ def _answer(redelivery: "Redeliveries", request: RedeliveryRequest) -> Redeliver
         chosen = [each for each in every if not request.ids or each.id in request.ids]
         for each in redelivery.run(chosen, again=request.again, re_render=request.re_render):
             found[each.letter.id] = "" if each.error is None else each.error.problem
-    except Exception as error:  # noqa: BLE001 - the pipeline goes on, or fails of the same by itself
+    except Exception as error:  # noqa: BLE001 - the pipeline continues, or fails of the same by itself
         told = str(error) if isinstance(error, WaltapError) else f"{type(error).__name__}: {error}"
         log.warning("a redelivery of dead letters broke off: %s", told)
         return RedeliveryAnswer(found, told)

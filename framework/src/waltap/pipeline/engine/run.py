@@ -250,7 +250,7 @@ class PipelineRun:
         found = self.state.counts.calls.in_flight()
         if found is None or not self._stalls(found):
             if self._next_word_s:
-                log.info("the pipeline goes on", extra={"pipeline": self.state.profile.name})
+                log.info("the pipeline continues", extra={"pipeline": self.state.profile.name})
             self._next_word_s = 0.0
         elif found[1] >= self._next_word_s:
             what, seconds = found

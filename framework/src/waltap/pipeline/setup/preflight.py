@@ -43,17 +43,16 @@ class NotReady(SourceError):
 
 
 class MaskUnmatched(SourceError):
-    """A pattern of ``column.mask.*`` matches no column:
+    """A pattern of ``column.mask.*`` matches no column.
 
-    the values that it should hide would be delivered.
+    The values that it should hide would be delivered.
     """
 
     code = "WT-2047"
     retry = RetryVerdict.NEVER
     remedy = (
-        "Correct the pattern, a regular expression that fits schema, table and column, joined by dots, "
-        "as a whole, or take it out. waltap.unmatched.masks=warn starts all the same, where the column is "
-        "still to come."
+        "Correct the pattern, or remove it. It is a regular expression for the whole name "
+        "SCHEMA.TABLE.COLUMN. To start before the column exists: waltap.unmatched.masks=warn."
     )
 
 

@@ -66,16 +66,17 @@ QUIET: Final = frozenset({"created", "joined"})
 
 
 class TablesNotStreamed(SourceError):
-    """The server did not stream everything of captured tables:
+    """The server did not stream all changes of captured tables.
 
-    their publication was changed.
+    Their publication was changed.
     """
 
     code = "WT-2048"
     loses = True
     remedy = (
-        "See that the publication has them: SELECT * FROM pg_publication_tables; if not, ALTER "
-        "PUBLICATION ... ADD TABLE. Then stop the pipeline, and `waltap repair FILE` reads them again."
+        "Check that the publication has the tables: SELECT * FROM pg_publication_tables; if "
+        "not, ALTER PUBLICATION ... ADD TABLE. Then stop the pipeline, and run `waltap repair"
+        " FILE`, which reads them again."
     )
 
 

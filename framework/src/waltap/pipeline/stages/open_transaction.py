@@ -17,10 +17,13 @@ SILENCE_S: Final = 120.0
 
 
 class StreamSilent(SourceError):
-    """The server sends nothing from the slot, and does not say that there is nothing."""
+    """The server sends neither changes nor keepalives from the slot."""
 
     code = "WT-2022"
-    remedy = "See the server's log; `waltap status FILE` shows the WAL that it keeps for the slot."
+    remedy = (
+        "Check the server's log and its load; `waltap status FILE` shows the WAL that it "
+        "keeps for the slot."
+    )
 
 
 def position_behind(

@@ -31,32 +31,25 @@ LAST_SEEN_KEPT = 10_000
 
 
 class MaskLost(SourceError):
-    """No mask fits a column that was masked or cut before.
-
-    The column or its table has another name now, so that no ``column.mask.*`` or ``column.truncate.*``
-    property fits it. Nothing of it was sent.
-    """
+    """A column that had a mask no longer has one."""
 
     code = "WT-2049"
     retry = RetryVerdict.NEVER
     remedy = (
-        "Let the pattern of the property fit the names of before and of now, {pattern}, and start again: "
-        "changes of before may still come. Where values of the new column are for everybody, "
-        "waltap.unmatched.masks=warn delivers them."
+        "Let the pattern of the property match the old and the new names, {pattern}, and "
+        "start again: changes with the old name may still come. If the new column needs no "
+        "mask: waltap.unmatched.masks=warn."
     )
 
 
 class MaskUnfit(SourceError):
-    """A mask fits a column of a type that it cannot change.
-
-    ``column.mask.*`` and ``column.truncate.*`` change texts. Nothing of the column was sent.
-    """
+    """A mask cannot change a column of this type."""
 
     code = "WT-2050"
     retry = RetryVerdict.NEVER
     remedy = (
-        "Leave these columns out: column.exclude.list = {columns}. Where their values are for everybody, "
-        "waltap.unmatched.masks=warn delivers them as they are."
+        "Leave these columns out: column.exclude.list = {columns}. To deliver them without a "
+        "mask: waltap.unmatched.masks=warn."
     )
 
 

@@ -256,7 +256,7 @@ class WebhookNotifications:
                 self._lost_before = self.lost
         if not known:
             log.warning(
-                "webhook %s does not take notifications: %s; the stream goes on",
+                "webhook %s does not take notifications: %s; the stream continues",
                 self.place,
                 said,
                 extra={"error_code": WebhookDown.code},

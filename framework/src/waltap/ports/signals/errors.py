@@ -29,9 +29,10 @@ class TableNotRead(SnapshotError):
 
     code = "WT-4102"
     remedy = (
-        "Name tables that are captured (table.include.list), as schema.table; give a table without a "
-        "key one by message.key.columns, or by surrogate-key, where nothing keeps its rows by now (they "
-        "come twice then; snapshot.mode=always replaces them); GRANT SELECT on it. Then signal again."
+        "Name captured tables (table.include.list) as schema.table, and GRANT SELECT on them."
+        " A table without a key needs one by message.key.columns or surrogate-key; rows that "
+        "the sink already has then come twice, and snapshot.mode=always replaces them. Then "
+        "signal again."
     )
 
 

@@ -58,12 +58,12 @@ def unix_socket() -> socket.socket:
 
 
 class PipelineNotRunning(OffsetError):
-    """No process runs the pipeline that a command is for."""
+    """No process runs the named pipeline."""
 
     code = "WT-6201"
     remedy = (
-        "Start it with `waltap run FILE`, on this machine, and ask again. A profile names its pipeline by "
-        "`name` and `waltap.state.dir`: they must be those that the process was started with."
+        "Start it with `waltap run FILE`, on this machine, and repeat the command. The "
+        "profile must have the same `name` and `waltap.state.dir` as the running process."
     )
 
 

@@ -1,4 +1,4 @@
-"""Counters of a run, over its reconnects. The engine's thread writes, any thread reads."""
+"""Counters of a run; the engine's thread writes, any thread reads."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -224,7 +224,10 @@ def _event(part: TransactionPart | SnapshotRows, now_ms: int) -> LastEvent:
 
 
 class SinkHeld(SinkError):
-    """The sink did not return within `waltap.stop.timeout.ms` of a stop; the process ends."""
+    """The sink did not return in time after a stop; the process ends.
+
+    The limit is `waltap.stop.timeout.ms`.
+    """
 
     code = "WT-5004"
     remedy = (
@@ -330,7 +333,10 @@ class TablesRead:
         self._written: list[ChunkEnd] = []
 
     def begin(self, parts: Iterable[Part]) -> bool:
-        """Record tables that begin with ``parts``; True if the offset must be stored first."""
+        """Record tables that begin with ``parts``.
+
+        Return True if the offset must be stored first.
+        """
         begins: dict[str, TableChunks] = {}
         for part in parts:
             if isinstance(part, SnapshotRows):

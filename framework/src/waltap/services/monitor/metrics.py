@@ -426,7 +426,7 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_snapshot_paused_seconds",
         "paused_seconds",
-        "For how much of that it stood still.",
+        "For how much of that it was suspended.",
         _snapshot_run,
     ),
     gauge("waltap_snapshot_tables", _snapshot_table_count, "Tables that it reads."),

@@ -24,7 +24,7 @@ from waltap.errors import SourceError
 
 
 class RecordingDamaged(SourceError):
-    """A file is no recording, or an incomplete one."""
+    """A file is not a recording, or is incomplete."""
 
     code = "WT-2041"
     remedy = (
@@ -34,10 +34,7 @@ class RecordingDamaged(SourceError):
 
 
 class RecordingUnfit(SourceError):
-    """The decoder asks a question that the recording does not answer.
-
-    The decoder has another version or other properties than the recorded one.
-    """
+    """The recording lacks a server answer that the decoder needs."""
 
     code = "WT-2042"
     remedy = "Replay {path} with waltap {version}, which recorded it."

@@ -199,7 +199,7 @@ class _WireWalk:
         # A varint of 64 bits has at most 10 bytes.
         for shift in range(0, 70, 7):
             if at >= end:
-                self._fail(start, f"{label} ended", "a varint that goes on")
+                self._fail(start, f"{label} ended", "an unfinished varint")
             byte = self._data[at]
             at += 1
             value |= (byte & 0x7F) << shift

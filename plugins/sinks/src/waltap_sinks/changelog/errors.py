@@ -93,8 +93,8 @@ class ChangeLogOfAnother(SinkError):
 
     code = "WT-5110"
     remedy = (
-        "Give this pipeline a change log of its own (sink.path); or, when pipeline {owner!r} is not to "
-        "write {path} any more, move that folder away."
+        "Give this pipeline its own change log (sink.path); or, if pipeline {owner!r} no "
+        "longer writes to {path}, move that folder away."
     )
 
 
@@ -113,8 +113,8 @@ class ReaderUnknown(SinkError):
 
     code = "WT-5111"
     remedy = (
-        "Readers there are: {known}. `waltap changelog readers {path} --register NAME` makes one; what it "
-        "has not read stays in the log from then on."
+        "The readers are: {known}. `waltap changelog readers {path} --register NAME` adds "
+        "one; from then on the log keeps everything that it has not read."
     )
 
 
@@ -123,6 +123,7 @@ class RowsElsewhere(SinkError):
 
     code = "WT-5112"
     remedy = (
-        "Read {table} in the tables (`waltap spark sql FILE`), and the log from behind its snapshot; or "
-        'have snapshots come through the log: snapshot.readers = "engine" of the sink, and a new snapshot.'
+        "Read {table} in the tables (`waltap spark sql FILE`), and the log from a position "
+        'after its snapshot. To have snapshots in the log: snapshot.readers = "engine" of the'
+        " sink, and a new snapshot."
     )

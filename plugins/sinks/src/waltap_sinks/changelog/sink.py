@@ -310,7 +310,7 @@ class ChangeLogSink(Sink):
                 self._drop_open()  # its first delivery was aborted
         elif self._open_commit != part.commit_lsn:
             raise TransactionGap(
-                f"a transaction goes on at change {part.first_index} without start"
+                f"a transaction continues at change {part.first_index} without start"
             )
         whole = part.starts and part.complete
         if part.changes:
@@ -424,9 +424,9 @@ class ChangeLogSink(Sink):
             return
         progress = self._context.snapshot
         if progress is None:
-            raise TransactionGap(f"a snapshot goes on in {part.relation.name} without its start")
+            raise TransactionGap(f"a snapshot continues in {part.relation.name} without its start")
         if self._read.lacks(progress):
-            raise self._gone("lacks rows of the snapshot that goes on")
+            raise self._gone("lacks rows of the running snapshot")
         if self._read.part is None:
             self._begin_snapshot(part, end_lsn)
             return

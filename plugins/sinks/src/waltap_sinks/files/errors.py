@@ -19,8 +19,8 @@ class FilesOfAnother(SinkError):
 
     code = "WT-5125"
     remedy = (
-        "Give this pipeline a folder of its own (sink.path); or, when pipeline {owner!r} is not to write "
-        "{path} any more, move that folder away."
+        "Give this pipeline its own folder (sink.path); or, if pipeline {owner!r} no longer "
+        "writes to {path}, move that folder away."
     )
 
 
@@ -28,9 +28,7 @@ class FilesDamaged(SinkError):
     """A commit cannot be read, so the committed files are unknown."""
 
     code = "WT-5126"
-    remedy = (
-        "Restore {path} from a copy; or remove it, when the commit before it is to be gone on from."
-    )
+    remedy = "Restore {path} from a copy; or remove it, to continue from the commit before it."
 
 
 class FilesGone(DestinationBehind):

@@ -71,7 +71,7 @@ class HttpProperties(Properties):
         "retry.timeout.ms",
         default=300_000,
         ge=0,
-        summary="How long a request is tried before the failure is told; the engine then goes on as "
+        summary="How long a request is tried before the failure is reported; the engine then continues as "
         "errors.max.retries says.",
         unit="ms",
     )

@@ -151,15 +151,12 @@ class SqlChangeIgnored(SinkError):
 
 
 class SqlFunctionFailed(SinkError):
-    """A function of the target finds no such table or function.
-
-    A trigger may call it. The search path of waltap's session is ``pg_catalog`` alone.
-    """
+    """A function in the target finds no such table or function."""
 
     code = "WT-5722"
     remedy = (
-        "Give the function its own path: {statement} (the schemas that its names are in); or "
-        "name them with their schema in it. Then start again: nothing of this change was "
+        "Give the function its own search_path: {statement} (the schemas of the names in it);"
+        " or qualify the names in it by schema. Then start again: nothing of this change was "
         "confirmed."
     )
 
@@ -232,19 +229,15 @@ class SqlCommitUnknown(SinkError):
 
 
 class SqlNameTaken(SinkError):
-    """Two tables of the source lead to one table of the target.
-
-    Names that differ in case only are the same in SQLite, in DuckDB, and in MariaDB and MySQL with
-    lower_case_table_names above 0.
-    """
+    """Two tables of the source map to one table of the target."""
 
     code = "WT-5710"
     remedy = (
-        "Let table.name.format have the schema in it, leave one out with table.exclude.list (of names "
-        "that differ in case only, (?-i:public\\.Orders) is one), or give histories another "
-        "history.table.suffix. Of a table that the source has no more, or has renamed since (give it its "
-        "new name in the target as well), delete the row in the table beside that of positions "
-        "(waltap_position_tables)."
+        r"Put the schema into table.name.format, leave one table out with table.exclude.list "
+        r"(if names differ only by case, by (?-i:public\.Orders)), or give histories another "
+        r"history.table.suffix. If the source no longer has one of the tables, or renamed it "
+        r"(rename it in the target as well), delete its row in the target's table "
+        r"waltap_position_tables."
     )
 
 

@@ -439,7 +439,7 @@ class SqlSink(Sink):
             return part.split(skipped)[1] if skipped else part
         if not part.starts and self._open_commit != part.commit_lsn:
             raise SqlTransactionGap(
-                f"a transaction goes on at change {part.first_index} without start"
+                f"a transaction continues at change {part.first_index} without start"
             )
         return part
 
@@ -462,7 +462,7 @@ class SqlSink(Sink):
                     self._applier.history.opens_snapshot()
             elif not self._snapshot:
                 raise SqlTransactionGap(
-                    f"a snapshot goes on in {part.relation.name} without its start"
+                    f"a snapshot continues in {part.relation.name} without its start"
                 )
         self._begin()
         for part in pieces:

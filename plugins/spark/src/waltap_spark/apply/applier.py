@@ -439,7 +439,7 @@ class OutputApplier:
         for path, request in self._requests.found().items():
             table = self.state.tables.get(request.table)
             if table is None or not table.failed:
-                log.info("%s does not stand still", request.table)
+                log.info("%s is not suspended", request.table)
                 self._requests.answered(path)
                 continue
             if request.how == "anew" and self._format.writes_in_place:
@@ -531,7 +531,7 @@ class OutputApplier:
             cause = refused(error)
             reason = first_words(cause)
             if reason != table.failed:
-                log.error("%s stands still, other tables go on: %s", name, reason)  # noqa: TRY400
+                log.error("%s is suspended, other tables continue: %s", name, reason)  # noqa: TRY400
             self._retries.failed(name)
             segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
             stands = msgspec.structs.replace(
@@ -546,7 +546,7 @@ class OutputApplier:
             self._sessions.put(suited)
         self._retries.forget(name)
         if table.failed:
-            log.info("%s goes on", name)
+            log.info("%s continues", name)
         fine = {"failed": "", "mark": None, "attempts": (), "damaged": "", "passed": ()}
         return msgspec.structs.replace(done, **fine), None
 

@@ -120,7 +120,7 @@ def _in_place(
     if held is None or table.failed:
         return MaintenanceResult(name, skipped=table.failed or "nothing was written yet")
     if kind.is_awaited(table):
-        return MaintenanceResult(name, skipped="another source of its target stands still")
+        return MaintenanceResult(name, skipped="another source of its target is suspended")
     had = sum(kind.files(spark, target.at) for target in held.targets.values())
     targets = {}
     for what, target in held.targets.items():

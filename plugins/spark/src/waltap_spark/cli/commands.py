@@ -143,7 +143,7 @@ def relink(
     files = named_store(changelog)
     found = _output(output, files.storage)
     state = relinked(found, ChangeLog(files))
-    notices().print(f"{found.location} goes on with {state.changelog} at {state.mark}")
+    notices().print(f"{found.location} continues with {state.changelog} at {state.mark}")
 
 
 @application.command()
@@ -288,15 +288,15 @@ def resume(
     state = found.state()
     chosen = found.table(table, state)
     if not chosen.failed:
-        notices().print(f"{chosen.name} does not stand still")
+        notices().print(f"{chosen.name} is not suspended")
         return
     if anew and chosen.held is not None:
         raise typer.BadParameter("is for tables in Parquet", param_hint="--full-refresh")
     if pass_over and not chosen.damaged:
-        text = f"is for damaged segments, and {chosen.name} stands still for another reason"
+        text = f"is for damaged segments, and {chosen.name} is suspended for another reason"
         raise typer.BadParameter(text, param_hint="--skip-damaged")
     if as_text and TypeChanged.code not in chosen.failed:
-        text = f"is for types that do not fit, and {chosen.name} stands still for another reason"
+        text = f"is for types that do not fit, and {chosen.name} is suspended for another reason"
         raise typer.BadParameter(text, param_hint="--cast-to-text")
     how: How = "text" if as_text else "anew" if anew else "over" if pass_over else "again"
     ResumeRequests(found).ask(chosen, how)

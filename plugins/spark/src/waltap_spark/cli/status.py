@@ -25,11 +25,11 @@ RESUME_ADVICE: Final = (
     "When that is mended, `waltap spark resume {output} {table}` tries it at once."
 )
 TYPE_ADVICE: Final = (
-    "`waltap spark resume {output} {table} --cast-to-text` goes on with both types as text."
+    "`waltap spark resume {output} {table} --cast-to-text` continues with both types as text."
 )
 DAMAGE_ADVICE: Final = (
-    "It goes on as soon as the file is restored; `waltap spark resume {output} {table} "
-    "--skip-damaged` goes on without its rows, until a new snapshot of the table."
+    "It continues as soon as the file is restored; `waltap spark resume {output} {table} "
+    "--skip-damaged` continues without its rows, until a new snapshot of the table."
 )
 
 
@@ -72,7 +72,7 @@ class AppliedOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(output: SparkOutput, state: OutputState) -> AppliedOutput:
-    """Return what ``state``, the newest commit of ``output``, says."""
+    """Return the status in ``state``, the newest commit of ``output``."""
     return AppliedOutput(
         output=output.location,
         format=state.format,
@@ -109,11 +109,11 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
 
 
 def draw(status: AppliedOutput, console: "Console") -> None:
-    """Print the tables, and what an operator should do."""
+    """Print the tables, and actions for the operator."""
     console.print(_drawn(status))
     for each in status.tables:
         if each.suspended:
-            still = f"[bold red]{escape(each.table)} stands still[/] at {each.position}:"
+            still = f"[bold red]{escape(each.table)} is suspended[/] at {each.position}:"
             console.print(still, escape(each.suspended))
             advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
             if TypeChanged.code in each.suspended:

@@ -33,7 +33,7 @@ from waltap_spark.errors import (
     JvmEnded,
     OutputInUse,
     SparkRefused,
-    TablesStandStill,
+    TablesSuspended,
     first_words,
 )
 from waltap_spark.formats.choice import FormatChoice
@@ -203,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _status(error: WaltapError) -> int:
-    if isinstance(error, TablesStandStill):
+    if isinstance(error, TablesSuspended):
         return STANDING
     # the catalog, the file system or the store may answer a later try
     passes = isinstance(error, (SparkRefused, CatalogueUnreachable)) or (

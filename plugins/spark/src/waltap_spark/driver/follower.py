@@ -19,7 +19,7 @@ from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.driver.batch_size import AdaptiveBatchSize
-from waltap_spark.errors import RowsAwaited, TablesStandStill
+from waltap_spark.errors import RowsAwaited, TablesSuspended
 from waltap_spark.state.output import applied_by_all
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class LogFollower:
     def follow(self, stopping: Callable[[], bool]) -> None:
         """Apply until ``stopping`` returns true, then once more.
 
-        Raises: TablesStandStill at the end, when some tables are suspended; other errors
+        Raises: TablesSuspended at the end, when some tables are suspended; other errors
         immediately, with the tables at their last commit.
         """
         self._applier.keep_up()
@@ -79,11 +79,11 @@ class LogFollower:
         self.complain()
 
     def complain(self) -> None:
-        """Raise `TablesStandStill` when a table is suspended."""
+        """Raise `TablesSuspended` when a table is suspended."""
         failed = {n: each.failed for n, each in self._applier.state.tables.items() if each.failed}
         if failed:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
-            raise TablesStandStill(f"not applied: {reasons}", output=self._applier.location)
+            raise TablesSuspended(f"not applied: {reasons}", output=self._applier.location)
 
     def catch_up(self) -> None:
         """Apply the manifests that the log holds now.

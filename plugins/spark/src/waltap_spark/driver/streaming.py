@@ -39,7 +39,7 @@ def start_query(
     With ``available_now`` it applies the present manifests, then ends. A failure ends the query. So do
     suspended tables with ``available_now``, once all others are up to date: the batch counts as
     incomplete, and is repeated. Otherwise suspended tables are only logged.
-    Raises: TablesStandStill, with ``available_now``, if nothing is new and tables are suspended.
+    Raises: TablesSuspended, with ``available_now``, if nothing is new and tables are suspended.
     """
     chosen = options or FollowOptions()
     changelog.store.make_folder("manifests")

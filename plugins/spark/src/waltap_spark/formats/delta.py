@@ -370,7 +370,7 @@ def _replaces_on(spark: "SparkSession") -> bool:
     jvm = getattr(spark, "_jvm", None)
     try:
         known = operator.attrgetter(OPTIONS)(jvm).validOptionKeys().contains(REPLACE_ON)
-        # its own default holds where nobody set it
+        # without a setting Delta's own default counts
         return bool(known) and (spark.conf.get(REPLACES_ON) or "").lower() == "true"
     except (AttributeError, Py4JError, TypeError, PySparkException):  # TypeError: no such class
         return False
@@ -409,7 +409,7 @@ def _commit(version: int, text: bytes) -> TableCommit:
     for line in text.splitlines():
         try:
             entry = json.loads(line) if line.startswith(b'{"commitInfo"') else {}
-        except ValueError:  # cut off: nobody knows whose it is
+        except ValueError:  # cut off: the writer is unknown
             break
         if "commitInfo" in entry:
             info = entry["commitInfo"]

@@ -237,7 +237,8 @@ class StepwiseFormat(TableFormat):
                 if number not in taken:
                     raise self._changed(target, "does not have what was just written")
             commit = taken[number]
-            with self._forgetting(table, target):  # somebody may bring the table back
+            # Another program may restore an earlier version at any time.
+            with self._forgetting(table, target):
                 _require_same(target, commit.note, note)
             # A retry of the table starts from its last commit, where this entry must be missing.
             del taken[number]
@@ -382,7 +383,8 @@ class StepwiseFormat(TableFormat):
         steps: dict[int, TableCommit] = {}
         foreign: TableCommit | None = None
         owner = table.name
-        fine = [target.version]  # the versions that have what is ours, and nobody's but it
+        # Versions with our rows, and without another program's.
+        fine = [target.version]
         self._restored.pop((owner, target.at), None)
         for commit in later:
             note = commit.note
@@ -404,13 +406,13 @@ class StepwiseFormat(TableFormat):
                 stay = not others and not (mine and table.place is not None)
                 fine = [*fine, commit.version] if stay else [commit.version]
         if foreign is not None and not target.step and not steps:
-            whose = "another output's" if foreign.note else "somebody else's"
+            whose = "another output's" if foreign.note else "another program's"
             if foreign.note is not None and foreign.note.waltap == self._identity():
                 whose = f"{foreign.note.table}'s"
             text = f"{owner} would be kept as {target.at}: that is there, and is {whose}"
             raise NameTaken(text, table=owner)
         if foreign is not None:
-            by = "belongs to another output" if foreign.note else "was written by somebody else"
+            by = "belongs to another output" if foreign.note else "was written by another program"
             what = f"{by} ({foreign.operation}, version {foreign.version})"
             raise self._changed(target, what, version=fine[-1])
         return steps

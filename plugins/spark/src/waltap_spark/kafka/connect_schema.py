@@ -124,7 +124,10 @@ def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> TopicFi
 
 
 def key_fields(key: str) -> tuple[str, ...]:
-    """Return the columns of a record's key (JSON, with or without schema). Raises: EventUnread."""
+    """Return the columns of a record's key. Raises: EventUnread.
+
+    The key is JSON, with or without schema.
+    """
     try:
         found = json.loads(key)
         if isinstance(found, dict) and set(found) == {"schema", "payload"}:

@@ -38,7 +38,7 @@ class SchemaRegistry:
         self._address, self._known = address, dict[str, str]()
 
     def schema(self, schema_id: str) -> str:
-        """Return a schema by its id. Raises: TopicsUnreadable; EventUnread for an unknown id."""
+        """Return a schema by id. Raises: TopicsUnreadable, EventUnread."""
         found = self._known.get(schema_id)
         if found is None:
             found = self._known[schema_id] = self._asked(schema_id)

@@ -143,7 +143,7 @@ class SparkTables:
         if state.failed:
             why = f" for {state.failed.split()[0]}" if state.failed.startswith("WT-") else ""
             at = f" at {state.mark}" if state.mark else ""
-            late = f"it stands still{why}{at}; waltap spark status tells more"
+            late = f"it is suspended{why}{at}; see waltap spark status"
         return KeptTable(
             name=name, oid=state.oid, key=state.key, columns=numbers, apart=apart, late=late
         )

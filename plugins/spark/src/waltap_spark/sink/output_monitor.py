@@ -184,6 +184,6 @@ def drawn(progress: OutputProgress, title: str) -> "Table":
             "?" if each.rows is None else f"{each.rows.get(table.table, 0):,}"
             for each in progress.batches
         ]
-        lag = "stands still" if table.failed else f"{table.lag_ms / 1000:.1f} s"
+        lag = "is suspended" if table.failed else f"{table.lag_ms / 1000:.1f} s"
         shown.add_row(table.table, f"{table.waiting_rows:,}", lag, *cells)
     return shown

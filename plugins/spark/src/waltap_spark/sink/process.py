@@ -150,7 +150,7 @@ class DriverProcess:
             texts = [f"{name} needs a new snapshot: {doubt}" for doubt in each.stale]
             texts.extend((*each.widened, *each.handed_nulls))
             if each.failed:
-                texts.append(f"{name} stands still, other tables go on: {each.failed}")
+                texts.append(f"{name} is suspended, other tables continue: {each.failed}")
             for text in texts:
                 if text not in self._told:
                     self._told.add(text)
@@ -210,7 +210,9 @@ class DriverProcess:
                 code = child.wait(timeout=max(0.0, min(TELL_S, left)))
             except subprocess.TimeoutExpired:
                 if left <= 0:
-                    log.warning("spark is still applying and goes on alone; see %s", self._log_file)
+                    log.warning(
+                        "spark is still applying changes and ends by itself; see %s", self._log_file
+                    )
                     return
                 log.info("waiting until spark has applied everything")
             else:

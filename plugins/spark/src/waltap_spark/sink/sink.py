@@ -24,7 +24,7 @@ from waltap.ports.source.connector import PreflightCheck, PublicationCompletenes
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.snapshot_splits import NO_MORE, AssignedSplits, packed
 from waltap_spark.config.properties import SparkProperties
-from waltap_spark.errors import TablesStandStill
+from waltap_spark.errors import TablesSuspended
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.sink.applied import AppliedSoFar
@@ -184,7 +184,7 @@ class SparkSink(Sink):
     def handed_over(self) -> Mapping[str, int] | None:
         """Return the rows by table once all are committed, else None.
 
-        Raises: ChunksUnread, ApplierFailed, TablesStandStill.
+        Raises: ChunksUnread, ApplierFailed, TablesSuspended.
         """
         assert self._driver is not None
         assert self._awaited is not None
@@ -197,7 +197,7 @@ class SparkSink(Sink):
             for name in self._awaited:
                 if name in tables and tables[name].failed:
                     problem = f"the snapshot of {name} cannot be kept: {tables[name].failed}"
-                    raise TablesStandStill(problem, output=self._tables)
+                    raise TablesSuspended(problem, output=self._tables)
         awaited, self._awaited = self._awaited, None
         self._driver.give(NO_MORE)  # it forgets the chunks, which contain the password
         return {name: tables[name].handed_rows for name in awaited if name in tables}
