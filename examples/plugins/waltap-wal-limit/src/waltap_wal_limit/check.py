@@ -20,7 +20,7 @@ def verdict(setting: str | None) -> PreflightCheck:
         return PreflightCheck(
             name=NAME,
             verdict="warning",
-            found="a pipeline that is suspended may fill the server's disk with WAL",
+            found="a stopped pipeline may fill the server's disk with WAL",
             remedy="ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();",
         )
     return PreflightCheck(name=NAME, verdict="ok", found=f"a slot keeps at most {setting} MB")
