@@ -1,6 +1,7 @@
 """House rules that a linter does not know: names, sizes, errors, and what may not be committed."""
 
 import ast
+import gc
 import importlib
 import itertools
 import pkgutil
@@ -78,7 +79,11 @@ def other_code() -> list[Path]:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    gc.disable()  # a million nodes, all kept: each collection would look at them in vain
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
 
 
 @cache

@@ -292,7 +292,15 @@ def test_protobuf_of_other_shapes_is_what_confluents_converter_writes() -> None:
 
 
 @pytest.mark.usefixtures("peer")
-@pytest.mark.parametrize(("form", "every"), [("json", 1), ("avro in json", 100), ("avro", 60)])
+@pytest.mark.parametrize(
+    ("form", "every"),
+    [
+        ("json", 4),
+        pytest.param("json", 1, marks=pytest.mark.exhaustive),
+        ("avro in json", 100),
+        ("avro", 60),
+    ],
+)
 def test_cloud_events_are_those_of_debeziums_converter(
     typed: Any, registry: Registry, form: str, every: int
 ) -> None:

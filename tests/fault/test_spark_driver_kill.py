@@ -50,7 +50,10 @@ def until(condition: Any, seconds: float = 300.0) -> None:
 
 
 @pytest.mark.timeout(1500)
-def test_a_killed_driver_goes_on_from_its_last_commit(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.exhaustive)])
+def test_a_killed_driver_goes_on_from_its_last_commit(
+    spark: Any, tmp_path: Path, kills: int
+) -> None:
     chance = random.Random(20130101)
     db, output = Database(), SparkOutput(str(tmp_path / "out"))
     log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
@@ -69,7 +72,7 @@ def test_a_killed_driver_goes_on_from_its_last_commit(spark: Any, tmp_path: Path
             log.flush()
 
     work(3)
-    for round_number in range(3):
+    for round_number in range(kills):
         process = driver(tmp_path)
         before = output.state().number if output.state() else 0
         until(lambda before=before: output.state() and output.state().number > before)

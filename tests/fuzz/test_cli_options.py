@@ -20,6 +20,10 @@ from waltap.cli import application as module
 from waltap.cli.application import application
 
 COMMANDS = int(os.environ.get("WALTAP_FUZZ_COMMANDS", "300"))
+QUICK = 150
+"""Seeds that `make test` tries, two for each command."""
+
+LATER = [pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(QUICK, COMMANDS)]
 SLOW = {"demo"}
 """Starts servers."""
 
@@ -92,7 +96,7 @@ def arguments(chance: random.Random, command: Any) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("seed", range(COMMANDS))
+@pytest.mark.parametrize("seed", [*range(QUICK), *LATER])
 def test_no_command_line_ends_in_a_bug(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
