@@ -83,6 +83,7 @@ def tree(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     finally:
+        gc.freeze()
         gc.enable()
 
 

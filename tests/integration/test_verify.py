@@ -311,9 +311,17 @@ def test_a_table_whose_first_rows_are_on_their_way_is_waited_for(destination: De
     code, output = destination.verify(patience=0.3)
     assert code == 5, output
     assert "public.empty" in output
-    later = threading.Timer(0.5, destination.pipeline.catch_up)
+    ended = threading.Event()
+
+    def deliver() -> None:
+        """Deliver until the end: the position that is waited for may be taken at any moment."""
+        while not ended.wait(0.5):
+            destination.pipeline.catch_up()
+
+    later = threading.Thread(target=deliver)
     later.start()
     code, output = destination.verify(patience=120.0)
+    ended.set()
     later.join()
     assert code == 0, output
     assert "public.empty 1 1" in output
