@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.pipeline import until
 
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.read.live import LiveTables
@@ -42,13 +43,6 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
         )
 
 
-def until(condition: Any, seconds: float = 300.0) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "nothing happened for too long"
-        time.sleep(0.02)
-
-
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.exhaustive)])
 def test_a_killed_driver_goes_on_from_its_last_commit(
@@ -75,7 +69,11 @@ def test_a_killed_driver_goes_on_from_its_last_commit(
     for round_number in range(kills):
         process = driver(tmp_path)
         before = output.state().number if output.state() else 0
-        until(lambda before=before: output.state() and output.state().number > before)
+        until(
+            lambda before=before: output.state() and output.state().number > before,
+            "a commit of the driver",
+            within=300.0,
+        )
         killed_after = time.monotonic() + chance.uniform(0.0, 1.0)
         while time.monotonic() < killed_after:
             work(2)

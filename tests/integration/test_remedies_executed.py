@@ -44,10 +44,8 @@ class Case:
 
 
 def slot_of(shop: Shop) -> str:
-    ((name,),) = shop.database.execute(
-        "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
-    )
-    return str(name)
+    (name,) = shop.database.slots()
+    return name
 
 
 def stored(shop: Shop, **changed: Any) -> None:

@@ -16,6 +16,7 @@ from pyarrow.parquet import ParquetFile
 from pyspark.errors import StreamingQueryException
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.command import waltap
+from tests.harness.pipeline import until
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
@@ -211,7 +212,10 @@ def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gon
     taking = threading.Thread(target=driver._take, args=(tables, log, lambda: False, 0.0))
     with caplog.at_level("INFO"):
         taking.start()
-        until(lambda: len([r for r in caplog.records if str(other.pid) in r.getMessage()]) > 2)
+        until(
+            lambda: len([r for r in caplog.records if str(other.pid) in r.getMessage()]) > 2,
+            "three messages of the wait",
+        )
     assert taking.is_alive()
     other.kill()
     other.communicate()
@@ -302,16 +306,12 @@ def test_a_driver_that_dies_while_nothing_comes_is_started_again(tmp_path: Path)
     assert made._driver is not None
     first = made._driver.pid
     made._driver._child.kill()  # type: ignore[union-attr]
-    until(lambda: made.tend() or made._driver.pid not in (None, first))  # type: ignore[func-returns-value,union-attr]
+    until(
+        lambda: made.tend() or made._driver.pid not in (None, first),  # type: ignore[func-returns-value,union-attr]
+        "another driver",
+    )
     made._driver.abandon()
     made.close()
-
-
-def until(condition: Any, seconds: float = 90.0) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "nothing happened for too long"
-        time.sleep(0.02)
 
 
 # --- the sink and its process ---------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Numbers and hash maps as Java gives them: recorded from OpenJDK 17."""
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,20 +17,21 @@ def recorded(name: str, separator: str) -> list[list[str]]:
     return [line.split(separator) for line in lines if not line.startswith("#")]
 
 
-def test_floats_are_written_as_java_writes_them() -> None:
-    rows = recorded("java_floats.txt", " ")
-    assert len(rows) > 1000
-    for bits, text in rows:
-        (value,) = struct.unpack(">f", struct.pack(">i", int(bits)))
-        assert float_text(value) == text
-
-
-def test_doubles_are_written_as_java_writes_them() -> None:
-    rows = recorded("java_doubles.txt", " ")
+@pytest.mark.parametrize(
+    ("file", "number", "bits", "written"),
+    [
+        pytest.param("java_floats.txt", ">f", ">i", float_text, id="floats"),
+        pytest.param("java_doubles.txt", ">d", ">q", double_text, id="doubles"),
+    ],
+)
+def test_numbers_are_written_as_java_writes_them(
+    file: str, number: str, bits: str, written: Callable[[float], str]
+) -> None:
+    rows = recorded(file, " ")
     assert len(rows) > 900
-    for bits, text in rows:
-        (value,) = struct.unpack(">d", struct.pack(">q", int(bits)))
-        assert double_text(value) == text
+    for given, text in rows:
+        (value,) = struct.unpack(number, struct.pack(bits, int(given)))
+        assert written(value) == text
 
 
 @pytest.mark.parametrize(
