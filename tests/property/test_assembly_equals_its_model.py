@@ -1,6 +1,7 @@
 """The assembler against a model: however a history is sent, the same changes come, each once."""
 
 import tempfile
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from waltap.changes.decode import (
     StreamCommit,
     StreamStart,
     StreamStop,
+    TransactionBlock,
 )
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import START, Position
@@ -54,6 +56,38 @@ def joined(messages: list[Message], draw) -> list[Message]:
                 some = [InsertBlock(TABLE, lsns, RowBlock([column], size))]
             found += some
         found += run
+    return found
+
+
+def whole(messages: list[Message], draw) -> list[Message]:
+    """Return ``messages`` with some transactions of one insert as blocks."""
+    found: list[Message] = []
+    at = 0
+    while at < len(messages):
+        some: list[Message] = []
+        while [*map(type, messages[at : at + 3])] == [Begin, Insert, Commit]:
+            some += messages[at : at + 3]
+            at += 3
+        if some and draw(st.booleans()):
+            begins, inserts, commits = some[::3], some[1::3], some[2::3]
+            numbers = partial(np.array, dtype="u8")
+            column = pa.array([insert.new[0] for insert in inserts], pa.string())
+            block = InsertBlock(
+                TABLE, numbers([each.lsn for each in inserts]), RowBlock([column], len(inserts))
+            )
+            some = [
+                TransactionBlock(
+                    block,
+                    (numbers([b.lsn for b in begins]), numbers([c.lsn for c in commits])),
+                    xids=numbers([b.xid for b in begins]),
+                    commit_lsns=numbers([c.commit_lsn for c in commits]),
+                    end_lsns=numbers([c.end_lsn for c in commits]),
+                    commit_ts=numbers([c.commit_ts for c in commits]),
+                )
+            ]
+        found += some
+        found += messages[at : at + 1]
+        at += 1
     return found
 
 
@@ -101,6 +135,7 @@ class History:
                 self.messages += joined([self._row(event, 0) for event in rows], draw)
                 self.messages.append(Commit(end, lsn, end, 0, xid))
             self.wanted.append((xid, kept))
+        self.messages = whole(self.messages, draw)
 
     def _walk(self, nodes, xid, ids, kept, events, *, alive) -> None:
         for node in nodes:

@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import context
 
-from waltap.changes.decode import UNCHANGED, Frame, InsertBlock, Message, singly
+from waltap.changes.decode import (
+    UNCHANGED,
+    Frame,
+    InsertBlock,
+    Message,
+    TransactionBlock,
+    singly,
+)
+from waltap.changes.decode.frame_block import FrameBlock
 from waltap.errors import DecodeError
 from waltap_decoders.pgoutput import PgOutput
-from waltap_decoders.pgoutput.tuple_columns import insert_runs
+from waltap_decoders.pgoutput.tuple_columns import runs
 
 OIDS = (0x0102_FFFE, 7)
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
@@ -84,6 +92,14 @@ def histories(draw) -> list[Frame]:
             if draw(st.booleans()):
                 payloads.append(wire.update(oid, draw(rows(columns, sound=True))))
         payloads.append(wire.commit(lsn, lsn + 1))
+    for lsn in range(200, 200 + draw(st.integers(0, 9))):
+        which = draw(st.sampled_from([0, 0, 0, 1]))
+        inserts = draw(
+            st.lists(rows(tables[which]), min_size=1, max_size=draw(st.sampled_from([1, 1, 2])))
+        )
+        payloads.append(wire.begin(lsn, 7, lsn - 100))
+        payloads += [wire.insert(OIDS[which], cells) for cells in inserts]
+        payloads.append(wire.commit(lsn, lsn + draw(st.integers(0, 1)), 7))
     if draw(st.integers(0, 2)) == 0:
         at = draw(st.integers(1, len(payloads) - 1))
         payloads[at] = damaged(draw, payloads[at])
@@ -108,7 +124,8 @@ def test_frames_mean_the_same_together(frames: list[Frame], data: st.DataObject)
     bounds = [0, *sorted(cuts), len(frames)]
     groups = [frames[start:end] for start, end in pairwise(bounds)]
     found = outcome(Together(context()), groups)
-    event(f"blocks: {any(isinstance(each, InsertBlock) for each in found)}")
+    for kind in (InsertBlock, TransactionBlock):
+        event(f"{kind.__name__}: {any(isinstance(each, kind) for each in found)}")
     expected = outcome(Singly(context()), groups)
     assert [str(each) for each in singly(found)] == [str(each) for each in expected]
 
@@ -127,6 +144,26 @@ def test_sound_rows_become_columns(data: st.DataObject) -> None:
     assert [insert.lsn for insert in block] == [16 + at for at in range(1, len(cells))]
 
 
+@given(st.data())
+def test_sound_transactions_become_columns(data: st.DataObject) -> None:
+    columns = data.draw(columns_of_tables().filter(bool))
+    cells = data.draw(st.lists(rows(columns, sound=True), min_size=3, max_size=30))
+    relation = wire.relation(OIDS[0], "s", "t", columns)
+    payloads = [wire.begin(9), relation, wire.commit(9, 10)]
+    for at, row in enumerate(cells, 20):
+        payloads += [wire.begin(at, 5, at), wire.insert(OIDS[0], row), wire.commit(at, at + 1, 5)]
+    frames = list(enumerate(payloads, 100))
+    *_, block = Together(context()).feed(frames)
+    assert isinstance(block, TransactionBlock)
+    assert [insert.new for insert in block.inserts] == [tuple(row) for row in cells[1:]]
+    assert block.commit_lsns.tolist() == block.xids.tolist() == list(range(21, 20 + len(cells)))
+    cut = data.draw(st.integers(0, len(block)))
+    halves = [block.part(slice(0, cut)), block.part(slice(cut, None))]
+    assert [str(each) for each in singly(halves)] == [str(each) for each in singly([block])]
+    expected = Singly(context()).feed(frames)[-3 * len(block) :]
+    assert [str(each) for each in singly([block])] == [str(each) for each in expected]
+
+
 @given(st.lists(st.integers(1, 12), max_size=8), st.integers(2, 6))
 def test_every_run_that_is_long_enough_is_found(lengths: list[int], least: int) -> None:
     # Tables and kinds alternate, so that no two runs are one.
@@ -137,4 +174,5 @@ def test_every_run_that_is_long_enough_is_found(lengths: list[int], least: int) 
         if length >= least and kind is wire.insert:
             expected.append((len(frames), len(frames) + length))
         frames += [(1, kind(OIDS[number % 2], [str(number)]))] * length
-    assert insert_runs(frames, least) == expected
+    found = runs(FrameBlock.of(frames), least) if frames else []
+    assert found == [(start, end, False) for start, end in expected]

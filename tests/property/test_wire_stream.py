@@ -20,6 +20,9 @@ PAYLOADS = st.binary(min_size=1, max_size=40)
 LARGE = st.sampled_from([LARGE_BYTES, 30, 50])
 """Bytes from which on a message is collected apart."""
 
+FEW = st.sampled_from([1, 3, 1 << 30])
+"""Frames of one buffer that become a block."""
+
 
 def message(letter: bytes, body: bytes) -> bytes:
     return letter + struct.pack("!I", len(body) + 4) + body
@@ -59,11 +62,11 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in zip(borders, borders[1:], strict=False) if a < b]
 
 
-@given(EVENTS, st.lists(st.integers(0, 3000), max_size=10), LARGE)
+@given(EVENTS, st.lists(st.integers(0, 3000), max_size=10), LARGE, FEW)
 def test_frames_and_keepalives_are_the_same_however_the_bytes_arrive(
-    events: list[tuple[str, int, object]], cuts: list[int], large: int
+    events: list[tuple[str, int, object]], cuts: list[int], large: int, few: int
 ) -> None:
-    splitter = ReplicationSplitter(large_bytes=large)
+    splitter = ReplicationSplitter(large_bytes=large, together=few)
     frames = [f for piece in cut(encoded(events), cuts) for f in splitter.split(piece)]
     assert frames == [(lsn, payload) for kind, lsn, payload in events if kind == "w"]
     assert all(type(payload) is bytes for _, payload in frames)

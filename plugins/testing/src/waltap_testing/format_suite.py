@@ -28,7 +28,16 @@ from waltap.ports.specs import FormatSpec
 from waltap_testing.installed import format_context
 from waltap_testing.notification_channel_suite import NOTIFICATIONS
 from waltap_testing.suite import RigSuite
-from waltap_testing.workload import COMMIT_TS, ITEMS, NOW, TEXTS, as_block, insert_block, mixed
+from waltap_testing.workload import (
+    COMMIT_TS,
+    ITEMS,
+    NOW,
+    TEXTS,
+    as_block,
+    insert_block,
+    mixed,
+    transaction_run,
+)
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 
@@ -157,6 +166,27 @@ class FormatSuite(RigSuite):
                 for part in (listed, block)
             ]
             assert found[0] == found[1]
+
+    @pytest.mark.parametrize("previous", [None, 56])
+    def test_transactions_that_come_as_columns_give_the_same_bytes(
+        self, rig: FormatRig, previous: int | None
+    ) -> None:
+        """A `TransactionRun` gives the same bytes as its parts (`Batch.parts`)."""
+        pytest.importorskip("pyarrow")
+        texts = [*TEXTS.values(), None]
+        parts = []
+        for n, text in enumerate(texts):
+            part = _transaction(Insert(ITEMS, 8 * n, (str(n), str(-n), text)))
+            part.xid, part.previous_end_lsn = 3 + n, previous
+            part.commit_lsn, part.end_lsn, part.commit_ts = 64 + n, 72 + n, COMMIT_TS + 1000 * n
+            previous = part.end_lsn
+            parts.append(part)
+        found = [
+            [_plain(record) for record in rig.build().render(form, NOW)]
+            for form in (parts, transaction_run(parts), transaction_run(parts)[2:5])
+        ]
+        assert found[0] == found[1]
+        assert found[2] == [_plain(record) for record in rig.build().render(parts[2:5], NOW)]
 
     def test_nothing_gives_nothing(self, rig: FormatRig) -> None:
         """No parts give no records."""

@@ -72,6 +72,7 @@ from waltap_testing.workload import (
     large_transaction,
     mixed,
     relation,
+    transactions_as_columns,
 )
 
 __all__ = ["DeliveredChange", "SinkRig", "SinkSuite"]
@@ -300,6 +301,21 @@ class SinkSuite(
         # Transactions that are one block, blocks with a rest, and lists.
         batches = list(workload.batches(5, records=sink.capabilities.records))
         forms = [inserts_as_columns(batch) for batch in batches]
+        assert deliver(sink, forms) == batches[-1].position
+        assert_complete(rig, sink.capabilities, workload)
+
+    def test_transactions_may_come_as_columns(self, rig: SinkRig, tmp_path: Path) -> None:
+        """The parts of a batch may be a `TransactionRun`."""
+        pytest.importorskip("pyarrow")
+        sink, workload = rig.build(tmp_path), ScriptedWorkload()
+        for number in range(1, 25):
+            workload.insert(NOTES if number == 13 else ITEMS, number, "new")
+            if number == 7:
+                workload.update(ITEMS, 3, "changed")
+            workload.commit()
+        batches = list(workload.batches(4, records=sink.capabilities.records))
+        forms = [transactions_as_columns(batch) for batch in batches]
+        assert len({type(form.parts) for form in forms}) == 2
         assert deliver(sink, forms) == batches[-1].position
         assert_complete(rig, sink.capabilities, workload)
 

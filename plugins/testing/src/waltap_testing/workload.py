@@ -16,6 +16,7 @@ from waltap.changes.decode.message import (
     Insert,
     InsertBlock,
     OldTuple,
+    TransactionBlock,
     Truncate,
     Update,
 )
@@ -24,8 +25,15 @@ from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, Tuple
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import START, Position
-from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Heartbeat,
+    SnapshotRows,
+    TransactionPart,
+    TransactionRun,
+)
 from waltap.encoders.format.record_block import RecordBlock
+
 
 # Texts that formats and sinks often handle wrongly.
 
@@ -398,6 +406,35 @@ def inserts_as_columns(batch: Batch) -> Batch:
                 kept = msgspec.structs.replace(part, changes=block)
         parts.append(kept)
     return msgspec.structs.replace(batch, parts=parts)
+
+
+def transactions_as_columns(batch: Batch) -> Batch:
+    """Return ``batch`` with a `TransactionRun` if its transactions have one insert each."""
+    parts = [part for part in batch.parts if isinstance(part, TransactionPart)]
+    changes = [change for part in parts for change in part.changes]
+    inserts = {change.relation for change in changes if isinstance(change, Insert)}
+    whole = all(part.starts and part.complete and len(part.changes) == 1 for part in parts)
+    if not (whole and len(inserts) == 1 and len(parts) == len(batch.parts)):
+        return batch
+    return msgspec.structs.replace(batch, parts=transaction_run(parts))
+
+
+def transaction_run(parts: Sequence[TransactionPart]) -> TransactionRun:
+    """Return transactions of one insert each, all into one table, as columns."""
+    import numpy as np
+
+    inserts = [change for part in parts for change in part.changes if isinstance(change, Insert)]
+    begins = np.array([part.begin_lsn for part in parts], "u8")
+    ends = np.array([part.end_lsn for part in parts], "u8")
+    block = TransactionBlock(
+        insert_block(inserts[0].relation, inserts),
+        (begins, ends),
+        xids=np.array([part.xid for part in parts], "i8"),
+        commit_lsns=np.array([part.commit_lsn for part in parts], "u8"),
+        end_lsns=ends,
+        commit_ts=np.array([part.commit_ts for part in parts], "i8"),
+    )
+    return TransactionRun(block, parts[0].previous_end_lsn)
 
 
 def insert_block(table: Relation, inserts: Sequence[Insert]) -> InsertBlock:

@@ -166,7 +166,8 @@ class Decoder(abc.ABC):
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         """Decode ``frames``, in order; their grouping makes no difference.
 
-        Neighbouring inserts into one relation may come as one `InsertBlock`.
+        The frames may be a `FrameBlock`. Neighbouring inserts into one relation may come as one
+        `InsertBlock`, and transactions of one insert as one `TransactionBlock`.
 
         Raises DecodeError, and nothing else, for bytes that break the plugin's protocol. The
         messages of earlier frames are lost with the bad one. That is safe: the position did not

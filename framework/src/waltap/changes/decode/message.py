@@ -1,7 +1,7 @@
 """Decoder-neutral messages of an output plugin, with tuples still undecoded.
 
-There is one class per event of the wire, and `InsertBlock` for many inserts together; readers must
-treat objects as immutable. LSNs are
+There is one class per event of the wire, `InsertBlock` for many inserts together, and
+`TransactionBlock` for many transactions of one insert; readers must treat objects as immutable. LSNs are
 unsigned 64-bit integers, times are microseconds since 1970-01-01 UTC, transaction ids are the
 wire's 32-bit numbers.
 
@@ -111,6 +111,67 @@ class InsertBlock(Sequence[Insert]):
                 for lsn, row in zip(self.lsns.tolist(), self.rows, strict=True)
             ]
         return self._inserts
+
+
+class TransactionBlock:
+    """Hold neighbouring transactions, each of one insert into the same relation, as columns.
+
+    A block is a message that stands for the begins, inserts and commits. ``inserts`` has the
+    inserts; the arrays have a 64-bit integer for each transaction. ``frames`` has the LSN of each
+    begin and of each commit. Immutable.
+    """
+
+    __slots__ = ("commit_lsns", "commit_ts", "end_lsns", "frames", "inserts", "xids")
+
+    def __init__(
+        self,
+        inserts: InsertBlock,
+        frames: "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]",
+        *,
+        xids: "np.ndarray[Any, Any]",
+        commit_lsns: "np.ndarray[Any, Any]",
+        end_lsns: "np.ndarray[Any, Any]",
+        commit_ts: "np.ndarray[Any, Any]",
+    ) -> None:
+        self.inserts, self.frames, self.xids = inserts, frames, xids
+        self.commit_lsns, self.end_lsns, self.commit_ts = commit_lsns, end_lsns, commit_ts
+
+    def __len__(self) -> int:
+        return len(self.xids)
+
+    def part(self, some: slice) -> "TransactionBlock":
+        """Return the transactions of ``some``, a slice without steps."""
+        inserts, (begins, commits) = self.inserts, self.frames
+        rows = inserts.rows[some]
+        assert isinstance(rows, RowBlock)
+        return TransactionBlock(
+            InsertBlock(inserts.relation, inserts.lsns[some], rows),
+            (begins[some], commits[some]),
+            xids=self.xids[some],
+            commit_lsns=self.commit_lsns[some],
+            end_lsns=self.end_lsns[some],
+            commit_ts=self.commit_ts[some],
+        )
+
+    @property
+    def end_lsn(self) -> int:
+        """Return the end LSN of the last transaction."""
+        return int(self.end_lsns[-1])
+
+    def messages(self) -> Iterator["Begin | Insert | Commit"]:
+        """Yield the messages that the block stands for."""
+        for begin, commit, insert, xid, commit_lsn, end_lsn, ts in zip(
+            *(lsns.tolist() for lsns in self.frames),
+            self.inserts,
+            self.xids.tolist(),
+            self.commit_lsns.tolist(),
+            self.end_lsns.tolist(),
+            self.commit_ts.tolist(),
+            strict=True,
+        ):
+            yield Begin(begin, xid, commit_lsn, ts)
+            yield insert
+            yield Commit(commit, commit_lsn, end_lsn, ts, xid)
 
 
 class Update(msgspec.Struct, gc=False):
@@ -294,14 +355,16 @@ SingleMessage = (
     | StreamStop
 )
 
-Message = SingleMessage | InsertBlock
+Message = SingleMessage | InsertBlock | TransactionBlock
 
 
 def singly(messages: Iterable[Message]) -> Iterator[SingleMessage]:
-    """Yield ``messages`` with the inserts of a block in its place."""
+    """Yield ``messages`` with those of a block in its place."""
     for message in messages:
         if isinstance(message, InsertBlock):
             yield from message
+        elif isinstance(message, TransactionBlock):
+            yield from message.messages()
         else:
             yield message
 

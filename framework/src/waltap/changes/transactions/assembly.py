@@ -26,7 +26,7 @@ back, captured or not. So a stored position means the same under another filter.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, compress
+from itertools import chain, compress, groupby
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Never
 
@@ -39,6 +39,7 @@ from waltap.changes.decode.message import (
     Change,
     Commit,
     CommitPrepared,
+    Insert,
     InsertBlock,
     LogicalMessage,
     Message,
@@ -52,12 +53,13 @@ from waltap.changes.decode.message import (
     StreamPrepare,
     StreamStart,
     StreamStop,
+    TransactionBlock,
 )
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.parts import PART_CHANGES, pass_over, spooled_parts
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.spill import Item, SpillArea, TransactionBuffer
-from waltap.changes.transactions.transaction import TransactionPart
+from waltap.changes.transactions.transaction import TransactionPart, TransactionRun
 from waltap.errors import DecodeError, WaltapError
 
 # Record prepared transactions that were delivered at PREPARE.
@@ -320,7 +322,23 @@ class TransactionAssembler:
         A transaction still open at the end is handed out as an incomplete part. While `backlog`
         is true, more is ready than this call returned.
         """
-        parts: list[TransactionPart] = []
+        return list(chain.from_iterable(self.runs(messages)))
+
+    def runs(self, messages: Iterable[Message]) -> list[Sequence[TransactionPart]]:
+        """Return what `feed` does, as lists and runs in order."""
+        parts = self._feed(messages)
+        if TransactionRun not in set(map(type, parts)):
+            return [parts] if parts else []  # type: ignore[list-item]
+        pieces: list[Sequence[TransactionPart]] = []
+        for kind, some in groupby(parts, type):
+            if kind is TransactionRun:
+                pieces += some  # type: ignore[arg-type]
+            else:
+                pieces.append(list(some))  # type: ignore[arg-type]
+        return pieces
+
+    def _feed(self, messages: Iterable[Message]) -> "list[TransactionPart | TransactionRun]":
+        parts: list[Any] = []
         if self._release is not None or self._queue:
             self._queue.extend(messages)
             if self._release is not None and not self._released(parts):
@@ -526,6 +544,20 @@ class TransactionAssembler:
                     changes: list[Change] = []
                     part.changes, self._extend = changes, changes.extend  # type: ignore[assignment]
                 self._before.append(block)
+
+    def _transactions(self, message: TransactionBlock, parts: list[Any]) -> None:
+        if self._open is not None or self._spool is not None:
+            _out_of_order(message.inserts[0], "a change inside a transaction")
+        # An earlier run delivered some of them.
+        if int(message.commit_lsns.min()) <= max(self._resume.end_lsn, self._resume.commit_lsn):
+            for each in message.messages():
+                if isinstance(each, Insert):
+                    self._extend((each,))
+                else:
+                    self._CONTROL[type(each)](self, each, parts)
+            return
+        parts.append(TransactionRun(message, self._previous))
+        self._previous = message.end_lsn
 
     def _relation(self, message: RelationSeen, _parts: list[TransactionPart]) -> None:
         """Ignore an announcement: every change names its relation."""
@@ -753,6 +785,7 @@ class TransactionAssembler:
         StreamPrepare: _stream_prepare,
         StreamStart: _stream_start,
         StreamStop: _stream_stop,
+        TransactionBlock: _transactions,
     }
 
 

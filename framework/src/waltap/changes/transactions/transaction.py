@@ -1,13 +1,13 @@
 """Transaction parts, snapshot rows and batches that stages exchange."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import msgspec
 
-from waltap.changes.decode.message import Change
+from waltap.changes.decode.message import Change, TransactionBlock
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import SOLE, Position
@@ -123,6 +123,70 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         return first, rest
 
 
+class TransactionRun(Sequence[TransactionPart]):
+    """Hold neighbouring transactions of one insert each as columns.
+
+    A run is a sequence of parts for readers that know no columns. It makes them at the first
+    iteration and keeps them; slices share the columns. Immutable. ``previous_end_lsn`` is that of
+    the first transaction.
+    """
+
+    __slots__ = ("_parts", "block", "previous_end_lsn")
+
+    def __init__(self, block: TransactionBlock, previous_end_lsn: int | None) -> None:
+        self.block, self.previous_end_lsn = block, previous_end_lsn
+        self._parts: list[TransactionPart] | None = None
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    @overload
+    def __getitem__(self, index: int) -> TransactionPart: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TransactionPart]: ...
+
+    def __getitem__(self, index: int | slice) -> TransactionPart | Sequence[TransactionPart]:
+        # Parts that exist stay the same objects, as the inserts of an `InsertBlock`.
+        if isinstance(index, int) or self._parts is not None:
+            return self.parts()[index]
+        start, stop, step = index.indices(len(self))
+        if step != 1:
+            return self.parts()[index]
+        return TransactionRun(self.block.part(slice(start, stop)), self.previous(start))
+
+    def __iter__(self) -> Iterator[TransactionPart]:
+        return iter(self.parts())
+
+    def previous(self, index: int) -> int | None:
+        """Return `TransactionPart.previous_end_lsn` of one transaction."""
+        return int(self.block.end_lsns[index - 1]) if index else self.previous_end_lsn
+
+    @property
+    def last(self) -> TransactionPart:
+        """Return the last transaction without its change."""
+        return self._part(len(self) - 1, ())
+
+    def _part(self, index: int, changes: Sequence[Change]) -> TransactionPart:
+        block = self.block
+        return TransactionPart(
+            xid=int(block.xids[index]),
+            begin_lsn=int(block.frames[0][index]),
+            commit_lsn=int(block.commit_lsns[index]),
+            commit_ts=int(block.commit_ts[index]),
+            end_lsn=int(block.end_lsns[index]),
+            previous_end_lsn=self.previous(index),
+            changes=changes,
+        )
+
+    def parts(self) -> list[TransactionPart]:
+        """Return the transactions."""
+        if self._parts is None:
+            inserts = self.block.inserts
+            self._parts = [self._part(at, [insert]) for at, insert in enumerate(inserts)]
+        return self._parts
+
+
 class SnapshotRows(msgspec.Struct, kw_only=True):
     """Carry a piece of one table from a snapshot.
 
@@ -213,7 +277,8 @@ class Batch(msgspec.Struct, kw_only=True):
     A batch ends at a transaction boundary unless the transaction is larger.
     """
 
-    parts: list[TransactionPart | SnapshotRows | Heartbeat]
+    # A list or a `TransactionRun`, which is a sequence of parts for readers that know no columns.
+    parts: "Sequence[Part]"
     # The position after the last part, in `partition`.
     position: Position
     # All parts are of one partition; it has no name where a source has only one.
@@ -240,6 +305,8 @@ def events_in(parts: Iterable[object]) -> int:
     Events are row changes, truncates, messages and snapshot rows.
     """
     events = 0
+    if isinstance(parts, TransactionRun):
+        return len(parts)
     for part in parts:
         if type(part) is TransactionPart:
             events += len(part.changes)
@@ -254,16 +321,27 @@ _end_lsn = attrgetter("end_lsn")
 
 def transactions_in(parts: Sequence[Part]) -> Sequence[TransactionPart]:
     """Return the parts of transactions among ``parts``."""
+    if isinstance(parts, TransactionRun):
+        return parts
     # Mostly all of them are, which a pass in C tells.
     if set(map(type, parts)) <= {TransactionPart}:
         return parts  # type: ignore[return-value]
     return [part for part in parts if type(part) is TransactionPart]
 
 
+def last_part(parts: Sequence[Part]) -> Part | None:
+    """Return the last of ``parts``; the one of a `TransactionRun` lacks its change."""
+    if isinstance(parts, TransactionRun):
+        return parts.last
+    return parts[-1] if parts else None
+
+
 def position_after(parts: Sequence[TransactionPart], before: Position) -> Position:
     """Return the position after ``parts``, given the one before the first."""
     if not parts:
         return before
+    if isinstance(parts, TransactionRun):
+        return Position(max(parts.block.end_lsn, before.end_lsn))
     # An incomplete part has no end; a transaction may end before an earlier one (`two_phase_at`).
     end_lsn = max(map(_end_lsn, parts))
     return parts[-1].position(Position(max(before.end_lsn, end_lsn)))

@@ -98,7 +98,7 @@ class ConvertedFormat(Format):
         self._heartbeat_value = renamed(envelope.HEARTBEAT_VALUE)
 
     def render(
-        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+        self, parts: Sequence[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> list[Record]:
         """Return the records of ``parts`` in order.
 
@@ -112,7 +112,7 @@ class ConvertedFormat(Format):
         return [each if type(each) is Record else self._encoded(each) for each in records]
 
     def records(
-        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+        self, parts: Sequence[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> list[Any]:
         """Return the records of ``parts``, some before encoding.
 

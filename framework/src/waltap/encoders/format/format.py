@@ -121,7 +121,7 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def render(
-        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+        self, parts: Sequence[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> Sequence[Record]:
         """Return the records of ``parts`` in order.
 

@@ -15,23 +15,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+# Texts and columns of texts, which are joined row by row.
+Pieces = Sequence["pa.StringArray | str"]
+
 # Pairs of a number of rows and the text ``a`` of their source blocks.
-Heads = Sequence[tuple[int, str]]
+Heads = Sequence[tuple[int, Pieces]]
 
 
 def record_block(
     codec: RowCodec,
     block: RowBlock,
     heads: Heads,
-    b: str,
-    x: str,
+    b: Pieces,
+    x: Pieces,
     c: str,
     n: "pa.StringArray | str" = "",
 ) -> RecordBlock:
     """Return the records of ``block``.
 
     `waltap.encoders.json.format` defines the texts; ``heads`` has the text ``a`` of all rows, in order.
-    ``n`` is a text or one for each row.
+    ``a``, ``b`` and ``x`` consist of pieces; ``n`` is a text or one for each row.
 
     Raises: one of `MISFITS` for a value that does not fit; no event was counted then.
     """
@@ -43,7 +46,7 @@ def record_block(
     chunks: list[tuple[TextRows | None, TextRows]] = []
     at = 0
     for count, a in heads:
-        source = [f',"source":{{{a}', n, f"{b}{codec.table}{x}", n, c]
+        source = [',"source":{', *a, n, *b, codec.table, *x, n, c]
         key = None if keys is None else _rows([before, *keys, after], at, count)
         chunks.append((key, _rows([start, *values, *source], at, count)))
         at += count

@@ -121,7 +121,7 @@ class JsonEventFormat(JsonFormat):
         self._header = header_writer(envelope.HEADER, properties, context)
 
     def render(
-        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+        self, parts: Sequence[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> Sequence[Record]:
         """Return the records of ``parts`` as `JsonFormat.render` does.
 

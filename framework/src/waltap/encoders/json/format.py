@@ -40,10 +40,15 @@ from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION, E
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import TransactionOrder
-from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Heartbeat,
+    SnapshotRows,
+    TransactionPart,
+    TransactionRun,
+)
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_block import RecordBlock, joined
-from waltap.encoders.json.blocks import Heads, record_block
+from waltap.encoders.json.blocks import record_block
 from waltap.encoders.json.codec import MISFITS, RowCodec, json_text
 from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import JsonTables, header_writer, wrapping
@@ -169,7 +174,7 @@ class JsonFormat(Format):
         self._heartbeat_key = f"{before}{server}{after}".encode()
 
     def render(
-        self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int
+        self, parts: Sequence[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> Sequence[Record]:
         """Return the records of ``parts`` in order.
 
@@ -180,7 +185,12 @@ class JsonFormat(Format):
         """
         stamps = self._wording.stamps(now)
         pieces: list[Sequence[Record]] = []
-        for columns, some in groupby(parts, _has_columns):
+        single = parts
+        if isinstance(parts, TransactionRun) and not self._eventful:
+            block = self._run_block(parts, stamps)
+            if block is not None:
+                pieces, single = [block], ()
+        for columns, some in groupby(single, _has_columns):
             if columns and not self._eventful:
                 pieces += [self._block(part, now, stamps) for part in some]
             else:
@@ -469,7 +479,8 @@ class JsonFormat(Format):
         rows, codec = part.rows, self._reading(part.relation)
         if codec is None or not isinstance(rows, RowBlock) or not rows:
             return None
-        return record_block(codec, rows, *self._read_texts(part, stamps))
+        heads, b, x, c = self._read_texts(part, stamps)
+        return record_block(codec, rows, [(count, [a]) for count, a in heads], [b], [x], c)
 
     def _insert_block(self, part: TransactionPart, now: int, stamps: str) -> RecordBlock | None:
         block = part.changes
@@ -482,17 +493,49 @@ class JsonFormat(Format):
         import pyarrow as pa
 
         texts = self._sources([part], now, stamps, None, [])
-        (a,), (b,), (x,) = texts.frames(0, 1)
+        a, b, x = texts.frames(0, 1)
         (c,) = texts.ends(OPERATIONS[INSERTS], 0, 1)
         n = pa.array(block.lsns).cast(pa.string())
         return record_block(codec, block.rows, [(len(block), a)], b, x, c, n)
+
+    def _run_block(self, run: TransactionRun, stamps: str) -> RecordBlock | None:
+        """Return the records of transactions of one insert each; None: render them by row."""
+        block = run.block
+        inserts, codec = block.inserts, self._codec(block.inserts.relation)
+        known = run.previous_end_lsn is not None and block.commit_ts.all()
+        if codec is None or self._order is not None or INSERTS in self._skipped or not known:
+            return None
+        import numpy as np
+        import pyarrow as pa
+
+        def texts(numbers: "np.ndarray[Any, Any]") -> "pa.StringArray":
+            return pa.array(numbers).cast(pa.string())
+
+        # These are the texts of `_sources`, with columns in them.
+        before = np.append(np.array([run.previous_end_lsn], "u8"), block.end_lsns[:-1])
+        middle = f',"snapshot":{self._unset}{self._database}\\"'
+        a = [self._source, texts(block.commit_ts // 1000), middle, texts(before), '\\",\\"']
+        b = ['\\"]"']
+        if self._wording.fine:
+            ts = texts(block.commit_ts)
+            b = ['\\"]","ts_us":', ts, ',"ts_ns":', ts, "000"]
+        x = [texts(block.xids), ',"lsn":']
+        c = self._wording.no_origin
+        c += self._wording.after_source("null", OPERATIONS[INSERTS], stamps)
+        # Rendering by row finds a value that does not fit, and names its column.
+        with contextlib.suppress(*MISFITS):
+            n = texts(inserts.lsns)
+            return record_block(codec, inserts.rows, [(len(block), a)], b, x, c, n)
+        return None
 
     def _reading(self, relation: Relation) -> RowCodec | None:
         """Return the codec of a relation's snapshot rows."""
         codec = self._codec(relation)
         return codec if codec is None or codec.snapshot is None else codec.snapshot()
 
-    def _read_texts(self, part: SnapshotRows, stamps: str) -> tuple[Heads, str, str, str]:
+    def _read_texts(
+        self, part: SnapshotRows, stamps: str
+    ) -> tuple[list[tuple[int, str]], str, str, str]:
         """Return the texts ``a`` (with row counts), ``b``, ``x`` and ``c``.
 
         ``part`` has at least one row.

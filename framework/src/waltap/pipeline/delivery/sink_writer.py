@@ -22,7 +22,9 @@ from waltap.changes.transactions.transaction import (
     Heartbeat,
     SnapshotRows,
     TransactionPart,
+    TransactionRun,
     events_in,
+    last_part,
     position_after,
     transactions_in,
 )
@@ -205,7 +207,7 @@ class SinkWriter:
         self._untaken = True
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
-        given = self._batch(list(parts), partition or self.partition, snapshot=snapshot)
+        given = self._batch(parts, partition or self.partition, snapshot=snapshot)
         with calls.call("the rendering of a batch"):
             batch = self._branch.rendered(given)
         for index, left_out in enumerate(self._branch.left_out):
@@ -260,7 +262,7 @@ class SinkWriter:
         counts.meter.add(now, batch.events)
         if batch.records is not None:
             counts.records += len(batch.records)
-        last = batch.parts[-1] if batch.parts else None
+        last = last_part(batch.parts)
         if isinstance(last, TransactionPart) and last.commit_ts:
             now_ms = self._clock.time_ns() // 1_000_000
             counts.lag(max(0, now_ms - last.commit_ts // 1000))
@@ -268,14 +270,18 @@ class SinkWriter:
         if counts.by_table is not None:
             counts.by_table.count(batch.parts, self._clock.time_ns() // 1_000_000)
         transactions = transactions_in(batch.parts)
+        if isinstance(transactions, TransactionRun):
+            counts.transactions += len(transactions)
+            return
         for part in transactions:
             counts.transactions += part.complete and part.xid is not None
         if len(transactions) < len(batch.parts):
             read = [part for part in batch.parts if isinstance(part, SnapshotRows)]
             counts.snapshot_rows += sum(len(part.rows) for part in read)
 
-    def _batch(self, parts: list[Part], partition: str, *, snapshot: bool) -> Batch:
-        transactions = transactions_in(parts)
+    def _batch(self, parts: Sequence[Part], partition: str, *, snapshot: bool) -> Batch:
+        run = parts if isinstance(parts, TransactionRun) else None
+        transactions = [run.last] if run else transactions_in(parts)
         end_lsn: int | None = None
         for part in reversed(transactions):
             if part.complete:
@@ -286,8 +292,8 @@ class SinkWriter:
         if end_lsn is not None:
             self.previous_end_lsn[partition] = end_lsn
         return Batch(
-            parts=parts,
-            position=position_after(transactions, self.written[partition]),
+            parts=run or list(parts),
+            position=position_after(run or transactions, self.written[partition]),
             partition=partition,
             number=next(self.counts.numbers),
             events=events_in(parts),
@@ -605,6 +611,8 @@ class SinkWriter:
 
 def _first_commit_ms(parts: Sequence[Part]) -> int | None:
     """Return the commit time of the first transaction, ms since 1970 UTC."""
+    if isinstance(parts, TransactionRun):
+        return int(parts.block.commit_ts[0]) // 1000
     for part in parts:
         if isinstance(part, TransactionPart) and part.commit_ts:
             return part.commit_ts // 1000

@@ -6,14 +6,15 @@ whole transactions.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from waltap.changes.decode.message import Message
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import SOLE
-from waltap.changes.transactions.transaction import TransactionPart
+from waltap.changes.transactions.transaction import TransactionPart, TransactionRun
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.stages.signal_stage import SignalStage
@@ -213,9 +214,11 @@ class ReadLoop:
         self._overlap, self._read_xmin = overlap, read_xmin
         whole = delivery.whole_transactions
         self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
+        # Runs stay together where nothing looks at single parts before they are written.
+        self._runs = not (engine.linger_ms or whole or overlap or read_xmin or took)
         self._took = took or self.take
         self._messages: list[Message] = []
-        self._parts: list[TransactionPart] = []
+        self._pieces: list[Sequence[TransactionPart]] = []
 
     def pull(self, timeout: float) -> bool | None:
         """Receive for at most ``timeout`` seconds; return whether changes came.
@@ -227,7 +230,26 @@ class ReadLoop:
         if not messages and not backlog:
             return None
         self._state.tenure.check()  # before it is assembled: large transactions wait in shared files
-        parts = self._parts = self._assembler.feed(messages)
+        pieces = self._pieces = self._assembler.runs(messages)
+        came = self._take_runs(pieces) if self._runs else self._take_parts(pieces)
+        if len(messages) < FEW_MESSAGES:
+            self._messages, self._pieces = [], []
+        return came
+
+    def _take_runs(self, pieces: list[Sequence[TransactionPart]]) -> bool:
+        """Write runs of transactions at once and gather other parts."""
+        for piece in pieces:
+            last = piece.last if isinstance(piece, TransactionRun) else piece[-1]
+            self._state.received(last.end_lsn or last.commit_lsn)
+            if isinstance(piece, TransactionRun):
+                self.write_rest()
+                self._write(piece)
+            else:
+                self.take(list(piece))
+        return bool(pieces)
+
+    def _take_parts(self, pieces: list[Sequence[TransactionPart]]) -> bool:
+        parts = list(chain.from_iterable(pieces))
         if parts and self._overlap is not None:
             parts = self._overlap.filter(parts)
         if parts:
@@ -237,8 +259,6 @@ class ReadLoop:
                     part.xmin = xmin
             self._state.received(parts[-1].end_lsn or parts[-1].commit_lsn)
             self._took(parts)
-        if len(messages) < FEW_MESSAGES:
-            self._messages, self._parts = [], []
         return bool(parts)
 
     def take(self, parts: list[TransactionPart]) -> None:
@@ -255,7 +275,7 @@ class ReadLoop:
         if self.gathered:
             self._write(self.gathered.take_all())
 
-    def _write(self, parts: list[TransactionPart]) -> None:
+    def _write(self, parts: Sequence[TransactionPart]) -> None:
         """Write ``parts`` in batches, with the rows that signals request between them."""
         delivery, signals = self._delivery, self._signals
         if self._state.limits.max_records is not None:
@@ -268,7 +288,7 @@ class ReadLoop:
                 if signals.blocking:
                     signals.read_at_once()
 
-    def _cut(self, parts: list[TransactionPart]) -> list[TransactionPart]:
+    def _cut(self, parts: Sequence[TransactionPart]) -> Sequence[TransactionPart]:
         """Return as much of ``parts`` as the limit of records leaves."""
         state, left = self._state, self._state.left()
         assert left is not None
@@ -280,8 +300,12 @@ class ReadLoop:
         return kept
 
 
-def batches(parts: list[TransactionPart], most: int) -> Iterator[list[TransactionPart]]:
+def batches(parts: Sequence[TransactionPart], most: int) -> Iterator[Sequence[TransactionPart]]:
     """Yield batches of at most ``most`` changes."""
+    if isinstance(parts, TransactionRun):
+        for start in range(0, len(parts), most):
+            yield parts[start : start + most]
+        return
     batch: list[TransactionPart] = []
     room = most
     for part in parts:
@@ -301,8 +325,8 @@ def batches(parts: list[TransactionPart], most: int) -> Iterator[list[Transactio
 
 
 def cut(
-    parts: list[TransactionPart], events: int, *, whole: bool = False
-) -> tuple[list[TransactionPart], bool]:
+    parts: Sequence[TransactionPart], events: int, *, whole: bool = False
+) -> tuple[Sequence[TransactionPart], bool]:
     """Return the first ``events`` changes, and whether any were left out.
 
     The last part may then be incomplete. With ``whole`` the rest of its transaction is included.

@@ -319,8 +319,8 @@ class SignalStage:
         return self._watcher is not None and bool(self._watcher.state.blocking)
 
     def process(
-        self, parts: list[TransactionPart]
-    ) -> tuple[Sequence[Part], list[TransactionPart], Mapping[str, object] | None]:
+        self, parts: Sequence[TransactionPart]
+    ) -> tuple[Sequence[Part], Sequence[TransactionPart], Mapping[str, object] | None]:
         """Return ``parts`` with the rows of chunks between them.
 
         The first list ends at a signal for a blocking snapshot; the second has the parts behind it: call

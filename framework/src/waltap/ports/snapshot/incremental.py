@@ -34,7 +34,11 @@ import msgspec
 from waltap.changes.decode.message import Change, Delete, Insert, InsertBlock
 from waltap.changes.decode.relation import Relation, schema_and_table
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    SnapshotRows,
+    TransactionPart,
+    TransactionRun,
+)
 from waltap.errors import DecodeError, RetryVerdict, SourceError
 from waltap.ports.signals.errors import (
     SignalTableUnusable,
@@ -215,8 +219,8 @@ class IncrementalSnapshots:
             self._next_chunk(now)
 
     def process(
-        self, parts: list[TransactionPart], now: int
-    ) -> tuple[list[TransactionPart | SnapshotRows], list[TransactionPart]]:
+        self, parts: Sequence[TransactionPart], now: int
+    ) -> tuple[Sequence[TransactionPart | SnapshotRows], Sequence[TransactionPart]]:
         """Return ``parts`` with chunks between them.
 
         ``now`` is in µs since 1970 UTC. The first list ends at a signal for a blocking snapshot: its
@@ -228,6 +232,8 @@ class IncrementalSnapshots:
             passing = parts[at : self._unconcerned(parts, at)]
             at += len(passing)
             self._passed(passing)
+            if len(passing) == len(parts):
+                return passing, []
             out += passing
             if at == len(parts):
                 break
@@ -244,7 +250,7 @@ class IncrementalSnapshots:
                 return out, [rest, *parts[at:]]
         return out, []
 
-    def _unconcerned(self, parts: list[TransactionPart], start: int) -> int:
+    def _unconcerned(self, parts: Sequence[TransactionPart], start: int) -> int:
         """Return the end of the parts from ``start`` on that pass unchanged.
 
         While a chunk waits, each part must be looked at.
@@ -254,19 +260,27 @@ class IncrementalSnapshots:
         end, table = len(parts), self._signal_table
         if table is None:
             return end
-        relations = {
-            change.relation
-            for part in (parts[start:] if start else parts)
-            for change in _of_tables(part)
-            if isinstance(change, Insert | Delete)
-        }
+        if isinstance(parts, TransactionRun):
+            relations = {parts.block.inserts.relation}
+        else:
+            relations = {
+                change.relation
+                for part in (parts[start:] if start else parts)
+                for change in _of_tables(part)
+                if isinstance(change, Insert | Delete)
+            }
         if not any(map(self._is_signal_table, relations)):
             return end
         return next((n for n in range(start, end) if self._concerns(parts[n])), end)
 
-    def _passed(self, parts: list[TransactionPart]) -> None:
+    def _passed(self, parts: Sequence[TransactionPart]) -> None:
         """Record transactions that later chunks must have seen."""
         recent, queue = self._reader.recent, self.state.queue
+        if isinstance(parts, TransactionRun):
+            recent.extend(parts.block.xids.tolist())
+            if queue:
+                self._stored = None
+            return
         for part in parts:
             if part.xid is not None and (part.starts or part.complete):
                 recent.append(part.xid)

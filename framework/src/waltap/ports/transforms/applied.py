@@ -9,7 +9,7 @@ from copy import copy
 import msgspec
 
 from waltap.changes.decode.message import InsertBlock
-from waltap.changes.transactions.transaction import Batch, TransactionPart
+from waltap.changes.transactions.transaction import Batch, TransactionPart, TransactionRun
 
 
 def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
@@ -17,8 +17,10 @@ def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
 
     A transform need not set `TransactionPart.gaps`: a comparison finds the dropped changes.
     """
-    if any(map(_has_columns, batch.parts)):
-        # Transforms work on lists, which they may change.
+    # Transforms work on lists, which they may change.
+    if isinstance(batch.parts, TransactionRun):
+        batch = msgspec.structs.replace(batch, parts=list(batch.parts))
+    elif any(map(_has_columns, batch.parts)):
         listed = [
             msgspec.structs.replace(part, changes=list(part.changes))
             if isinstance(part, TransactionPart) and _has_columns(part)

@@ -21,7 +21,12 @@ from waltap.changes.decode.message import (
 )
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.snapshot_progress import TableChunks
-from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Heartbeat,
+    SnapshotRows,
+    TransactionPart,
+    TransactionRun,
+)
 from waltap.clock import Clock, SystemClock
 from waltap.errors import SinkError
 from waltap.ports.offsets.offset import Offset
@@ -128,6 +133,11 @@ class TableCounts:
         """Count the events of a batch."""
         kept = self._kept
         last: TransactionPart | SnapshotRows | None = None
+        if isinstance(parts, TransactionRun):
+            inserts, last = parts.block.inserts, parts.last
+            kept.events[Insert, inserts.relation] += len(inserts)
+            kept.placed[inserts.relation] = last.commit_lsn, last.commit_ts
+            last.changes, parts = inserts, ()
         for part in parts:
             if isinstance(part, TransactionPart):
                 if part.changes:

@@ -11,6 +11,7 @@ from waltap.changes.decode.message import (
     LogicalMessage,
     Message,
     StreamCommit,
+    TransactionBlock,
 )
 from waltap.changes.decode.relation import Relation
 from waltap.ports.specs import DecoderSpec
@@ -30,7 +31,7 @@ from waltap.services.recording.file import (
 from waltap.version import VERSION
 
 # Messages that end a transaction.
-_ENDS = (Commit, CommitPrepared, StreamCommit)
+_ENDS = (Commit, CommitPrepared, StreamCommit, TransactionBlock)
 
 
 def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> DecoderSpec:

@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from waltap.changes.decode.decoder import Decoder, DecoderCapabilities, DecoderContext, Frame
+from waltap.changes.decode.frame_block import FrameBlock
 from waltap.changes.decode.message import (
     Begin,
     BeginPrepare,
@@ -53,10 +54,14 @@ from waltap_decoders.pgoutput.tuple_codec import (
     row_reader,
 )
 from waltap_decoders.pgoutput.tuple_columns import (
+    BEGIN_BYTES,
+    COMMIT_BYTES,
     HEAD_BYTES,
     LEAST_ROWS,
+    MOST_BYTES,
     insert_block,
-    insert_runs,
+    runs,
+    transaction_block,
 )
 
 
@@ -83,7 +88,6 @@ _ROW_MESSAGES = frozenset((Insert, Update, Delete))
 _STARTS = frozenset((b"B", b"b", b"S"))
 # Commit LSN, time and xid; flags, commit LSN, end LSN and time.
 _BEGIN, _COMMIT = Struct(">xQqI").unpack, Struct(">xBQQq").unpack
-_BEGIN_SIZE, _COMMIT_SIZE = 21, 26
 _Parse = Callable[[Any, PayloadReader, list[Message]], None]
 
 
@@ -144,30 +148,55 @@ class PgOutput(Decoder):
         if len(frames) < self.least_together or not has_columns():
             self._one_by_one(frames, messages)
             return messages
+        if not isinstance(frames, FrameBlock):
+            if sum([len(data) for _, data in frames]) > MOST_BYTES:
+                self._one_by_one(frames, messages)
+                return messages
+            frames = FrameBlock.of(frames)
         done = 0
-        for start, end in insert_runs(frames, self.least_together):
+        for start, end, transactions in runs(frames, self.least_together):
             self._one_by_one(frames[done:start], messages)
-            self._together(frames[start:end], messages)
+            together = self._transactions if transactions else self._inserts
+            together(frames[start:end], messages)
             done = end
         self._one_by_one(frames[done:], messages)
         return messages
 
-    def _together(self, frames: Sequence[Frame], messages: list[Message]) -> None:
+    def _inserts(self, frames: FrameBlock, messages: list[Message]) -> None:
         """Decode a run of inserts into one relation."""
-        head = frames[0][1][:HEAD_BYTES]
+        head = frames.payload(0)[:HEAD_BYTES]
         # The first row of a relation is read with care. Without a reader behind it, the next rows
         # need care too.
         if head not in self._readers:
             self._one_by_one(frames[:1], messages)
             frames = frames[1:]
         if head in self._readers:
-            relation = self._cache.session.relations[int.from_bytes(head[1:5], "big")].relation
-            block = insert_block(relation, frames)
+            block = insert_block(self._relation_of(head), frames)
             if block is not None:
                 messages.append(block)
                 self._fresh = False
                 return
         self._one_by_one(frames, messages)
+
+    def _transactions(self, frames: FrameBlock, messages: list[Message]) -> None:
+        """Decode a run of transactions of one insert into one relation."""
+        head, cache = frames.payload(1)[:HEAD_BYTES], self._cache
+        # As with `_inserts`, and a begin may change what is known of a relation.
+        if head not in cache.session.readers or cache.retirement.pending or cache.unsettled:
+            self._one_by_one(frames[:3], messages)
+            frames = frames[3:]
+        careful = cache.retirement.pending or cache.unsettled
+        if head in cache.session.readers and not careful and self._state is _SessionState.BETWEEN:
+            block = transaction_block(self._relation_of(head), frames, self._last_end)
+            if block is not None:
+                messages.append(block)
+                self._last_end, self._fresh = block.end_lsn, False
+                return
+        self._one_by_one(frames, messages)
+
+    def _relation_of(self, head: bytes) -> Relation:
+        """Return the relation of an insert that begins with ``head``."""
+        return self._cache.session.relations[int.from_bytes(head[1:5], "big")].relation
 
     def _one_by_one(self, frames: Sequence[Frame], messages: list[Message]) -> None:
         append = messages.append
@@ -182,7 +211,7 @@ class PgOutput(Decoder):
                     continue
             # Begin and Commit are as frequent as rows in streams of small transactions.
             kind, size = data[:1], len(data)
-            if kind == b"C" and size == _COMMIT_SIZE and self._state is _SessionState.TRANSACTION:
+            if kind == b"C" and size == COMMIT_BYTES and self._state is _SessionState.TRANSACTION:
                 flags, commit_lsn, end_lsn, ts = _COMMIT(data)
                 begin: Any = self._open
                 # The careful reader names the fault of any other commit.
@@ -191,7 +220,7 @@ class PgOutput(Decoder):
                     self._last_end, self._state, self._open = end_lsn, between, None
                     readers = self._readers = _NO_READERS
                     continue
-            elif kind == b"B" and size == _BEGIN_SIZE and self._state is between:
+            elif kind == b"B" and size == BEGIN_BYTES and self._state is between:
                 commit_lsn, ts, xid = _BEGIN(data)
                 self._begun(Begin(lsn, xid, commit_lsn, ts + PG_EPOCH_US), messages)
                 readers, self._fresh = self._readers, True

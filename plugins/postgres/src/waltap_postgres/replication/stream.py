@@ -12,6 +12,7 @@ from contextlib import suppress
 from operator import itemgetter
 
 from waltap.changes.decode.decoder import Decoder
+from waltap.changes.decode.frame_block import FrameBlock
 from waltap.changes.decode.message import (
     Commit,
     CommitPrepared,
@@ -19,6 +20,7 @@ from waltap.changes.decode.message import (
     Prepare,
     StreamCommit,
     StreamPrepare,
+    TransactionBlock,
 )
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import ConnectionLost, SourceError, StopRequested
@@ -28,7 +30,8 @@ from waltap_postgres.replication.transport import ReplicationTransport
 from waltap_postgres.replication.wire import status_update
 from waltap_postgres.waiting import readable
 
-_ENDS = frozenset((Commit, CommitPrepared, Prepare, StreamCommit, StreamPrepare))
+
+_ENDS = frozenset((Commit, CommitPrepared, Prepare, StreamCommit, StreamPrepare, TransactionBlock))
 JOIN_S = 0.5
 # The server ignores this LSN; its shutdown then waits for the written position alone.
 NOTHING_FLUSHED = 0
@@ -112,7 +115,7 @@ class ReplicationStream(ChangeStream):
         if not frames:
             return []
         # Rows of a later transaction may have LSNs before the last commit; relations have LSN 0.
-        highest = max(map(_lsn, frames))
+        highest = frames.highest if isinstance(frames, FrameBlock) else max(map(_lsn, frames))
         self._received = max(self._received, highest)
         messages = self._decoder.feed(frames)
         # wal2json has the end of a transaction in its text; the frame's LSN is before that.

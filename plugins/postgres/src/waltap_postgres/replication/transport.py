@@ -5,7 +5,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -68,8 +68,8 @@ class ReplicationTransport(abc.ABC):
         """
 
     @abc.abstractmethod
-    def read(self, timeout: float) -> list[Frame]:
-        """Return the arrived frames, [] after ``timeout`` seconds.
+    def read(self, timeout: float) -> Sequence[Frame]:
+        """Return the arrived frames, none after ``timeout`` seconds.
 
         Raises: ConnectionLost, SourceError.
         """
@@ -137,13 +137,13 @@ class SocketTransport(ReplicationTransport):
                 raise ConnectionLost(f"replication did not start within {START_DEADLINE_S:.0f} s")
         self._early = early
 
-    def read(self, timeout: float) -> list[Frame]:
+    def read(self, timeout: float) -> Sequence[Frame]:
         if self._early:
             early, self._early = self._early, []
             return early
         return self._receive(timeout)
 
-    def _receive(self, timeout: float) -> list[Frame]:
+    def _receive(self, timeout: float) -> Sequence[Frame]:
         self._gather()
         data = self._take()
         if data is None:
@@ -214,7 +214,7 @@ class LibpqTransport(ReplicationTransport):
         self._poll = select.poll()
         self._poll.register(pgconn.socket, select.POLLIN)
 
-    def read(self, timeout: float) -> list[Frame]:
+    def read(self, timeout: float) -> Sequence[Frame]:
         frames: list[Frame] = []
         self._gather()
         with self._lock:

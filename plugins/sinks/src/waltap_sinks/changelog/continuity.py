@@ -164,6 +164,10 @@ class TableContinuity:
         self.end(f"{schema}.{table}")
         self._reread = _name(schema, table)
 
+    def passes_until(self, commit_lsn: int) -> bool:
+        """Return whether `passes` would be true for a transaction up to ``commit_lsn``."""
+        return bool(self._reread) or not (self._passed or commit_lsn < self._coverage.since)
+
     def passes(self, commit_lsn: int) -> bool:
         """Return whether the first ids may begin with this transaction."""
         begins, self._reread = bool(self._reread), ""

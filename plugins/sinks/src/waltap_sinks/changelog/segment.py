@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from waltap.base.files.store import FileStore
 from waltap.changes.arrow.column import integer_array
-from waltap.changes.decode.message import Change, InsertBlock, Truncate
+from waltap.changes.decode.message import Change, InsertBlock, TransactionBlock, Truncate
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Batch,
+    SnapshotRows,
+    TransactionPart,
+    TransactionRun,
+)
 from waltap_sinks.changelog.manifest import Segment, TableEntry
 from waltap_sinks.changelog.table_version import LogRows, TableVersion
 
@@ -221,6 +226,13 @@ class TableBuffer:
         self._commit_lsn.extend([part.commit_lsn] * count)
         self._commit_ts.extend([part.commit_ts] * count)
         self._xid.extend([NO_XID if part.xid is None else part.xid] * count)
+
+    def add_transactions(self, block: TransactionBlock) -> None:
+        """Add inserts, each of a transaction of its own."""
+        self.convert()
+        inserts = block.inserts
+        own = "c", block.commit_lsns, 0, 0, inserts.lsns, block.commit_ts, block.xids, None
+        self._append_block(inserts.rows, own, int(block.commit_lsns[-1]))
 
     def add_snapshot(self, tuples: Sequence[Tuple], *, lsn: int, ts: int, xid: int | None) -> None:
         """Add rows that a snapshot read."""
@@ -540,6 +552,8 @@ def estimated_bytes(batch: Batch) -> int:
     The result is exact for few rows. Few rows of many bytes matter most: they come in small batches.
     """
     total = 0
+    if isinstance(batch.parts, TransactionRun):
+        return batch.parts.block.inserts.rows.nbytes
     for part in batch.parts:
         if type(part) is TransactionPart:
             changes = part.changes

@@ -13,7 +13,12 @@ from waltap.base.files.store import FileStore
 from waltap.changes.decode.message import Change
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import SOLE, Position, Positions, lsn_text
-from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Batch,
+    SnapshotRows,
+    TransactionPart,
+    TransactionRun,
+)
 from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.held import REREAD
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
@@ -285,7 +290,10 @@ class ChangeLogSink(Sink):
 
     def _take(self, batch: Batch) -> None:
         self._batches += 1
-        for part in batch.parts:
+        single = batch.parts
+        if isinstance(single, TransactionRun) and self._take_run(single):
+            single = ()
+        for part in single:
             if type(part) is TransactionPart:
                 self._take_part(part)
             elif type(part) is SnapshotRows:
@@ -321,12 +329,33 @@ class ChangeLogSink(Sink):
         if not whole:
             self._merge_open()
         if part.xid is not None:
-            self._transactions += 1
-            first = part.commit_ts if self._commit_ts is None else self._commit_ts[0]
-            self._commit_ts = (first, part.commit_ts)
-        self._skip_below = max(self._skip_below, part.end_lsn)
-        if self._position is None or self._position.end_lsn < part.end_lsn:
-            self._position = Position(part.end_lsn)
+            self._count(1, part.commit_ts, part.commit_ts)
+        self._ends(part.end_lsn)
+
+    def _take_run(self, run: TransactionRun) -> bool:
+        """Take many transactions; return False if they must be taken one by one."""
+        block, lsns = run.block, run.block.commit_lsns
+        delivered = int(lsns.min()) < self._skip_below
+        begins = self._stretches.passes_until(int(lsns.max()))
+        if delivered or begins or self._open_commit is not None:
+            return False
+        buffer = self._route(block.inserts.relation, True, block.inserts)
+        if buffer is not None:
+            buffer.add_transactions(block)
+        self._count(len(block), int(block.commit_ts[0]), int(block.commit_ts[-1]))
+        self._ends(block.end_lsn)
+        return True
+
+    def _count(self, transactions: int, first_ts: int, last_ts: int) -> None:
+        self._transactions += transactions
+        first = first_ts if self._commit_ts is None else self._commit_ts[0]
+        self._commit_ts = (first, last_ts)
+
+    def _ends(self, end_lsn: int) -> None:
+        """Note the end of a complete transaction."""
+        self._skip_below = max(self._skip_below, end_lsn)
+        if self._position is None or self._position.end_lsn < end_lsn:
+            self._position = Position(end_lsn)
 
     def _distribute(self, part: TransactionPart, whole: bool) -> None:
         """Add the changes of ``part`` to the buffers of their tables."""

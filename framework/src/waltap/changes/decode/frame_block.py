@@ -1,0 +1,104 @@
+"""Keep frames in the buffer in which they arrived.
+
+A reader that works on columns gets the places of all payloads at once, and copies none. For other
+readers a block is a sequence of frames.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, overload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from waltap.changes.decode.decoder import Frame
+
+__all__ = ["SPARE", "FrameBlock"]
+
+# Bytes behind the last payload, so that a number that begins within a payload can be read whole.
+SPARE: Final = bytes(8)
+
+
+class FrameBlock(Sequence["Frame"]):
+    """Hold frames whose payloads lie in one buffer, in order.
+
+    ``starts`` and ``ends`` bound the payloads in ``data``, which has `SPARE` more bytes; ``lsns``
+    has the frames' LSNs. A block makes the frames at the first access and keeps them; slices share
+    the buffer. Immutable.
+    """
+
+    __slots__ = ("_frames", "data", "ends", "lsns", "starts")
+
+    def __init__(
+        self,
+        data: bytes,
+        starts: "np.ndarray[Any, Any]",
+        ends: "np.ndarray[Any, Any]",
+        lsns: "np.ndarray[Any, Any]",
+    ) -> None:
+        self.data, self.starts, self.ends, self.lsns = data, starts, ends, lsns
+        self._frames: list[Frame] | None = None
+
+    @classmethod
+    def of(cls, frames: "Sequence[Frame]") -> "FrameBlock":
+        """Return ``frames`` as a block, which copies their payloads."""
+        import numpy as np
+
+        if isinstance(frames, cls):
+            return frames
+        sizes = np.fromiter([len(data) for _, data in frames], "i8", len(frames))
+        lsns = np.fromiter([lsn for lsn, _ in frames], "u8", len(frames))
+        ends = sizes.cumsum()
+        return cls(b"".join([*[data for _, data in frames], SPARE]), ends - sizes, ends, lsns)
+
+    def numbers(self, places: "np.ndarray[Any, Any]", kind: str) -> "np.ndarray[Any, Any]":
+        """Return the numbers that begin at ``places`` in the buffer.
+
+        ``kind`` is a numpy type, such as ">u4". Raises: IndexError for a place outside.
+        """
+        import numpy as np
+
+        size = np.dtype(kind).itemsize
+        # A number at every byte.
+        every: np.ndarray[Any, Any] = np.ndarray(
+            (max(0, len(self.data) - size + 1),), kind, self.data, strides=(1,)
+        )
+        found: np.ndarray[Any, Any] = every[places].astype(f"{kind[1]}8")
+        return found
+
+    @property
+    def highest(self) -> int:
+        """Return the highest LSN of a frame."""
+        return int(self.lsns.max())
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def payload(self, index: int) -> bytes:
+        """Return one frame's payload."""
+        return self.data[self.starts[index] : self.ends[index]]
+
+    @overload
+    def __getitem__(self, index: int) -> "Frame": ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "FrameBlock": ...
+
+    def __getitem__(self, index: int | slice) -> "Frame | FrameBlock":
+        if isinstance(index, slice):
+            return FrameBlock(self.data, self.starts[index], self.ends[index], self.lsns[index])
+        return self.frames()[index]
+
+    def __iter__(self) -> "Iterator[Frame]":
+        return iter(self.frames())
+
+    def frames(self) -> "list[Frame]":
+        """Return the frames."""
+        if self._frames is None:
+            data = self.data
+            self._frames = [
+                (lsn, data[start:end])
+                for lsn, start, end in zip(
+                    self.lsns.tolist(), self.starts.tolist(), self.ends.tolist(), strict=True
+                )
+            ]
+        return self._frames
