@@ -69,7 +69,7 @@ def test_an_insert_takes_so_many_calls_to_its_line_and_to_its_confirmation(
             )
             run.until(lambda: run.engine.status().unflushed_ms is None, "its flush")
     calls, modules = least(
-        trace.between("StreamLoop._receive", "SinkWriter.write", "TransactionAssembler.feed")
+        trace.between("StreamLoop._receive", "SinkWriter.write", "TransactionAssembler.runs")
     )
     assert calls <= INSERT_CALLS
     assert modules <= INSERT_MODULES

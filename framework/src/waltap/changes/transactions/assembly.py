@@ -26,7 +26,7 @@ back, captured or not. So a stored position means the same under another filter.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, compress, groupby
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Never
 
@@ -322,22 +322,16 @@ class TransactionAssembler:
         A transaction still open at the end is handed out as an incomplete part. While `backlog`
         is true, more is ready than this call returned.
         """
-        return list(chain.from_iterable(self.runs(messages)))
-
-    def runs(self, messages: Iterable[Message]) -> list[Sequence[TransactionPart]]:
-        """Return what `feed` does, as lists and runs in order."""
-        parts = self._feed(messages)
-        if TransactionRun not in set(map(type, parts)):
-            return [parts] if parts else []  # type: ignore[list-item]
-        pieces: list[Sequence[TransactionPart]] = []
-        for kind, some in groupby(parts, type):
-            if kind is TransactionRun:
-                pieces += some  # type: ignore[arg-type]
+        parts: list[TransactionPart] = []
+        for each in self.runs(messages):
+            if isinstance(each, TransactionRun):
+                parts += each
             else:
-                pieces.append(list(some))  # type: ignore[arg-type]
-        return pieces
+                parts.append(each)
+        return parts
 
-    def _feed(self, messages: Iterable[Message]) -> "list[TransactionPart | TransactionRun]":
+    def runs(self, messages: Iterable[Message]) -> list[TransactionPart | TransactionRun]:
+        """Return what `feed` does, with runs of transactions as they came."""
         parts: list[Any] = []
         if self._release is not None or self._queue:
             self._queue.extend(messages)

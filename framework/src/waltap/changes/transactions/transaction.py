@@ -329,13 +329,6 @@ def transactions_in(parts: Sequence[Part]) -> Sequence[TransactionPart]:
     return [part for part in parts if type(part) is TransactionPart]
 
 
-def last_part(parts: Sequence[Part]) -> Part | None:
-    """Return the last of ``parts``; the one of a `TransactionRun` lacks its change."""
-    if isinstance(parts, TransactionRun):
-        return parts.last
-    return parts[-1] if parts else None
-
-
 def position_after(parts: Sequence[TransactionPart], before: Position) -> Position:
     """Return the position after ``parts``, given the one before the first."""
     if not parts:

@@ -24,7 +24,6 @@ from waltap.changes.transactions.transaction import (
     TransactionPart,
     TransactionRun,
     events_in,
-    last_part,
     position_after,
     transactions_in,
 )
@@ -262,7 +261,8 @@ class SinkWriter:
         counts.meter.add(now, batch.events)
         if batch.records is not None:
             counts.records += len(batch.records)
-        last = last_part(batch.parts)
+        parts = batch.parts
+        last = parts.last if isinstance(parts, TransactionRun) else parts[-1] if parts else None
         if isinstance(last, TransactionPart) and last.commit_ts:
             now_ms = self._clock.time_ns() // 1_000_000
             counts.lag(max(0, now_ms - last.commit_ts // 1000))

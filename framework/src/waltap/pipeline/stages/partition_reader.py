@@ -8,7 +8,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from waltap.changes.decode.message import Message
 from waltap.changes.decode.relation import Relation
@@ -105,7 +104,7 @@ class PartBatcher:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def add(self, parts: list[TransactionPart], now: float) -> None:
+    def add(self, parts: Sequence[TransactionPart], now: float) -> None:
         """Take ``parts``."""
         if not self._ready:
             self._due_at = now + self._seconds
@@ -218,7 +217,7 @@ class ReadLoop:
         self._runs = not (engine.linger_ms or whole or overlap or read_xmin or took)
         self._took = took or self.take
         self._messages: list[Message] = []
-        self._pieces: list[Sequence[TransactionPart]] = []
+        self._parts: list[TransactionPart] = []
 
     def pull(self, timeout: float) -> bool | None:
         """Receive for at most ``timeout`` seconds; return whether changes came.
@@ -230,26 +229,11 @@ class ReadLoop:
         if not messages and not backlog:
             return None
         self._state.tenure.check()  # before it is assembled: large transactions wait in shared files
-        pieces = self._pieces = self._assembler.runs(messages)
-        came = self._take_runs(pieces) if self._runs else self._take_parts(pieces)
-        if len(messages) < FEW_MESSAGES:
-            self._messages, self._pieces = [], []
-        return came
-
-    def _take_runs(self, pieces: list[Sequence[TransactionPart]]) -> bool:
-        """Write runs of transactions at once and gather other parts."""
-        for piece in pieces:
-            last = piece.last if isinstance(piece, TransactionRun) else piece[-1]
-            self._state.received(last.end_lsn or last.commit_lsn)
-            if isinstance(piece, TransactionRun):
-                self.write_rest()
-                self._write(piece)
-            else:
-                self.take(list(piece))
-        return bool(pieces)
-
-    def _take_parts(self, pieces: list[Sequence[TransactionPart]]) -> bool:
-        parts = list(chain.from_iterable(pieces))
+        came = self._assembler.runs(messages)
+        runs = TransactionRun in set(map(type, came))
+        parts: list[TransactionPart]
+        parts = self._parts = self._without_runs(came) if runs else came  # type: ignore[assignment]
+        wrote = runs and self._runs
         if parts and self._overlap is not None:
             parts = self._overlap.filter(parts)
         if parts:
@@ -259,7 +243,28 @@ class ReadLoop:
                     part.xmin = xmin
             self._state.received(parts[-1].end_lsn or parts[-1].commit_lsn)
             self._took(parts)
-        return bool(parts)
+        if len(messages) < FEW_MESSAGES:
+            self._messages, self._parts = [], []
+        return wrote or bool(parts)
+
+    def _without_runs(self, came: list[TransactionPart | TransactionRun]) -> list[TransactionPart]:
+        """Write runs of transactions and what is before them; return the rest.
+
+        They become single parts where something looks at these before they are written.
+        """
+        parts: list[TransactionPart] = []
+        for each in came:
+            if not isinstance(each, TransactionRun):
+                parts.append(each)
+            elif self._runs:
+                self.take(parts)
+                self.write_rest()
+                self._write(each)
+                self._state.received(each.block.end_lsn)
+                parts = []
+            else:
+                parts += each
+        return parts
 
     def take(self, parts: list[TransactionPart]) -> None:
         """Gather ``parts``."""

@@ -24,7 +24,7 @@ from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.durable_file import replace_durably
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.transactions.position import Positions
-from waltap.changes.transactions.transaction import Batch, TransactionPart, last_part
+from waltap.changes.transactions.transaction import Batch, TransactionPart, TransactionRun
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.offsets.state_folder import HTTP_KEY, unusable
@@ -210,7 +210,8 @@ class MetricsExposition:
         """Count the events and the time of a batch."""
         self._write.observe(seconds)
         self._size.observe(batch.events)
-        last = last_part(batch.parts)
+        parts = batch.parts
+        last = parts.last if isinstance(parts, TransactionRun) else parts[-1] if parts else None
         if isinstance(last, TransactionPart) and last.commit_ts:
             # not below 0: the clock of the server can be ahead of this machine's
             self._late.observe(max(0.0, time() - last.commit_ts / 1_000_000))
