@@ -409,7 +409,10 @@ def inserts_as_columns(batch: Batch) -> Batch:
 
 
 def transactions_as_columns(batch: Batch) -> Batch:
-    """Return ``batch`` with a `TransactionRun` if its transactions have one insert each."""
+    """Return ``batch`` with a `TransactionRun`.
+
+    A batch whose transactions have other changes than one insert each stays as it is.
+    """
     parts = [part for part in batch.parts if isinstance(part, TransactionPart)]
     changes = [change for part in parts for change in part.changes]
     inserts = {change.relation for change in changes if isinstance(change, Insert)}

@@ -331,7 +331,7 @@ class TransactionAssembler:
         return parts
 
     def runs(self, messages: Iterable[Message]) -> list[TransactionPart | TransactionRun]:
-        """Return what `feed` does, with runs of transactions as they came."""
+        """Return the parts of `feed`, with runs of transactions as they came."""
         parts: list[Any] = []
         if self._release is not None or self._queue:
             self._queue.extend(messages)

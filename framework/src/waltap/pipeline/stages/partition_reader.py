@@ -248,7 +248,7 @@ class ReadLoop:
         return wrote or bool(parts)
 
     def _without_runs(self, came: list[TransactionPart | TransactionRun]) -> list[TransactionPart]:
-        """Write runs of transactions and what is before them; return the rest.
+        """Write runs of transactions and the parts before them; return the rest.
 
         They become single parts where something looks at these before they are written.
         """

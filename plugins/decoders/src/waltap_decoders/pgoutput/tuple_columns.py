@@ -99,9 +99,9 @@ def insert_block(relation: Relation, frames: FrameBlock) -> InsertBlock | None:
 def transaction_block(
     relation: Relation, frames: FrameBlock, last_end: int
 ) -> TransactionBlock | None:
-    """Return the transactions of a run of inserts into ``relation``, None if they need care.
+    """Return the transactions of a run, each of an insert into ``relation``.
 
-    ``last_end`` is the end of the transaction before the run.
+    Returns None if they need care. ``last_end`` is the end of the transaction before the run.
     """
     inserts = frames[1::_FRAMES]
     begins, commits = frames.starts[::_FRAMES], frames.starts[2::_FRAMES]
@@ -136,7 +136,7 @@ def _columns(
     ends: "np.ndarray[Any, Any]",
     required: tuple[bool, ...],
 ) -> "list[pa.StringArray] | None":
-    """Return the columns of the tuples from ``starts`` to ``ends`` in the frames' buffer.
+    """Return the columns of the tuples from ``starts`` to ``ends``.
 
     ``required`` columns have no NULL. Returns None unless every tuple is sound.
     """
