@@ -34,7 +34,6 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.encoders.format.record_block import RecordBlock
 
-
 # Texts that formats and sinks often handle wrongly.
 
 TEXTS = {

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from waltap.changes.decode.decoder import Frame
 
-__all__ = ["SPARE", "FrameBlock"]
 
 # Bytes behind the last payload, so that a number that begins within a payload can be read whole.
 SPARE: Final = bytes(8)

@@ -114,8 +114,9 @@ class InsertBlock(Sequence[Insert]):
 
 
 class TransactionBlock:
-    """Hold neighbouring transactions, each of one insert into the same relation, as columns.
+    """Hold neighbouring transactions of one insert each as columns.
 
+    All inserts are into one relation.
     A block is a message that stands for the begins, inserts and commits. ``inserts`` has the
     inserts; the arrays have a 64-bit integer for each transaction. ``frames`` has the LSN of each
     begin and of each commit. Immutable.

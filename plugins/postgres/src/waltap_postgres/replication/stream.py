@@ -30,7 +30,6 @@ from waltap_postgres.replication.transport import ReplicationTransport
 from waltap_postgres.replication.wire import status_update
 from waltap_postgres.waiting import readable
 
-
 _ENDS = frozenset((Commit, CommitPrepared, Prepare, StreamCommit, StreamPrepare, TransactionBlock))
 JOIN_S = 0.5
 # The server ignores this LSN; its shutdown then waits for the written position alone.
