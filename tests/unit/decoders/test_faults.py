@@ -155,7 +155,7 @@ def cell(oid: int, value: bytes = b"", name: str = "c") -> bytes:
 
 PROTOBUF = {
     "no op": (b"", 0, "field 4 op", "none"),
-    "varint cut": (b"\x08\xb3", 1, "transaction_id ended", "goes on"),
+    "varint cut": (b"\x08\xb3", 1, "transaction_id ended", "unfinished"),
     "varint too long": (b"\x08" + b"\xff" * 11, 1, "in 10 bytes", "more"),
     "varint of more bits": (b"\x08" + b"\xff" * 9 + b"\x02", 1, "in 64 bits", "more"),
     "field 0": (b"\x00\x01", 0, "a field number from 1 on", "0"),

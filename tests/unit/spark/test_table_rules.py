@@ -355,7 +355,7 @@ def test_a_place_is_given_once_and_its_column_is_nobody_elses() -> None:
     require_place(source("t_a"), places, ["id"])
     with pytest.raises(SourcesDiffer, match=r"source a of all\.orders.*by itself") as refused:
         require_place(source("t_a"), TargetMappings(), ["id"])
-    remedy = "put back the rule under which it was made (source.into, source.column)"
+    remedy = "restore the rule that made the target (source.into, source.column)"
     assert remedy in str(refused.value.advice())
     with pytest.raises(SourcesDiffer, match=r"column _Source of t_a\.orders"):
         require_place(source("t_a"), places, ["id", "_Source"])
