@@ -100,7 +100,12 @@ def test_drop_shows_asks_and_removes_everything_but_the_output(shop: Shop) -> No
     shop.run()
     shop.database.execute("CREATE PUBLICATION of_somebody_else")
     asked = shop.says("drop FILE", code=1)  # nobody answers
-    for shown in (f"slot {shop.slot}", f"publication {shop.slot}", "offset.json", "--yes skips the question"):
+    for shown in (
+        f"slot {shop.slot}",
+        f"publication {shop.slot}",
+        "offset.json",
+        "--yes skips the question",
+    ):
         assert shown in asked
     assert "Aborted" not in asked
     assert list(shop.database.slots()) == [shop.slot]
