@@ -11,6 +11,8 @@ Event = tuple[str, str, str]
 """call or return, module, function."""
 
 INSERT_CALLS, INSERT_MODULES = 86, 25
+KEEPALIVE = "ReplicationSplitter._control"
+"""Reads of a keepalive, which may arrive together with a change."""
 FLUSH_CALLS, FLUSH_MODULES = 68, 18
 
 
@@ -41,7 +43,11 @@ class Trace:
             if event == "call" and name == first:
                 start = number
             elif event == "return" and name == last and start is not None:
-                calls = [each for each in self.events[start:number] if each[0] == "call"]
+                calls = [
+                    each
+                    for each in self.events[start:number]
+                    if each[0] == "call" and each[2] != KEEPALIVE
+                ]
                 if any(each[2] == through for each in calls):
                     found.append(calls)
                 start = None

@@ -195,7 +195,7 @@ class JsonFormat(Format):
                 pieces += [self._block(part, now, stamps) for part in some]
             else:
                 pieces.append(self._by_row(list(some), now, stamps))
-        out = joined(pieces)
+        out = pieces[0] if len(pieces) == 1 else joined(pieces)
         if self._tables.nulls.noted:
             self._tables.nulls.place(parts, self._codec)
         return out
