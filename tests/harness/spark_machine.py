@@ -45,7 +45,7 @@ from tests.harness.spark_steps import (
     Widen,
 )
 
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import Relation, is_wider
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
@@ -416,8 +416,10 @@ class Machine:
         if not found:
             return
         column = found[action.which % len(found)]
-        column.kind = WIDER[column.kind]
+        before, column.kind = column.kind, WIDER[column.kind]
         self.told = False
+        if is_wider((before, -1), (column.kind, -1)):
+            return  # the table says so in a note
         for kind in self.kinds:
             self._doubt(kind, "may" if kind == "logged" else "must")
 
