@@ -100,11 +100,11 @@ def faults_of(prose: Prose) -> Iterator[str]:
 
 def faults_of_text(text: str) -> Iterator[str]:
     """Yield what is wrong with sentences, wherever they are."""
-    plain = _LIST.sub("x", _CODE.sub("x", _DRAWN.sub("", text)))
+    plain = _CODE.sub("x", text)
     for match in _BANNED.finditer(plain):
         advice = list(BANNED.values())[match.lastindex - 1] if match.lastindex else ""
         yield f"“{match[0]}”: {advice}"
-    for sentence in _SENTENCE.split(plain):
+    for sentence in _SENTENCE.split(_LIST.sub("x", _DRAWN.sub("", plain))):
         words = len(re.findall(r"[A-Za-z']+", sentence))
         if words > SENTENCE_WORDS:
             yield f"a sentence of {words} words, at most {SENTENCE_WORDS}: “{sentence[:40]}…”"

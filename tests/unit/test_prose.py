@@ -46,9 +46,19 @@ def test_names_in_code_are_not_prose() -> None:
 
 def test_tables_and_trees_and_lists_of_names_are_not_sentences() -> None:
     rows = "| `a` | here |\n" * 30
-    tree = "├── SlotMissing  WT-1  nobody\n" * 30
+    tree = "├── SlotMissing  WT-1  gone\n" * 30
     names = ", ".join(f"`name{n}`" for n in range(50))
     assert faults(f'"""Read.\n\n{rows}\n{tree}\nAs in {names}.\n"""') == []
+
+
+def test_words_are_checked_in_tables_and_trees_too() -> None:
+    for row in ("| `a` | nobody |", "├── SlotMissing  WT-1  nobody"):
+        assert any("nobody" in found for found in faults(f'"""Read.\n\n{row}\n"""'))
+
+
+def test_dotted_names_are_not_prose_but_words_around_them_are() -> None:
+    assert faults('"""Set told.nobody."""') == []
+    assert any("nobody" in found for found in faults('"""Set slot.name. Then nobody reads."""'))
 
 
 def test_a_page_is_checked_outside_of_its_code() -> None:

@@ -160,7 +160,7 @@ SHOWN_COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*waltap (.+)$", re.MULTILI
 DOTTED = re.compile(r"[a-z][a-z_0-9]*(?:\.[a-z_0-9]+)+")
 OTHERS = re.compile(
     r".*\.(?:toml|json|jsonl|md|py|txt|properties|sql|duckdb|parquet|conf|current|changes|lock|pth|sock)"
-    r"|(?:waltap_\w+|tables|tests|spark|delta|pyarrow|psycopg|io|org|java|msgspec|abc|json|os|my|acme\w*)\..*"
+    r"|(?:waltap_\w+|tests|spark|delta|pyarrow|psycopg|io|org|java|msgspec|abc|json|os|my|acme\w*)\..*"
     r"|(?:public|schema|sales|shop|pg_\w+|context|batch|connector|values|properties|source|record|host|server|pipeline)\..*"
     r"|(?:value|key)\.(?:op|id|after|before|source)(?:\..*)?|struct\..*|jsr223\..*|topic\..*"
 )
