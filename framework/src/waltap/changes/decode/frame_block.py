@@ -4,8 +4,10 @@ A reader that works on columns gets the places of all payloads at once, and copi
 readers a block is a sequence of frames.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap.changes.decode.row_block import LazySequence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,15 +19,14 @@ if TYPE_CHECKING:
 SPARE: Final = bytes(8)
 
 
-class FrameBlock(Sequence["Frame"]):
+class FrameBlock(LazySequence["Frame"]):
     """Hold frames whose payloads lie in one buffer, in order.
 
     ``starts`` and ``ends`` bound the payloads in ``data``, which has `SPARE` more bytes; ``lsns``
-    has the frames' LSNs. A block makes the frames at the first access and keeps them; slices share
-    the buffer. Immutable.
+    has the frames' LSNs.
     """
 
-    __slots__ = ("_frames", "data", "ends", "lsns", "starts")
+    __slots__ = ("data", "ends", "lsns", "starts")
 
     def __init__(
         self,
@@ -34,8 +35,8 @@ class FrameBlock(Sequence["Frame"]):
         ends: "np.ndarray[Any, Any]",
         lsns: "np.ndarray[Any, Any]",
     ) -> None:
+        super().__init__()
         self.data, self.starts, self.ends, self.lsns = data, starts, ends, lsns
-        self._frames: list[Frame] | None = None
 
     @classmethod
     def of(cls, frames: "Sequence[Frame]") -> "FrameBlock":
@@ -76,28 +77,18 @@ class FrameBlock(Sequence["Frame"]):
         """Return one frame's payload."""
         return self.data[self.starts[index] : self.ends[index]]
 
-    @overload
-    def __getitem__(self, index: int) -> "Frame": ...
+    def _part(self, start: int, stop: int) -> "FrameBlock":
+        return self.part(slice(start, stop))
 
-    @overload
-    def __getitem__(self, index: slice) -> "FrameBlock": ...
+    def part(self, some: slice) -> "FrameBlock":
+        """Return the frames of ``some`` as a block of the same buffer."""
+        return FrameBlock(self.data, self.starts[some], self.ends[some], self.lsns[some])
 
-    def __getitem__(self, index: int | slice) -> "Frame | FrameBlock":
-        if isinstance(index, slice):
-            return FrameBlock(self.data, self.starts[index], self.ends[index], self.lsns[index])
-        return self.frames()[index]
-
-    def __iter__(self) -> "Iterator[Frame]":
-        return iter(self.frames())
-
-    def frames(self) -> "list[Frame]":
-        """Return the frames."""
-        if self._frames is None:
-            data = self.data
-            self._frames = [
-                (lsn, data[start:end])
-                for lsn, start, end in zip(
-                    self.lsns.tolist(), self.starts.tolist(), self.ends.tolist(), strict=True
-                )
-            ]
-        return self._frames
+    def _make(self) -> "list[Frame]":
+        data = self.data
+        return [
+            (lsn, data[start:end])
+            for lsn, start, end in zip(
+                self.lsns.tolist(), self.starts.tolist(), self.ends.tolist(), strict=True
+            )
+        ]

@@ -12,12 +12,12 @@ transaction is streamed in progress, 0 otherwise.
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.row_block import RowBlock
+from waltap.changes.decode.row_block import LazySequence, RowBlock
 from waltap.changes.decode.tuple_image import Tuple
 
 if TYPE_CHECKING:
@@ -68,49 +68,36 @@ class Insert(msgspec.Struct, gc=False):
     xid: int = 0
 
 
-class InsertBlock(Sequence[Insert]):
+class InsertBlock(LazySequence[Insert]):
     """Hold neighbouring inserts into one relation as columns.
 
-    A block is a message that stands for its inserts, and a sequence of them. It makes them at the
-    first access and keeps them; slices share the columns. Immutable. ``lsns`` has the LSN of each
-    row as a 64-bit integer; the xid of all rows is 0.
+    A block is a message that stands for its inserts, and a sequence of them. ``lsns`` has the LSN
+    of each row as a 64-bit integer; the xid of all rows is 0.
     """
 
-    __slots__ = ("_inserts", "lsns", "relation", "rows")
+    __slots__ = ("lsns", "relation", "rows")
 
     def __init__(self, relation: Relation, lsns: "np.ndarray[Any, Any]", rows: RowBlock) -> None:
+        super().__init__()
         self.relation, self.lsns, self.rows = relation, lsns, rows
-        self._inserts: list[Insert] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, index: int) -> Insert: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Insert]: ...
-
-    def __getitem__(self, index: int | slice) -> Insert | Sequence[Insert]:
+    def _part(self, start: int, stop: int) -> Sequence[Insert] | None:
         # Inserts that exist stay the same objects: readers compare changes by identity.
-        if isinstance(index, slice) and self._inserts is None:
-            rows = self.rows[index]
-            if isinstance(rows, RowBlock):
-                return InsertBlock(self.relation, self.lsns[index], rows)
-        return self.inserts()[index]
+        if self._items is not None:
+            return None
+        rows = self.rows[start:stop]
+        assert isinstance(rows, RowBlock)
+        return InsertBlock(self.relation, self.lsns[start:stop], rows)
 
-    def __iter__(self) -> Iterator[Insert]:
-        return iter(self.inserts())
-
-    def inserts(self) -> list[Insert]:
-        """Return the messages of the rows."""
-        if self._inserts is None:
-            relation = self.relation
-            self._inserts = [
-                Insert(relation, lsn, row)
-                for lsn, row in zip(self.lsns.tolist(), self.rows, strict=True)
-            ]
-        return self._inserts
+    def _make(self) -> list[Insert]:
+        relation = self.relation
+        return [
+            Insert(relation, lsn, row)
+            for lsn, row in zip(self.lsns.tolist(), self.rows, strict=True)
+        ]
 
 
 class TransactionBlock:

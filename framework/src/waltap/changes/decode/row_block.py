@@ -3,15 +3,18 @@
 Snapshots and decoders make blocks; a reader that works on columns gets them as they are.
 """
 
+import abc
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from waltap.changes.decode.tuple_image import Tuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 
 @functools.cache
@@ -29,51 +32,76 @@ def texts_of(column: "pa.Array") -> list[str | None]:
     return values
 
 
-class RowBlock(Sequence[Tuple]):
+class LazySequence(Sequence[T]):
+    """Make the items of a sequence at the first access, and keep them.
+
+    The data of the items is elsewhere, such as in columns, which slices share. Immutable.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: list[T] | None = None
+
+    @abc.abstractmethod
+    def _make(self) -> list[T]:
+        """Make all items."""
+
+    def _part(self, _start: int, _stop: int) -> Sequence[T] | None:
+        """Return a slice without making its items, None where that is impossible."""
+        return None
+
+    def items(self) -> list[T]:
+        """Return the items."""
+        if self._items is None:
+            self._items = self._make()
+        return self._items
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            # Arrow slices without a copy only in steps of one.
+            part = self._part(start, max(start, stop)) if step == 1 else None
+            if part is not None:
+                return part
+        return self.items()[index]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items())
+
+
+class RowBlock(LazySequence[Tuple]):
     """Hold rows as Arrow columns of PostgreSQL's text.
 
     There is one array of strings for each column of the tuples; NULL is null. A block is a
-    sequence of tuples like any list of rows, and immutable. It makes the tuples at the first
-    access and keeps them; slices share the columns.
+    sequence of tuples like any list of rows, and immutable.
     """
 
-    __slots__ = ("_count", "_tuples", "columns")
+    __slots__ = ("_count", "columns")
 
     def __init__(self, columns: "Sequence[pa.Array]", count: int) -> None:
         """Make a block; ``count`` is the length of each column."""
+        super().__init__()
         self.columns = tuple(columns)
         self._count = count
-        self._tuples: list[Tuple] | None = None
 
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Tuple: ...
+    def _part(self, start: int, stop: int) -> "RowBlock":
+        count = stop - start
+        return RowBlock([column.slice(start, count) for column in self.columns], count)
 
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Tuple]: ...
-
-    def __getitem__(self, index: int | slice) -> Tuple | Sequence[Tuple]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(self._count)
-            # Arrow slices without a copy only in steps of one.
-            if step != 1:
-                return self.tuples()[index]
-            count = max(0, stop - start)
-            return RowBlock([column.slice(start, count) for column in self.columns], count)
-        return self.tuples()[index]
-
-    def __iter__(self) -> Iterator[Tuple]:
-        return iter(self.tuples())
-
-    def tuples(self) -> list[Tuple]:
-        """Return the rows."""
-        if self._tuples is None:
-            columns = [texts_of(column) for column in self.columns]
-            # A table without columns has rows all the same.
-            self._tuples = list(zip(*columns, strict=True)) if columns else [()] * self._count
-        return self._tuples
+    def _make(self) -> list[Tuple]:
+        columns = [texts_of(column) for column in self.columns]
+        # A table without columns has rows all the same.
+        return list(zip(*columns, strict=True)) if columns else [()] * self._count
 
     @property
     def nbytes(self) -> int:

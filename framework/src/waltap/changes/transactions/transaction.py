@@ -1,14 +1,15 @@
 """Transaction parts, snapshot rows and batches that stages exchange."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from waltap.changes.decode.message import Change, TransactionBlock
 from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.row_block import LazySequence
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import SOLE, Position
 from waltap.changes.transactions.snapshot_progress import TableChunks
@@ -123,40 +124,27 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         return first, rest
 
 
-class TransactionRun(Sequence[TransactionPart]):
+class TransactionRun(LazySequence[TransactionPart]):
     """Hold neighbouring transactions of one insert each as columns.
 
-    A run is a sequence of parts for readers that know no columns. It makes them at the first
-    iteration and keeps them; slices share the columns. Immutable. ``previous_end_lsn`` is that of
+    A run is a sequence of parts for readers that know no columns. ``previous_end_lsn`` is that of
     the first transaction.
     """
 
-    __slots__ = ("_parts", "block", "previous_end_lsn")
+    __slots__ = ("block", "previous_end_lsn")
 
     def __init__(self, block: TransactionBlock, previous_end_lsn: int | None) -> None:
+        super().__init__()
         self.block, self.previous_end_lsn = block, previous_end_lsn
-        self._parts: list[TransactionPart] | None = None
 
     def __len__(self) -> int:
         return len(self.block)
 
-    @overload
-    def __getitem__(self, index: int) -> TransactionPart: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[TransactionPart]: ...
-
-    def __getitem__(self, index: int | slice) -> TransactionPart | Sequence[TransactionPart]:
+    def _part(self, start: int, stop: int) -> Sequence[TransactionPart] | None:
         # Parts that exist stay the same objects, as the inserts of an `InsertBlock`.
-        if isinstance(index, int) or self._parts is not None:
-            return self.parts()[index]
-        start, stop, step = index.indices(len(self))
-        if step != 1:
-            return self.parts()[index]
+        if self._items is not None:
+            return None
         return TransactionRun(self.block.part(slice(start, stop)), self.previous(start))
-
-    def __iter__(self) -> Iterator[TransactionPart]:
-        return iter(self.parts())
 
     def previous(self, index: int) -> int | None:
         """Return `TransactionPart.previous_end_lsn` of one transaction."""
@@ -165,9 +153,9 @@ class TransactionRun(Sequence[TransactionPart]):
     @property
     def last(self) -> TransactionPart:
         """Return the last transaction without its change."""
-        return self._part(len(self) - 1, ())
+        return self._at(len(self) - 1, ())
 
-    def _part(self, index: int, changes: Sequence[Change]) -> TransactionPart:
+    def _at(self, index: int, changes: Sequence[Change]) -> TransactionPart:
         block = self.block
         return TransactionPart(
             xid=int(block.xids[index]),
@@ -179,12 +167,8 @@ class TransactionRun(Sequence[TransactionPart]):
             changes=changes,
         )
 
-    def parts(self) -> list[TransactionPart]:
-        """Return the transactions."""
-        if self._parts is None:
-            inserts = self.block.inserts
-            self._parts = [self._part(at, [insert]) for at, insert in enumerate(inserts)]
-        return self._parts
+    def _make(self) -> list[TransactionPart]:
+        return [self._at(at, [insert]) for at, insert in enumerate(self.block.inserts)]
 
 
 class SnapshotRows(msgspec.Struct, kw_only=True):

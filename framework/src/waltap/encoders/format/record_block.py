@@ -2,8 +2,9 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final
 
+from waltap.changes.decode.row_block import LazySequence
 from waltap.changes.events.record import Header, Record
 
 if TYPE_CHECKING:
@@ -124,17 +125,16 @@ def _row_numbers(varies: tuple[bool, ...]) -> "np.ndarray[Any, Any]":
     return np.where(np.array(varies, bool), rows, np.int32(0))
 
 
-class RecordBlock(Sequence[Record]):
+class RecordBlock(LazySequence[Record]):
     """Hold records for one topic as Arrow arrays of UTF-8.
 
-    No value is null. The block is also a sequence of records, which it makes at the first access.
-    Immutable.
+    No value is null. The block is also a sequence of records.
 
     ``chunks`` are pairs of keys and values in order; keys None means records without key. `TextRows` are
     texts that are not joined yet. Every record has ``headers``.
     """
 
-    __slots__ = ("_chunks", "_count", "_records", "headers", "topic")
+    __slots__ = ("_chunks", "_count", "headers", "topic")
 
     def __init__(
         self,
@@ -142,12 +142,12 @@ class RecordBlock(Sequence[Record]):
         chunks: "Sequence[tuple[pa.StringArray | TextRows | None, pa.StringArray | TextRows]]",
         headers: tuple[Header, ...],
     ) -> None:
+        super().__init__()
         self.topic, self.headers = topic, headers
         self._chunks = [
             (keys if keys is None else _rows(keys), _rows(values)) for keys, values in chunks
         ]
         self._count = sum(len(values) for _, values in self._chunks)
-        self._records: list[Record] | None = None
 
     @property
     def rows(self) -> "list[tuple[TextRows | None, TextRows]]":
@@ -183,32 +183,17 @@ class RecordBlock(Sequence[Record]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        return self.records()[index]
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self.records())
-
-    def records(self) -> list[Record]:
-        """Return the records."""
-        if self._records is None:
-            made: list[Record] = []
-            topic, headers = self.topic, self.headers
-            for keys, values in self.chunks:
-                all_values = _bytes_of(values)
-                all_keys = [None] * len(all_values) if keys is None else _bytes_of(keys)
-                made += [
-                    Record(topic, key, value, headers)
-                    for key, value in zip(all_keys, all_values, strict=True)
-                ]
-            self._records = made
-        return self._records
+    def _make(self) -> list[Record]:
+        made: list[Record] = []
+        topic, headers = self.topic, self.headers
+        for keys, values in self.chunks:
+            all_values = _bytes_of(values)
+            all_keys = [None] * len(all_values) if keys is None else _bytes_of(keys)
+            made += [
+                Record(topic, key, value, headers)
+                for key, value in zip(all_keys, all_values, strict=True)
+            ]
+        return made
 
 
 def joined(pieces: Sequence[Sequence[Record]]) -> Sequence[Record]:

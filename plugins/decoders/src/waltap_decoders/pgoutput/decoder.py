@@ -157,7 +157,7 @@ class PgOutput(Decoder):
         for start, end, transactions in runs(frames, self.least_together):
             self._one_by_one(frames[done:start], messages)
             together = self._transactions if transactions else self._inserts
-            together(frames[start:end], messages)
+            together(frames.part(slice(start, end)), messages)
             done = end
         self._one_by_one(frames[done:], messages)
         return messages
@@ -169,7 +169,7 @@ class PgOutput(Decoder):
         # need care too.
         if head not in self._readers:
             self._one_by_one(frames[:1], messages)
-            frames = frames[1:]
+            frames = frames.part(slice(1, None))
         if head in self._readers:
             block = insert_block(self._relation_of(head), frames)
             if block is not None:
@@ -184,7 +184,7 @@ class PgOutput(Decoder):
         # As with `_inserts`, and a begin may change what is known of a relation.
         if head not in cache.session.readers or cache.retirement.pending or cache.unsettled:
             self._one_by_one(frames[:3], messages)
-            frames = frames[3:]
+            frames = frames.part(slice(3, None))
         careful = cache.retirement.pending or cache.unsettled
         if head in cache.session.readers and not careful and self._state is _SessionState.BETWEEN:
             block = transaction_block(self._relation_of(head), frames, self._last_end)

@@ -103,7 +103,7 @@ def transaction_block(
 
     Returns None if they need care. ``last_end`` is the end of the transaction before the run.
     """
-    inserts = frames[1::_FRAMES]
+    inserts = frames.part(slice(1, None, _FRAMES))
     begins, commits = frames.starts[::_FRAMES], frames.starts[2::_FRAMES]
     commit_lsns, ends = frames.numbers(begins + 1, ">u8"), frames.numbers(commits + 10, ">u8")
     times = frames.numbers(commits + 18, ">i8")
