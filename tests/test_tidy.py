@@ -17,6 +17,7 @@ from pathlib import Path
 import grimp
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from waltap.errors import WaltapError
@@ -432,6 +433,21 @@ def test_every_document_is_reached_from_the_index() -> None:
         targets = re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8"))
         waiting += [(page.parent / target).resolve() for target in targets if "://" not in target]
     assert not {named(page) for page in pages - seen}
+
+
+def test_pinned_packages_run_on_the_oldest_python() -> None:
+    """A version that asks for a later patch stops the set-up on a system's own Python, such as 3.11.2."""
+    text = (ROOT / "framework" / "pyproject.toml").read_text()
+    oldest = re.findall(r">=([\d.]+)", tomllib.loads(text)["project"]["requires-python"])[0]
+    pinned = set(pins())
+    asked = {
+        f"{each.name} {each.version}": SpecifierSet(each.metadata.get("Requires-Python") or "")
+        for each in metadata.distributions()
+        if canonicalize_name(each.name) in pinned
+    }
+    assert not {
+        name: str(versions) for name, versions in asked.items() if f"{oldest}.0" not in versions
+    }
 
 
 def test_constraints_pin_one_exact_version_each() -> None:
