@@ -1,7 +1,6 @@
 """Files of tables: folded, merged, removed, written in vain; lakes that were moved, or written by earlier versions."""
 
 import json
-import tarfile
 import threading
 import time
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.servers.jars import unpack
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
@@ -370,8 +370,7 @@ ROWS_OF_PEOPLE = sorted((n, f"n{n}" if n == 12 else "changed", "x") for n in ran
 
 
 def test_it_is_read_and_goes_on(spark: Any, tmp_path: Path) -> None:
-    with tarfile.open(LAKE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(LAKE, tmp_path)
     session, output = prepare(spark), SparkOutput(str(tmp_path / "out"))
 
     def rows(name: str) -> list[tuple[Any, ...]]:

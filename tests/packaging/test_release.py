@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
+from tests.harness.servers.jars import unpack
 from tests.harness.servers.postgres import Database
 
 from waltap.base.extras import BROUGHT, extra_for
@@ -65,7 +66,7 @@ def test_a_source_distribution_makes_the_same_wheel(release: Path, tmp_path: Pat
     for source in release.glob("*.tar.gz"):
         with tarfile.open(source) as archive:
             assert all(entry.isfile() for entry in archive)
-            archive.extractall(tmp_path, filter="data")
+        unpack(source, tmp_path)
         wheel, _ = build(
             tmp_path / source.name.removesuffix(".tar.gz"), tmp_path / "w", 1_700_000_000
         )

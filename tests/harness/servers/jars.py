@@ -80,10 +80,17 @@ def archive(name: str, artifact: str) -> Path:
         if kind == "jar":
             packed.rename(made / packed.name)
             return
-        with tarfile.open(packed) as opened:
-            opened.extractall(made, filter="data")
+        unpack(packed, made)
 
     return _kept(name, artifact, fill)
+
+
+def unpack(packed: Path, folder: Path) -> None:
+    """Unpack a tar file into ``folder``."""
+    with tarfile.open(packed) as opened:
+        # Python before 3.11.4 has no filters, and no argument for one
+        opened.extraction_filter = getattr(tarfile, "data_filter", None)
+        opened.extractall(folder)
 
 
 def _kept(name: str, what: str, fill: Callable[[Path, Path], None]) -> Path:
