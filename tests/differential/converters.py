@@ -1,17 +1,14 @@
 """Kafka Connect's own converters, as judges of what waltap's formats write."""
 
 import json
-import os
-import subprocess
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.differential.engines import PEER
+from tests.differential import judges
 from tests.harness.servers.jars import jars
 
-SECONDS = 240.0
 GOOGLE_TYPES = "com.google.api.grpc:proto-google-common-protos:2.22.1"
 """Older than this, which is what the peer brings, it has not all that Confluent's converter needs."""
 
@@ -44,25 +41,14 @@ class Answer:
 
 
 def ask(questions: Iterable[Question], class_path: str = "") -> list[Answer]:
-    """Return what the converters answer, in order. Raises: subprocess errors."""
-    lines = "".join(
+    """Return what the converters answer, in order. Raises: ChildProcessError."""
+    lines = (
         f'{{"class":{json.dumps(each.converter)},"topic":{json.dumps(each.topic)},'
         f'"key":{json.dumps(each.key)},"back":{json.dumps(each.back)},'
-        f'"config":{json.dumps(dict(each.config or {}))},{_named(each)}"data":{each.data.decode()}}}\n'
+        f'"config":{json.dumps(dict(each.config or {}))},{_named(each)}"data":{each.data.decode()}}}'
         for each in questions
     )
-    environment = {**os.environ, "PEER_LOG_LEVEL": "OFF", "PEER_CLASS_PATH": class_path}
-    done = subprocess.run(
-        [PEER, "--converters"],
-        input=lines.encode(),
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=SECONDS,
-        env=environment,
-    )
-    return [
-        _answer(json.loads(line)) for line in done.stdout.decode().split("\n") if line[:1] == "{"
-    ]
+    return [_answer(json.loads(line)) for line in judges.asked("--converters", lines, class_path)]
 
 
 def _named(question: Question) -> str:

@@ -1,20 +1,17 @@
 """Debezium's and Kafka Connect's own transforms, as judges of waltap's."""
 
 import json
-import os
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.differential.engines import PEER
+from tests.differential import judges
 
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.encoders.format.converter import ConverterContext
 from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
-SECONDS = 240.0
 _PROPERTIES = JsonConverterProperties.model_validate({"replace.null.with.default": False})
 _JSON = JsonConverter(_PROPERTIES, ConverterContext(side="value"))
 
@@ -38,7 +35,7 @@ class Answer:
 
 
 def ask(questions: Iterable[Question]) -> list[Answer]:
-    """Return what the transforms answer, in order. Raises: subprocess errors."""
+    """Return what the transforms answer, in order. Raises: ChildProcessError."""
     answers = []
     for found in asked(
         {
@@ -57,17 +54,8 @@ def ask(questions: Iterable[Question]) -> list[Answer]:
 
 def asked(questions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what the transforms answer to questions that are JSON already, in order: ``class``, ``config``
-    and ``records``; ``records``, ``error`` and ``taken``. Raises: subprocess errors."""
-    done = subprocess.run(
-        [PEER, "--transforms"],
-        input="".join(f"{json.dumps(each)}\n" for each in questions).encode(),
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=SECONDS,
-        env={**os.environ, "PEER_LOG_LEVEL": "OFF"},
-    )
-    lines = done.stdout.decode().split("\n")
-    return [json.loads(line) for line in lines if line[:1] == "{"]
+    and ``records``; ``records``, ``error`` and ``taken``. Raises: ChildProcessError."""
+    return [json.loads(line) for line in judges.asked("--transforms", map(json.dumps, questions))]
 
 
 def written(record: ConnectRecord) -> Any:

@@ -28,6 +28,9 @@ UNASKED = 8
 NAMING = ("wal2json", "decoderbufs")
 """Decoders that know tables by their names."""
 
+SEVERAL = ("jsonl", "changelog", "files", "sql")
+"""Sinks of one pipeline, so that one run asks all of them."""
+
 CONSUMERS: dict[str, dict[str, Any]] = {
     "json": {"sink.type": "jsonl"},
     "converters": {
