@@ -91,6 +91,10 @@ PGOUTPUT = {
     "prepare of another": (
         [wire.begin_prepare(10, 20, 7, "one")], wire.prepare(10, 20, 7, "two"), 2, "as in Begin Prepare", "others",
     ),
+    "order after a prepared one": (
+        [wire.begin_prepare(10, 20, 7, "one"), wire.prepare(10, 20, 7, "one"), wire.begin(5)],
+        wire.commit(5, 15), 10, "from the last one, 0x14", "0xf",
+    ),
 }  # fmt: skip
 
 
@@ -131,9 +135,10 @@ STREAMS = {
     "prepare in a segment": ("on", [wire.stream_prepare(1, 2, 7, "g")], "it between"),
     "another commit": ("on", [COMMIT], "it in a transaction"),
     "insert before relation": ("on", [wire.insert(OID, ["1"], xid=7)], "announced"),
+    "order": ("on", [OPENED[1], wire.stream_commit(7, 100, 110), wire.begin(90), wire.commit(90, 95)], "the last one"),
     "first twice": ("on", [OPENED[1], OPENED[0]], "first segment flag 0"),
     "never first": ("on", [OPENED[1], wire.stream_start(8, first=False)], "first segment flag 1"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("mode", "payloads", "expected"), STREAMS.values(), ids=STREAMS)
