@@ -18,7 +18,8 @@ Families: 1 configuration and plugins, 2 source, 3 decode, 4 snapshot, 5 sink, 6
 import enum
 import errno
 import os
-from typing import ClassVar
+import sys
+from typing import ClassVar, Self
 
 # Remedies by error number, for refusals of the operating system.
 #
@@ -94,6 +95,37 @@ class WaltapError(Exception):
     def __init__(self, problem: str, **fields: object) -> None:
         super().__init__(problem)
         self.problem, self.fields = problem, fields
+
+    @classmethod
+    def define(
+        cls,
+        name: str,
+        code: str,
+        summary: str,
+        remedy: str,
+        *,
+        retry: RetryVerdict | None = None,
+        loses: bool | None = None,
+        of_conversion: bool | None = None,
+        of_transform: bool | None = None,
+    ) -> type[Self]:
+        """Return the error ``name`` of this kind: a row of a table of errors.
+
+        An attribute that is not given is the kind's. Write a class instead for an error with a
+        constructor or methods of its own.
+        """
+        given = {
+            "code": code,
+            "remedy": remedy,
+            "retry": retry,
+            "loses": loses,
+            "of_conversion": of_conversion,
+            "of_transform": of_transform,
+        }
+        # The page of errors and pickle look for an error in the module that defines it.
+        module = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001 - as in namedtuple
+        about = {"__doc__": summary, "__module__": module}
+        return type(name, (cls,), about | {k: v for k, v in given.items() if v is not None})
 
     def advice(self) -> str:
         """Return the remedy with its fields filled in.

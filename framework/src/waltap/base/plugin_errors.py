@@ -49,56 +49,42 @@ class HookRaised(PluginError):
     )
 
 
-class WrongApiVersion(PluginError):
-    """A plugin was written for another version of the plugin interface."""
-
-    code = "WT-1104"
-    remedy = (
-        "Install a version of {distribution} for this waltap: pip install --upgrade {distribution}."
-    )
-
-
-class ImportFailed(PluginError):
-    """A plugin's module cannot be imported."""
-
-    code = "WT-1105"
-    remedy = (
-        "Reinstall {distribution} with its dependencies: pip install --force-reinstall "
-        "{distribution}; or uninstall it if you do not need it."
-    )
-
-
-class LibraryMissing(PluginError):
-    """The profile needs a library of an extra that is not installed."""
-
-    code = "WT-1112"
-    remedy = "Install it: pip install 'waltap[{extra}]'."
-
-
-class MisspeltHook(PluginError):
-    """A plugin implements an unknown hook, or one with unknown arguments."""
-
-    code = "WT-1106"
-    remedy = (
-        "Authors of {distribution}: docs/reference/hooks.md lists every hook with its arguments."
-    )
-
-
-class WrongSpec(PluginError):
-    """A ``register_*`` hook returned an object of another kind."""
-
-    code = "WT-1107"
-    remedy = "Authors of {distribution}: {hook} returns an iterable of {expected} objects."
-
-
-class PluginRaised(WaltapError):
-    """Plugin code raised an exception of its own, or returned an unusable value.
-
-    It may be a sink, a check, a decoder or a transform.
-    """
-
-    code = "WT-1108"
-    remedy = (
-        "{distribution} has a bug: update it, or report it to its authors with the traceback of "
-        "WALTAP_TRACEBACK=1. The position covers only data that is durable."
-    )
+WrongApiVersion = PluginError.define(
+    "WrongApiVersion",
+    "WT-1104",
+    "A plugin was written for another version of the plugin interface.",
+    "Install a version of {distribution} for this waltap: pip install --upgrade {distribution}.",
+)
+ImportFailed = PluginError.define(
+    "ImportFailed",
+    "WT-1105",
+    "A plugin's module cannot be imported.",
+    "Reinstall {distribution} with its dependencies: pip install --force-reinstall "
+    "{distribution}; or uninstall it if you do not need it.",
+)
+LibraryMissing = PluginError.define(
+    "LibraryMissing",
+    "WT-1112",
+    "The profile needs a library of an extra that is not installed.",
+    "Install it: pip install 'waltap[{extra}]'.",
+)
+MisspeltHook = PluginError.define(
+    "MisspeltHook",
+    "WT-1106",
+    "A plugin implements an unknown hook, or one with unknown arguments.",
+    "Authors of {distribution}: docs/reference/hooks.md lists every hook with its arguments.",
+)
+WrongSpec = PluginError.define(
+    "WrongSpec",
+    "WT-1107",
+    "A ``register_*`` hook returned an object of another kind.",
+    "Authors of {distribution}: {hook} returns an iterable of {expected} objects.",
+)
+# It may be a sink, a check, a decoder or a transform.
+PluginRaised = WaltapError.define(
+    "PluginRaised",
+    "WT-1108",
+    "Plugin code raised an exception of its own, or returned an unusable value.",
+    "{distribution} has a bug: update it, or report it to its authors with the traceback of "
+    "WALTAP_TRACEBACK=1. The position covers only data that is durable.",
+)

@@ -11,12 +11,12 @@ WaltapError
 
 from waltap.errors import SourceError, WaltapError
 
-
-class DemoIncomplete(SourceError):
-    """A package that only the demo needs is missing."""
-
-    code = "WT-2901"
-    remedy = "Install the demo's packages: pip install 'waltap[demo]'."
+DemoIncomplete = SourceError.define(
+    "DemoIncomplete",
+    "WT-2901",
+    "A package that only the demo needs is missing.",
+    "Install the demo's packages: pip install 'waltap[demo]'.",
+)
 
 
 class DemoStuck(WaltapError):
@@ -26,8 +26,9 @@ class DemoStuck(WaltapError):
     remedy = "The engine's log is {engine_log}, Spark's is {spark_log}; please report both."
 
 
-class DemoDifferent(WaltapError):
-    """The source's and Spark's tables differ."""
-
-    code = "WT-9102"
-    remedy = "This is a bug in waltap: please report it with the files in {folder}."
+DemoDifferent = WaltapError.define(
+    "DemoDifferent",
+    "WT-9102",
+    "The source's and Spark's tables differ.",
+    "This is a bug in waltap: please report it with the files in {folder}.",
+)

@@ -70,59 +70,44 @@ class SnapshotReadFailed(SnapshotError):
     )
 
 
-class SnapshotInterrupted(SnapshotError):
-    """The last run ended in its snapshot, and this mode takes no new one."""
-
-    code = "WT-4002"
-    remedy = "Run with snapshot.mode=initial to take it again, or `waltap offsets clear FILE`."
-
-
-class TableOvertaken(SnapshotError):
-    """DDL changed a table between the snapshot's point and its reading."""
-
-    code = "WT-4003"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "The snapshot starts over by itself; snapshot.locking.mode=shared keeps DDL waiting until "
-        "{table} has been read."
-    )
-
-
-class SnapshotNotShared(SnapshotError):
-    """A connection does not see the rows of the shared snapshot."""
-
-    code = "WT-4004"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "waltap takes the snapshot again. If a proxy spreads connections over several servers, "
-        "name one server in database.hostname, or set snapshot.max.threads=1."
-    )
-
-
-class SnapshotModeUnclear(SnapshotError):
-    """A plugin that decides how tables are read gave an invalid answer."""
-
-    code = "WT-4005"
-    remedy = (
-        "{mode} has a bug, which the SnapshotterSuite of waltap_testing finds. Until it is "
-        "corrected: snapshot.mode=initial, without snapshot.query.mode and "
-        "snapshot.locking.mode."
-    )
-
-
-class SnapshotLockRefused(SnapshotError):
-    """A table's lock is not available, so nothing was read.
-
-    Another session holds a conflicting lock, or the role may not take it.
-    """
-
-    code = "WT-4006"
-    remedy = (
-        "Sessions with locks on tables: SELECT pid, relation::regclass, mode FROM pg_locks "
-        "WHERE granted AND locktype = 'relation'; start again when they have ended, or raise "
-        "snapshot.lock.timeout.ms ({timeout} now). snapshot.locking.mode=none needs no such "
-        "lock."
-    )
+SnapshotInterrupted = SnapshotError.define(
+    "SnapshotInterrupted",
+    "WT-4002",
+    "The last run ended in its snapshot, and this mode takes no new one.",
+    "Run with snapshot.mode=initial to take it again, or `waltap offsets clear FILE`.",
+)
+TableOvertaken = SnapshotError.define(
+    "TableOvertaken",
+    "WT-4003",
+    "DDL changed a table between the snapshot's point and its reading.",
+    "The snapshot starts over by itself; snapshot.locking.mode=shared keeps DDL waiting until "
+    "{table} has been read.",
+    retry=RetryVerdict.RECONNECT,
+)
+SnapshotNotShared = SnapshotError.define(
+    "SnapshotNotShared",
+    "WT-4004",
+    "A connection does not see the rows of the shared snapshot.",
+    "waltap takes the snapshot again. If a proxy spreads connections over several servers, name "
+    "one server in database.hostname, or set snapshot.max.threads=1.",
+    retry=RetryVerdict.RECONNECT,
+)
+SnapshotModeUnclear = SnapshotError.define(
+    "SnapshotModeUnclear",
+    "WT-4005",
+    "A plugin that decides how tables are read gave an invalid answer.",
+    "{mode} has a bug, which the SnapshotterSuite of waltap_testing finds. Until it is corrected: "
+    "snapshot.mode=initial, without snapshot.query.mode and snapshot.locking.mode.",
+)
+# Another session holds a conflicting lock, or the role may not take it.
+SnapshotLockRefused = SnapshotError.define(
+    "SnapshotLockRefused",
+    "WT-4006",
+    "A table's lock is not available, so nothing was read.",
+    "Sessions with locks on tables: SELECT pid, relation::regclass, mode FROM pg_locks WHERE "
+    "granted AND locktype = 'relation'; start again when they have ended, or raise "
+    "snapshot.lock.timeout.ms ({timeout} now). snapshot.locking.mode=none needs no such lock.",
+)
 
 
 class SnapshotTooOld(SnapshotError):
@@ -171,47 +156,38 @@ INSERTS_OPERATIONS = "insert, truncate"
 WAL_LEVEL_SQL = "ALTER SYSTEM SET wal_level = 'logical'"
 
 
-class ServerUnreachable(ConnectionLost):
-    """No connection could be made."""
-
-    code = "WT-2002"
-    remedy = (
-        "Check database.hostname and database.port ({address}), that the server runs, listens there "
-        "and lets this machine in (pg_hba.conf), and the TLS settings (database.sslmode)."
-    )
-
-
-class AuthenticationRefused(SourceError):
-    """The server does not accept this user or password."""
-
-    code = "WT-2003"
-    remedy = "Check database.user and database.password; on the server: {way}."
-
-
-class OtherConnector(SourceError):
-    """The server is of a kind that another connector is for."""
-
-    code = "WT-2021"
-    remedy = (
-        "In the profile: [source] type = '{connector}'; in a Debezium file: "
-        "connector.class={connector}."
-    )
-
-
-class DatabaseMissing(SourceError):
-    """The database does not exist."""
-
-    code = "WT-2004"
-    remedy = "Check database.dbname ({database}); `psql -l` lists the databases."
-
-
-class PrivilegeMissing(SourceError):
-    """The role lacks a privilege that capture needs."""
-
-    code = "WT-2005"
-    remedy = (
-        "As a superuser or the owner: {sql}; `waltap doctor FILE` lists other missing privileges."
-    )
+ServerUnreachable = ConnectionLost.define(
+    "ServerUnreachable",
+    "WT-2002",
+    "No connection could be made.",
+    "Check database.hostname and database.port ({address}), that the server runs, listens there "
+    "and lets this machine in (pg_hba.conf), and the TLS settings (database.sslmode).",
+)
+AuthenticationRefused = SourceError.define(
+    "AuthenticationRefused",
+    "WT-2003",
+    "The server does not accept this user or password.",
+    "Check database.user and database.password; on the server: {way}.",
+)
+OtherConnector = SourceError.define(
+    "OtherConnector",
+    "WT-2021",
+    "The server is of a kind that another connector is for.",
+    "In the profile: [source] type = '{connector}'; in a Debezium file: "
+    "connector.class={connector}.",
+)
+DatabaseMissing = SourceError.define(
+    "DatabaseMissing",
+    "WT-2004",
+    "The database does not exist.",
+    "Check database.dbname ({database}); `psql -l` lists the databases.",
+)
+PrivilegeMissing = SourceError.define(
+    "PrivilegeMissing",
+    "WT-2005",
+    "The role lacks a privilege that capture needs.",
+    "As a superuser or the owner: {sql}; `waltap doctor FILE` lists other missing privileges.",
+)
 
 
 class TableUnreadable(SourceError):
@@ -224,11 +200,12 @@ class TableUnreadable(SourceError):
     )
 
 
-class WalLevelTooLow(SourceError):
-    """``wal_level`` does not allow logical decoding."""
-
-    code = "WT-2006"
-    remedy = "{sql}. `waltap doctor FILE` checks this before a start."
+WalLevelTooLow = SourceError.define(
+    "WalLevelTooLow",
+    "WT-2006",
+    "``wal_level`` does not allow logical decoding.",
+    "{sql}. `waltap doctor FILE` checks this before a start.",
+)
 
 
 class ServerLimit(SourceError):
@@ -241,52 +218,43 @@ class ServerLimit(SourceError):
     )
 
 
-class ConnectionsUsedUp(ServerLimit):
-    """No connection or walsender is free at the moment."""
-
-    code = "WT-2010"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "Wait for other connections to end, or raise max_connections or max_wal_senders and "
-        "restart the server. The connections: SELECT pid, usename, application_name, backend_type "
-        "FROM pg_stat_activity."
-    )
-
-
-class OutputPluginUnavailable(SourceError):
-    """The server cannot or may not load the decoder's output plugin."""
-
-    code = "WT-2008"
-    remedy = (
-        "Install the server package of {plugin!r} (pgoutput is always there) and, from PostgreSQL "
-        "15.20 on, list it, each name quoted by itself: ALTER SYSTEM SET output_plugin_libraries = "
-        "{libraries}; SELECT pg_reload_conf();"
-    )
-
-
-class NothingCaptured(SourceError):
-    """No table fits the lists: nothing would ever be delivered."""
-
-    code = "WT-2116"
-    remedy = (
-        "Correct schema.include.list, table.include.list or their exclude lists: regular expressions "
-        "that fit schema.table as a whole. Tables are named as the database has them: "
-        "SELECT schemaname, tablename FROM pg_tables."
-    )
-
-
-class RowsHidden(SourceError):
-    """Row-level security hides rows from the snapshot."""
-
-    code = "WT-2114"
-    remedy = "As a superuser: ALTER ROLE {user} BYPASSRLS; or leave the tables out of the snapshot."
-
-
-class SignalTableMissing(SourceError):
-    """The signal table does not exist, or waltap cannot write it."""
-
-    code = "WT-2115"
-    remedy = "As a superuser: {sql}; or take signal.data.collection out of the profile."
+ConnectionsUsedUp = ServerLimit.define(
+    "ConnectionsUsedUp",
+    "WT-2010",
+    "No connection or walsender is free at the moment.",
+    "Wait for other connections to end, or raise max_connections or max_wal_senders and restart "
+    "the server. The connections: SELECT pid, usename, application_name, backend_type FROM "
+    "pg_stat_activity.",
+    retry=RetryVerdict.RECONNECT,
+)
+OutputPluginUnavailable = SourceError.define(
+    "OutputPluginUnavailable",
+    "WT-2008",
+    "The server cannot or may not load the decoder's output plugin.",
+    "Install the server package of {plugin!r} (pgoutput is always there) and, from PostgreSQL "
+    "15.20 on, list it, each name quoted by itself: ALTER SYSTEM SET output_plugin_libraries = "
+    "{libraries}; SELECT pg_reload_conf();",
+)
+NothingCaptured = SourceError.define(
+    "NothingCaptured",
+    "WT-2116",
+    "No table fits the lists: nothing would ever be delivered.",
+    "Correct schema.include.list, table.include.list or their exclude lists: regular expressions "
+    "that fit schema.table as a whole. Tables are named as the database has them: SELECT "
+    "schemaname, tablename FROM pg_tables.",
+)
+RowsHidden = SourceError.define(
+    "RowsHidden",
+    "WT-2114",
+    "Row-level security hides rows from the snapshot.",
+    "As a superuser: ALTER ROLE {user} BYPASSRLS; or leave the tables out of the snapshot.",
+)
+SignalTableMissing = SourceError.define(
+    "SignalTableMissing",
+    "WT-2115",
+    "The signal table does not exist, or waltap cannot write it.",
+    "As a superuser: {sql}; or take signal.data.collection out of the profile.",
+)
 
 
 class SlotActive(SourceError):
@@ -300,13 +268,12 @@ class SlotActive(SourceError):
     )
 
 
-class SlotExists(SourceError):
-    """Another process has just created a slot of this name."""
-
-    code = "WT-2102"
-    remedy = (
-        "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');"
-    )
+SlotExists = SourceError.define(
+    "SlotExists",
+    "WT-2102",
+    "Another process has just created a slot of this name.",
+    "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');",
+)
 
 
 class SlotMissing(OffsetError):
@@ -340,16 +307,14 @@ class SlotInvalidated(SourceError):
         super().__init__(problem, slot=slot, prevention=PREVENTION.get(reason, PREVENTION[""]))
 
 
-class SlotUnfit(SourceError):
-    """The slot serves another database or output plugin."""
-
-    code = "WT-2105"
-    remedy = (
-        "If the slot is this pipeline's, restore database.dbname and plugin.name to continue; "
-        "or start over and lose the slot's remaining changes: SELECT "
-        "pg_drop_replication_slot('{slot}'); and `waltap offsets clear FILE`. If it is another "
-        "pipeline's, choose another slot.name."
-    )
+SlotUnfit = SourceError.define(
+    "SlotUnfit",
+    "WT-2105",
+    "The slot serves another database or output plugin.",
+    "If the slot is this pipeline's, restore database.dbname and plugin.name to continue; or "
+    "start over and lose the slot's remaining changes: SELECT pg_drop_replication_slot('{slot}'); "
+    "and `waltap offsets clear FILE`. If it is another pipeline's, choose another slot.name.",
+)
 
 
 class PublicationGone(SourceError):
@@ -373,79 +338,56 @@ class PublicationGone(SourceError):
     )
 
 
-class PublicationDropped(PublicationGone):
-    """The pipeline's publication was dropped, and changes followed.
-
-    The slot cannot be read past these changes.
-    """
-
-    code = "WT-2125"
-    loses = True
-    remedy = (
-        "`waltap repair FILE` makes a new slot and reads the tables again; creating "
-        "{publication!r} again does not help alone, but must come first if "
-        "publication.autocreate.mode is disabled. To start over with a new snapshot instead: "
-        "run with snapshot.mode=when_needed, or `waltap slot drop FILE`, then `waltap offsets "
-        "clear FILE`. Lost are the single changes since the stored position (`waltap offsets "
-        "show FILE`); their effect on the tables is read again, but deleted rows are not "
-        "reported."
-    )
-
-
-class InsertsPublicationGone(PublicationGone):
-    """The slot has changes from a time without the publication of inserts.
-
-    That publication has the tables without a key (``publication.keyless.tables=inserts``). It was
-    dropped, or created after the slot.
-    """
-
-    code = "WT-2120"
-    remedy = (
-        "Create it again without tables: DROP PUBLICATION IF EXISTS {inserts}; CREATE "
-        "PUBLICATION {inserts} WITH (publish = '{operations}'); the next start continues from"
-        " the stored position with the other tables. A later start adds the tables without a "
-        "key, and logs it: their inserts until then are not captured. Or start over: "
-        "snapshot.mode=when_needed makes a new slot and takes a new snapshot."
-    )
-
-
-class SlotUnreadable(SourceError):
-    """The slot cannot be read further, and the next connection replaces it.
-
-    The snapshot mode takes a new snapshot then.
-    """
-
-    code = "WT-2117"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "waltap creates slot {slot!r} again and takes a new snapshot; if it ended before, start "
-        "it again."
-    )
-
-
-class EncodingNotConverted(SourceError):
-    """The output plugin sends text in an encoding that waltap cannot convert."""
-
-    code = "WT-2119"
-    remedy = (
-        "Use pgoutput: the server converts its values. First drop the former plugin's slot: "
-        "`waltap slot drop FILE`; then plugin.name=pgoutput, and a new snapshot: `waltap "
-        "offsets clear FILE`."
-    )
-
-
-class SlotNotOurs(SourceError):
-    """The slot existed before this pipeline.
-
-    Its creator would miss the changes that this pipeline reads.
-    """
-
-    code = "WT-2112"
-    remedy = (
-        "Choose another slot.name; or, if nothing else needs slot {slot!r}, remove it (`waltap "
-        "slot drop FILE`) and start with a new one, or take it over: slot.takeover=true. If this "
-        "pipeline has run before, its state is in another folder: see waltap.state.dir."
-    )
+# The slot cannot be read past these changes.
+PublicationDropped = PublicationGone.define(
+    "PublicationDropped",
+    "WT-2125",
+    "The pipeline's publication was dropped, and changes followed.",
+    "`waltap repair FILE` makes a new slot and reads the tables again; creating {publication!r} "
+    "again does not help alone, but must come first if publication.autocreate.mode is disabled. "
+    "To start over with a new snapshot instead: run with snapshot.mode=when_needed, or `waltap "
+    "slot drop FILE`, then `waltap offsets clear FILE`. Lost are the single changes since the "
+    "stored position (`waltap offsets show FILE`); their effect on the tables is read again, but "
+    "deleted rows are not reported.",
+    loses=True,
+)
+# That publication has the tables without a key (``publication.keyless.tables=inserts``). It was
+# dropped, or created after the slot.
+InsertsPublicationGone = PublicationGone.define(
+    "InsertsPublicationGone",
+    "WT-2120",
+    "The slot has changes from a time without the publication of inserts.",
+    "Create it again without tables: DROP PUBLICATION IF EXISTS {inserts}; CREATE PUBLICATION "
+    "{inserts} WITH (publish = '{operations}'); the next start continues from the stored position "
+    "with the other tables. A later start adds the tables without a key, and logs it: their "
+    "inserts until then are not captured. Or start over: snapshot.mode=when_needed makes a new "
+    "slot and takes a new snapshot.",
+)
+# The snapshot mode takes a new snapshot then.
+SlotUnreadable = SourceError.define(
+    "SlotUnreadable",
+    "WT-2117",
+    "The slot cannot be read further, and the next connection replaces it.",
+    "waltap creates slot {slot!r} again and takes a new snapshot; if it ended before, start it "
+    "again.",
+    retry=RetryVerdict.RECONNECT,
+)
+EncodingNotConverted = SourceError.define(
+    "EncodingNotConverted",
+    "WT-2119",
+    "The output plugin sends text in an encoding that waltap cannot convert.",
+    "Use pgoutput: the server converts its values. First drop the former plugin's slot: `waltap "
+    "slot drop FILE`; then plugin.name=pgoutput, and a new snapshot: `waltap offsets clear FILE`.",
+)
+# Its creator would miss the changes that this pipeline reads.
+SlotNotOurs = SourceError.define(
+    "SlotNotOurs",
+    "WT-2112",
+    "The slot existed before this pipeline.",
+    "Choose another slot.name; or, if nothing else needs slot {slot!r}, remove it (`waltap slot "
+    "drop FILE`) and start with a new one, or take it over: slot.takeover=true. If this pipeline "
+    "has run before, its state is in another folder: see waltap.state.dir.",
+)
 
 
 class FailoverUnavailable(SourceError):
@@ -458,114 +400,86 @@ class FailoverUnavailable(SourceError):
     )
 
 
-class SlotSynchronized(SourceError):
-    """The server is a standby that copies the slot from its primary.
-
-    The slot cannot be read until the standby is promoted.
-    """
-
-    code = "WT-2122"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "Point database.hostname at the primary (a comma list with driver.target_session_attrs=read-write "
-        "finds it), or promote this server: SELECT pg_promote(). waltap tries again by itself."
-    )
-
-
-class PublicationMissing(SourceError):
-    """The publication does not exist, or lacks the captured tables."""
-
-    code = "WT-2106"
-    remedy = (
-        "{sql}; or let waltap do it: publication.autocreate.mode=filtered. A publication must exist "
-        "before the slot is created."
-    )
-
-
-class PublicationNotPermitted(SourceError):
-    """The role may not create or change the publication."""
-
-    code = "WT-2109"
-    remedy = (
-        "Let a superuser run it once: {sql}; a start then finds the publication as it needs it. Or "
-        "leave such tables out with table.exclude.list. To let waltap do so by itself: GRANT CREATE ON "
-        "DATABASE {database} TO {user}, and membership in the roles that own the tables; "
-        "only a superuser publishes all tables."
-    )
-
-
-class IdentityMissing(SourceError):
-    """Publishing these tables would make the application's UPDATE and DELETE fail."""
-
-    code = "WT-2107"
-    remedy = (
-        "Give each a primary key, or {sql} (before images then hold the whole row), or leave it out "
-        "with table.exclude.list (which a signal table cannot be), or publish only its inserts: "
-        "publication.keyless.tables=inserts."
-    )
-
-
-class PositionGap(OffsetError):
-    """The slot is ahead of the stored offset.
-
-    It was dropped and created again, or another process advanced it.
-    """
-
-    code = "WT-6101"
-    loses = True
-    remedy = (
-        "`waltap repair FILE` continues at this slot and reads the tables again: it does not "
-        "have the changes between the two positions. Or start over with a new snapshot: `waltap "
-        "run FILE --set snapshot.mode=when_needed`, or a start after `waltap offsets clear "
-        "FILE` and `waltap slot drop FILE`."
-    )
-
-
-class PositionAhead(OffsetError):
-    """The stored offset is after the end of the server's WAL.
-
-    The server was restored from an older copy, or an operator set the offset.
-    """
-
-    code = "WT-6103"
-    loses = True
-    remedy = (
-        "`waltap run FILE --set snapshot.mode=when_needed` starts over with a new snapshot; so "
-        "does a start after `waltap offsets clear FILE`. `waltap repair FILE` cannot help: this "
-        "server never had the last delivered changes, and as many new ones would be skipped."
-    )
-
-
-class OtherServer(OffsetError):
-    """The stored offset belongs to another server, database, slot or timeline."""
-
-    code = "WT-6102"
-    loses = True
-    remedy = (
-        "Positions of one server mean nothing on another. Point the profile at the server it belongs "
-        "to, or start over with a new snapshot: `waltap offsets clear FILE`, or run once with "
-        "snapshot.mode=when_needed."
-    )
-
-
-class OtherSlot(OffsetError):
-    """The stored offset belongs to another slot of this database."""
-
-    code = "WT-6104"
-    remedy = (
-        "To continue where the pipeline stopped, name its slot in the profile: slot.name = "
-        '"{stored}", and the former publication.name. (Unnamed, both are called after the '
-        "pipeline; earlier versions called them waltap.) To start over under the new name with "
-        "a new snapshot: `waltap offsets clear FILE`, and drop the old slot: SELECT "
-        "pg_drop_replication_slot('{stored}');"
-    )
-
-
-class TextNotUtf8(SourceError):
-    """The server cannot send the database's text as UTF-8."""
-
-    code = "WT-2020"
-    remedy = NOT_UTF8
+# The slot cannot be read until the standby is promoted.
+SlotSynchronized = SourceError.define(
+    "SlotSynchronized",
+    "WT-2122",
+    "The server is a standby that copies the slot from its primary.",
+    "Point database.hostname at the primary (a comma list with "
+    "driver.target_session_attrs=read-write finds it), or promote this server: SELECT "
+    "pg_promote(). waltap tries again by itself.",
+    retry=RetryVerdict.RECONNECT,
+)
+PublicationMissing = SourceError.define(
+    "PublicationMissing",
+    "WT-2106",
+    "The publication does not exist, or lacks the captured tables.",
+    "{sql}; or let waltap do it: publication.autocreate.mode=filtered. A publication must exist "
+    "before the slot is created.",
+)
+PublicationNotPermitted = SourceError.define(
+    "PublicationNotPermitted",
+    "WT-2109",
+    "The role may not create or change the publication.",
+    "Let a superuser run it once: {sql}; a start then finds the publication as it needs it. Or "
+    "leave such tables out with table.exclude.list. To let waltap do so by itself: GRANT CREATE "
+    "ON DATABASE {database} TO {user}, and membership in the roles that own the tables; only a "
+    "superuser publishes all tables.",
+)
+IdentityMissing = SourceError.define(
+    "IdentityMissing",
+    "WT-2107",
+    "Publishing these tables would make the application's UPDATE and DELETE fail.",
+    "Give each a primary key, or {sql} (before images then hold the whole row), or leave it out "
+    "with table.exclude.list (which a signal table cannot be), or publish only its inserts: "
+    "publication.keyless.tables=inserts.",
+)
+# It was dropped and created again, or another process advanced it.
+PositionGap = OffsetError.define(
+    "PositionGap",
+    "WT-6101",
+    "The slot is ahead of the stored offset.",
+    "`waltap repair FILE` continues at this slot and reads the tables again: it does not have the "
+    "changes between the two positions. Or start over with a new snapshot: `waltap run FILE --set "
+    "snapshot.mode=when_needed`, or a start after `waltap offsets clear FILE` and `waltap slot "
+    "drop FILE`.",
+    loses=True,
+)
+# The server was restored from an older copy, or an operator set the offset.
+PositionAhead = OffsetError.define(
+    "PositionAhead",
+    "WT-6103",
+    "The stored offset is after the end of the server's WAL.",
+    "`waltap run FILE --set snapshot.mode=when_needed` starts over with a new snapshot; so does a "
+    "start after `waltap offsets clear FILE`. `waltap repair FILE` cannot help: this server never "
+    "had the last delivered changes, and as many new ones would be skipped.",
+    loses=True,
+)
+OtherServer = OffsetError.define(
+    "OtherServer",
+    "WT-6102",
+    "The stored offset belongs to another server, database, slot or timeline.",
+    "Positions of one server mean nothing on another. Point the profile at the server it belongs "
+    "to, or start over with a new snapshot: `waltap offsets clear FILE`, or run once with "
+    "snapshot.mode=when_needed.",
+    loses=True,
+)
+OtherSlot = OffsetError.define(
+    "OtherSlot",
+    "WT-6104",
+    "The stored offset belongs to another slot of this database.",
+    "To continue where the pipeline stopped, name its slot in the profile: slot.name = "
+    '"{stored}", and the former publication.name. (Unnamed, both are called after the pipeline; '
+    "earlier versions called them waltap.) To start over under the new name with a new snapshot: "
+    "`waltap offsets clear FILE`, and drop the old slot: SELECT "
+    "pg_drop_replication_slot('{stored}');",
+)
+TextNotUtf8 = SourceError.define(
+    "TextNotUtf8",
+    "WT-2020",
+    "The server cannot send the database's text as UTF-8.",
+    NOT_UTF8,
+)
 
 
 class QueryFailed(SourceError):
@@ -577,27 +491,23 @@ class QueryFailed(SourceError):
     )
 
 
-class TableLocked(QueryFailed):
-    """Another session held a lock for longer than a statement may wait."""
-
-    code = "WT-2024"
-    remedy = (
-        "End the session that holds the lock: SELECT pid, query FROM pg_stat_activity WHERE pid "
-        "= ANY(SELECT pid FROM pg_locks WHERE locktype = 'relation' AND mode NOT IN "
-        "('AccessShareLock', 'RowShareLock')). Then try again."
-    )
-
-
-class PublicationLocked(ConnectionLost):
-    """A table cannot join a publication while another session locks it."""
-
-    code = "WT-2026"
-    remedy = (
-        "waltap tries again by itself. End the session that holds the lock: SELECT pid, query "
-        "FROM pg_stat_activity WHERE pid = ANY(SELECT pid FROM pg_locks WHERE locktype = "
-        "'relation' AND mode NOT IN ('AccessShareLock', 'RowShareLock')). "
-        "snapshot.lock.timeout.ms ({timeout_ms} now) is the longest wait each time."
-    )
+TableLocked = QueryFailed.define(
+    "TableLocked",
+    "WT-2024",
+    "Another session held a lock for longer than a statement may wait.",
+    "End the session that holds the lock: SELECT pid, query FROM pg_stat_activity WHERE pid = "
+    "ANY(SELECT pid FROM pg_locks WHERE locktype = 'relation' AND mode NOT IN ('AccessShareLock', "
+    "'RowShareLock')). Then try again.",
+)
+PublicationLocked = ConnectionLost.define(
+    "PublicationLocked",
+    "WT-2026",
+    "A table cannot join a publication while another session locks it.",
+    "waltap tries again by itself. End the session that holds the lock: SELECT pid, query FROM "
+    "pg_stat_activity WHERE pid = ANY(SELECT pid FROM pg_locks WHERE locktype = 'relation' AND "
+    "mode NOT IN ('AccessShareLock', 'RowShareLock')). snapshot.lock.timeout.ms ({timeout_ms} "
+    "now) is the longest wait each time.",
+)
 
 
 class QueryCancelled(ConnectionLost):

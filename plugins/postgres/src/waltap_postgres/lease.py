@@ -28,14 +28,13 @@ SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'the server''s o
 """
 
 
-class StandbyUnavailable(SourceError):
-    """The server is too old to take a lease from a process that went silent."""
-
-    code = "WT-2123"
-    remedy = (
-        "Take waltap.standby out of the profile, and see that one process runs it; PostgreSQL 14 and "
-        "later keep leases."
-    )
+StandbyUnavailable = SourceError.define(
+    "StandbyUnavailable",
+    "WT-2123",
+    "The server is too old to take a lease from a process that went silent.",
+    "Take waltap.standby out of the profile, and see that one process runs it; PostgreSQL 14 and "
+    "later keep leases.",
+)
 
 
 def boot_seconds() -> float:

@@ -50,47 +50,36 @@ from typing import Final
 
 from waltap.errors import RetryVerdict, SinkError
 
-
-class JavaMissing(SinkError):
-    """Spark needs Java 17 or later, with ``jdk.incubator.vector``."""
-
-    code = "WT-5201"
-    remedy = (
-        "Install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless or openjdk-21-jre-headless; "
-        "macOS: brew install openjdk@17), or point JAVA_HOME to it. waltap run --sink changelog:PATH "
-        "needs no Java."
-    )
-
-
-class PysparkUnfit(SinkError):
-    """Spark's Python package is missing, or has an unsupported version."""
-
-    code = "WT-5210"
-    remedy = (
-        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1. Install one where "
-        "waltap is: pip install 'pyspark>=4.1,<4.3'. waltap run --sink changelog:PATH needs no Spark."
-    )
-
-
-class PipelinesUnfit(SinkError):
-    """Declarative pipelines of this pyspark lack a required feature."""
-
-    code = "WT-5255"
-    remedy = (
-        "AUTO CDC is in pyspark 4.2 and later, its history (SCD type 2) in 4.3: pip install "
-        "'pyspark[pipelines]=={wanted}.*'."
-    )
-
-
-class ChangeUnfit(SinkError):
-    """AUTO CDC would get a truncate or unsent values wrong."""
-
-    code = "WT-5256"
-    remedy = (
-        "ALTER TABLE … REPLICA IDENTITY FULL at the source makes it send all values. After a "
-        "truncate, run the pipeline with a full refresh and startingPosition after it. Or use a "
-        "history with a materialized view, which handles both: docs/howto/spark-pipelines.md."
-    )
+JavaMissing = SinkError.define(
+    "JavaMissing",
+    "WT-5201",
+    "Spark needs Java 17 or later, with ``jdk.incubator.vector``.",
+    "Install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless or "
+    "openjdk-21-jre-headless; macOS: brew install openjdk@17), or point JAVA_HOME to it. waltap "
+    "run --sink changelog:PATH needs no Java.",
+)
+PysparkUnfit = SinkError.define(
+    "PysparkUnfit",
+    "WT-5210",
+    "Spark's Python package is missing, or has an unsupported version.",
+    "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1. Install one where "
+    "waltap is: pip install 'pyspark>=4.1,<4.3'. waltap run --sink changelog:PATH needs no Spark.",
+)
+PipelinesUnfit = SinkError.define(
+    "PipelinesUnfit",
+    "WT-5255",
+    "Declarative pipelines of this pyspark lack a required feature.",
+    "AUTO CDC is in pyspark 4.2 and later, its history (SCD type 2) in 4.3: pip install "
+    "'pyspark[pipelines]=={wanted}.*'.",
+)
+ChangeUnfit = SinkError.define(
+    "ChangeUnfit",
+    "WT-5256",
+    "AUTO CDC would get a truncate or unsent values wrong.",
+    "ALTER TABLE … REPLICA IDENTITY FULL at the source makes it send all values. After a "
+    "truncate, run the pipeline with a full refresh and startingPosition after it. Or use a "
+    "history with a materialized view, which handles both: docs/howto/spark-pipelines.md.",
+)
 
 
 class ApplierFailed(SinkError):
@@ -122,26 +111,22 @@ class JvmEnded(SinkError):
     )
 
 
-class SparkRefused(SinkError):
-    """Spark, its catalogue, file system or disk failed.
-
-    In a commit the table is suspended and retried, and the others continue. No table is half
-    written.
-    """
-
-    code = "WT-5268"
-    remedy = (
-        "See Spark's text. For a catalogue or file system, check the profile's settings spark.… "
-        "(of a command: --set); it must be up and accept this program's user. A table continues "
-        "by itself within minutes."
-    )
-
-
-class OutputInUse(SinkError):
-    """Another process applies changes to the same tables."""
-
-    code = "WT-5203"
-    remedy = "Wait until process {holder} has ended, stop it, or choose another output folder."
+# In a commit the table is suspended and retried, and the others continue. No table is half
+# written.
+SparkRefused = SinkError.define(
+    "SparkRefused",
+    "WT-5268",
+    "Spark, its catalogue, file system or disk failed.",
+    "See Spark's text. For a catalogue or file system, check the profile's settings spark.… (of a "
+    "command: --set); it must be up and accept this program's user. A table continues by itself "
+    "within minutes.",
+)
+OutputInUse = SinkError.define(
+    "OutputInUse",
+    "WT-5203",
+    "Another process applies changes to the same tables.",
+    "Wait until process {holder} has ended, stop it, or choose another output folder.",
+)
 
 
 class OutputDamaged(SinkError):
@@ -154,111 +139,82 @@ class OutputDamaged(SinkError):
     )
 
 
-class TypeChanged(SinkError):
-    """Stored values do not fit a column's new type."""
-
-    code = "WT-5205"
-    remedy = (
-        "`waltap spark resume {output} {table} --cast-to-text` continues with old and new values as "
-        "text; type.change = string does so for all tables. For the new type: in Parquet `waltap spark "
-        "resume {output} {table} --full-refresh` and `waltap snapshot PROFILE {table} --blocking`, in "
-        "other formats another sink.path and a new snapshot."
-    )
-
-
-class NamesClash(SinkError):
-    """A rule gives a column a name in use.
-
-    Nothing was written. The table is suspended, the others continue.
-    """
-
-    code = "WT-5259"
-    remedy = "Rename one of them: columns.renames = SCHEMA\\.TABLE\\.COLUMN:NAME."
-
-
-class SourcesDiffer(SinkError):
-    """A table does not fit the other tables of its target.
-
-    A column's type may not fit theirs, or a column may have the name of the source column. Its
-    source may belong to another table already, or its rule may give it an empty name. The table
-    is suspended; the other sources continue.
-    """
-
-    code = "WT-5261"
-    remedy = (
-        "If only a rule changed, restore the rule that made the target (source.into, "
-        "source.column): the table continues, and nothing is lost. Otherwise give the column "
-        "one type in all sources, each table its own source (@SOURCE), all tables of a target"
-        " one mode, and source.column a free name; or take the table out of source.into and "
-        "use a new output. If a group may match nothing, such as (x)?, write two rules."
-    )
-
-
-class OutputMismatch(SinkError):
-    """The tables do not belong to this change log."""
-
-    code = "WT-5206"
-    remedy = (
-        "Give the output folder that belongs to this change log, or an empty one. If an "
-        "earlier version made the tables, and both were moved later: `waltap spark relink "
-        "{output} --changelog {changelog}`."
-    )
-
-
-class TableUnknown(SinkError):
-    """The output has no table of that name."""
-
-    code = "WT-5207"
-    remedy = "The tables are: {known}."
-
-
-class TableSuspended(SinkError):
-    """A query reads a suspended table, which lacks changes.
-
-    Its rows are those of an earlier position. Its changes wait in the change log.
-    """
-
-    code = "WT-5270"
-    remedy = (
-        "`waltap spark status {output}` has the cause; the table continues when it is corrected. Until "
-        'then, at("{mark}") reads all tables at its position, and allow_stale=True (`waltap spark sql '
-        "--allow-stale`) reads the table as it is."
-    )
-
-
-class SnapshotNeeded(SinkError):
-    """A query reads a table that may differ from the source."""
-
-    code = "WT-5271"
-    remedy = (
-        "`waltap snapshot PROFILE {table} --blocking` reads it again while the pipeline runs, and "
-        "replaces its rows. A table without a key: stop the pipeline, and run `waltap run PROFILE --set "
-        "snapshot.mode=always` once. allow_stale=True (`waltap spark sql --allow-stale`) reads the "
-        "table as it is."
-    )
-
-
-class MomentUnread(SinkError):
-    """The requested time or position is not readable."""
-
-    code = "WT-5264"
-    remedy = (
-        "Give `at` an LSN as PostgreSQL prints it (16/B374D848), a position as `waltap spark "
-        "status` shows it, or a time as a datetime."
-    )
-
-
-class TablesSuspended(SinkError):
-    """Some tables are suspended; all others are up to date.
-
-    The tables stay at their position. Their changes stay in the change log and are retried.
-    """
-
-    code = "WT-5208"
-    remedy = (
-        "See `waltap spark status {output}`; tables named there are suspended until their cause "
-        "is corrected."
-    )
+TypeChanged = SinkError.define(
+    "TypeChanged",
+    "WT-5205",
+    "Stored values do not fit a column's new type.",
+    "`waltap spark resume {output} {table} --cast-to-text` continues with old and new values as "
+    "text; type.change = string does so for all tables. For the new type: in Parquet `waltap "
+    "spark resume {output} {table} --full-refresh` and `waltap snapshot PROFILE {table} "
+    "--blocking`, in other formats another sink.path and a new snapshot.",
+)
+# Nothing was written. The table is suspended, the others continue.
+NamesClash = SinkError.define(
+    "NamesClash",
+    "WT-5259",
+    "A rule gives a column a name in use.",
+    "Rename one of them: columns.renames = SCHEMA\\.TABLE\\.COLUMN:NAME.",
+)
+# A column's type may not fit theirs, or a column may have the name of the source column. Its
+# source may belong to another table already, or its rule may give it an empty name. The table is
+# suspended; the other sources continue.
+SourcesDiffer = SinkError.define(
+    "SourcesDiffer",
+    "WT-5261",
+    "A table does not fit the other tables of its target.",
+    "If only a rule changed, restore the rule that made the target (source.into, source.column): "
+    "the table continues, and nothing is lost. Otherwise give the column one type in all sources, "
+    "each table its own source (@SOURCE), all tables of a target one mode, and source.column a "
+    "free name; or take the table out of source.into and use a new output. If a group may match "
+    "nothing, such as (x)?, write two rules.",
+)
+OutputMismatch = SinkError.define(
+    "OutputMismatch",
+    "WT-5206",
+    "The tables do not belong to this change log.",
+    "Give the output folder that belongs to this change log, or an empty one. If an earlier "
+    "version made the tables, and both were moved later: `waltap spark relink {output} "
+    "--changelog {changelog}`.",
+)
+TableUnknown = SinkError.define(
+    "TableUnknown",
+    "WT-5207",
+    "The output has no table of that name.",
+    "The tables are: {known}.",
+)
+# Its rows are those of an earlier position. Its changes wait in the change log.
+TableSuspended = SinkError.define(
+    "TableSuspended",
+    "WT-5270",
+    "A query reads a suspended table, which lacks changes.",
+    "`waltap spark status {output}` has the cause; the table continues when it is corrected. "
+    'Until then, at("{mark}") reads all tables at its position, and allow_stale=True (`waltap '
+    "spark sql --allow-stale`) reads the table as it is.",
+)
+SnapshotNeeded = SinkError.define(
+    "SnapshotNeeded",
+    "WT-5271",
+    "A query reads a table that may differ from the source.",
+    "`waltap snapshot PROFILE {table} --blocking` reads it again while the pipeline runs, and "
+    "replaces its rows. A table without a key: stop the pipeline, and run `waltap run PROFILE "
+    "--set snapshot.mode=always` once. allow_stale=True (`waltap spark sql --allow-stale`) reads "
+    "the table as it is.",
+)
+MomentUnread = SinkError.define(
+    "MomentUnread",
+    "WT-5264",
+    "The requested time or position is not readable.",
+    "Give `at` an LSN as PostgreSQL prints it (16/B374D848), a position as `waltap spark status` "
+    "shows it, or a time as a datetime.",
+)
+# The tables stay at their position. Their changes stay in the change log and are retried.
+TablesSuspended = SinkError.define(
+    "TablesSuspended",
+    "WT-5208",
+    "Some tables are suspended; all others are up to date.",
+    "See `waltap spark status {output}`; tables named there are suspended until their cause is "
+    "corrected.",
+)
 
 
 class SegmentDamaged(SinkError):
@@ -284,57 +240,43 @@ class FormatError(SinkError):
     remedy = "See the text; `waltap plugins` lists the table formats."
 
 
-class ModeUnfit(FormatError):
-    """A table is suspended: it does not support its mode."""
-
-    code = "WT-5241"
-    remedy = (
-        "Rules for {table} that fit: mode append or scd1, deletes hard, history keep. A table "
-        "without a key supports only these, without extra.columns. Or give it a key in the "
-        "source (ALTER TABLE … ADD PRIMARY KEY …): it continues with its next change, or with a "
-        "snapshot of it (`waltap signal PROFILE execute-snapshot …`)."
-    )
-
-
-class MadeOtherwise(FormatError):
-    """A table was made in another mode, and is suspended."""
-
-    code = "WT-5265"
-    remedy = (
-        "Put back the rules for {table} under which it was made (mode, deletes, history, extra.columns), "
-        "or give the pipeline another sink.path and take a new snapshot."
-    )
-
-
-class HistoryNotKept(FormatError):
-    """The table's mode keeps no history of changes."""
-
-    code = "WT-5262"
-    remedy = (
-        "Read the table's rows; the data source `waltap` reads changes that are still in the "
-        "change log. For a history, set history = keep, and give a new output with a new "
-        "snapshot."
-    )
-
-
-class FormatUnknown(FormatError):
-    """No plugin contributes a table format of that name."""
-
-    code = "WT-5230"
-    remedy = (
-        "Table formats: {known}. `waltap plugins` lists installed plugins and those that failed "
-        "to load."
-    )
-
-
-class FormatUnsupported(FormatError):
-    """The table format does not support this pyspark version."""
-
-    code = "WT-5231"
-    remedy = (
-        "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1 (with Delta "
-        "too): pip install 'pyspark=={wanted}.*', or choose another format."
-    )
+ModeUnfit = FormatError.define(
+    "ModeUnfit",
+    "WT-5241",
+    "A table is suspended: it does not support its mode.",
+    "Rules for {table} that fit: mode append or scd1, deletes hard, history keep. A table without "
+    "a key supports only these, without extra.columns. Or give it a key in the source (ALTER "
+    "TABLE … ADD PRIMARY KEY …): it continues with its next change, or with a snapshot of it "
+    "(`waltap signal PROFILE execute-snapshot …`).",
+)
+MadeOtherwise = FormatError.define(
+    "MadeOtherwise",
+    "WT-5265",
+    "A table was made in another mode, and is suspended.",
+    "Put back the rules for {table} under which it was made (mode, deletes, history, "
+    "extra.columns), or give the pipeline another sink.path and take a new snapshot.",
+)
+HistoryNotKept = FormatError.define(
+    "HistoryNotKept",
+    "WT-5262",
+    "The table's mode keeps no history of changes.",
+    "Read the table's rows; the data source `waltap` reads changes that are still in the change "
+    "log. For a history, set history = keep, and give a new output with a new snapshot.",
+)
+FormatUnknown = FormatError.define(
+    "FormatUnknown",
+    "WT-5230",
+    "No plugin contributes a table format of that name.",
+    "Table formats: {known}. `waltap plugins` lists installed plugins and those that failed to "
+    "load.",
+)
+FormatUnsupported = FormatError.define(
+    "FormatUnsupported",
+    "WT-5231",
+    "The table format does not support this pyspark version.",
+    "Parquet runs on pyspark 4.1 to 4.3, Delta on 4.1 and 4.2, Iceberg on 4.1 (with Delta too): "
+    "pip install 'pyspark=={wanted}.*', or choose another format.",
+)
 
 
 class FormatNotReady(FormatError):
@@ -347,61 +289,43 @@ class FormatNotReady(FormatError):
     )
 
 
-class SessionTaken(FormatError):
-    """The Spark session has another output's tables open.
-
-    Its catalogue of the same name reads them.
-    """
-
-    code = "WT-5263"
-    remedy = (
-        "Open these tables in a session of their own, such as spark.newSession(); or give outputs a "
-        "catalogue of yours (format.catalog) instead of {catalog}."
-    )
-
-
-class FormatDiffers(FormatError):
-    """The output was made in another table format."""
-
-    code = "WT-5233"
-    remedy = (
-        "Keep format = {format} for this output, or give an empty folder and take a new snapshot."
-    )
-
-
-class FormatLimit(FormatError):
-    """The table format cannot hold a table, which is suspended."""
-
-    code = "WT-5234"
-    remedy = (
-        "Rename the column or table in the text for the tables (columns.renames, "
-        "format.names), leave it out (column.exclude.list, table.exclude.list), or choose "
-        "parquet."
-    )
-
-
-class LayoutUnfit(FormatError):
-    """A table is suspended: rules do not fit its name or files."""
-
-    code = "WT-5273"
-    remedy = (
-        "Correct the rule: format.partition.by and format.cluster.by name columns of the table "
-        "(Delta Lake takes one of both), format.names gives a name. The table then continues with the "
-        "next start."
-    )
-
-
-class CommitBegun(FormatError):
-    """A driver died within a commit, which must be finished first.
-
-    The next driver finishes the commit; compaction does not.
-    """
-
-    code = "WT-5247"
-    remedy = (
-        "Let the pipeline run, or `waltap spark apply --once --changelog {changelog} --output {output}` "
-        "with the sink's properties as --set: it finishes the commit. Then try again."
-    )
+# Its catalogue of the same name reads them.
+SessionTaken = FormatError.define(
+    "SessionTaken",
+    "WT-5263",
+    "The Spark session has another output's tables open.",
+    "Open these tables in a session of their own, such as spark.newSession(); or give outputs a "
+    "catalogue of yours (format.catalog) instead of {catalog}.",
+)
+FormatDiffers = FormatError.define(
+    "FormatDiffers",
+    "WT-5233",
+    "The output was made in another table format.",
+    "Keep format = {format} for this output, or give an empty folder and take a new snapshot.",
+)
+FormatLimit = FormatError.define(
+    "FormatLimit",
+    "WT-5234",
+    "The table format cannot hold a table, which is suspended.",
+    "Rename the column or table in the text for the tables (columns.renames, format.names), leave "
+    "it out (column.exclude.list, table.exclude.list), or choose parquet.",
+)
+LayoutUnfit = FormatError.define(
+    "LayoutUnfit",
+    "WT-5273",
+    "A table is suspended: rules do not fit its name or files.",
+    "Correct the rule: format.partition.by and format.cluster.by name columns of the table (Delta "
+    "Lake takes one of both), format.names gives a name. The table then continues with the next "
+    "start.",
+)
+# The next driver finishes the commit; compaction does not.
+CommitBegun = FormatError.define(
+    "CommitBegun",
+    "WT-5247",
+    "A driver died within a commit, which must be finished first.",
+    "Let the pipeline run, or `waltap spark apply --once --changelog {changelog} --output "
+    "{output}` with the sink's properties as --set: it finishes the commit. Then try again.",
+)
 
 
 class NameTaken(FormatError):
@@ -432,20 +356,17 @@ class TargetChanged(FormatError):
     )
 
 
-class StepDiffers(FormatError):
-    """A repeated step of a table differs from its first attempt.
-
-    Rules for its columns changed, or another release of waltap runs. The table is suspended, the
-    others continue; nothing is lost or doubled.
-    """
-
-    code = "WT-5267"
-    remedy = (
-        "Restore the former settings (columns.dropped, columns.names, columns.renames; the "
-        "release) until the table has continued. Or, where it shares {table} with no other, "
-        "restore version {version} (Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … "
-        "rollback_to_snapshot): later changes are then written again."
-    )
+# Rules for its columns changed, or another release of waltap runs. The table is suspended, the
+# others continue; nothing is lost or doubled.
+StepDiffers = FormatError.define(
+    "StepDiffers",
+    "WT-5267",
+    "A repeated step of a table differs from its first attempt.",
+    "Restore the former settings (columns.dropped, columns.names, columns.renames; the release) "
+    "until the table has continued. Or, where it shares {table} with no other, restore version "
+    "{version} (Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … rollback_to_snapshot): "
+    "later changes are then written again.",
+)
 
 
 class VersionGone(FormatError):
@@ -457,47 +378,37 @@ class VersionGone(FormatError):
     )
 
 
-class CatalogueUnreachable(FormatError):
-    """Spark cannot load the catalogue of the tables."""
-
-    code = "WT-5245"
-    remedy = (
-        "See the text. The profile's settings spark.sql.catalog.{catalog} and "
-        "spark.sql.catalog.{catalog}.* define the catalogue; its driver must be among the jars."
-    )
-
-
-class ChunksUnread(SinkError):
-    """Spark tasks could not read the snapshot, now discarded."""
-
-    code = "WT-5257"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "The next try takes another snapshot. Executors must reach the database by the address and with "
-        "the files that the profile names; a command that gives the password runs there. Or have the "
-        'engine read: snapshot.readers = "engine" of the sink.'
-    )
-
-
-class ChunksRefused(SinkError):
-    """Spark tasks cannot read or store some snapshot rows."""
-
-    code = "WT-5260"
-    remedy = (
-        "See the text. The snapshot is discarded; the next start takes another. To have the "
-        'engine read it: snapshot.readers = "engine" of the sink.'
-    )
-
-
-class RowsAwaited(SinkError):
-    """Snapshot rows are in other tables, not in the log."""
-
-    code = "WT-5258"
-    remedy = (
-        "Run the pipeline that writes {changelog}: only its own Spark process gets these "
-        'rows. Tables of another output need a log with the rows: snapshot.readers = "engine"'
-        " of the sink, and a new snapshot."
-    )
+CatalogueUnreachable = FormatError.define(
+    "CatalogueUnreachable",
+    "WT-5245",
+    "Spark cannot load the catalogue of the tables.",
+    "See the text. The profile's settings spark.sql.catalog.{catalog} and "
+    "spark.sql.catalog.{catalog}.* define the catalogue; its driver must be among the jars.",
+)
+ChunksUnread = SinkError.define(
+    "ChunksUnread",
+    "WT-5257",
+    "Spark tasks could not read the snapshot, now discarded.",
+    "The next try takes another snapshot. Executors must reach the database by the address and "
+    "with the files that the profile names; a command that gives the password runs there. Or have "
+    'the engine read: snapshot.readers = "engine" of the sink.',
+    retry=RetryVerdict.RECONNECT,
+)
+ChunksRefused = SinkError.define(
+    "ChunksRefused",
+    "WT-5260",
+    "Spark tasks cannot read or store some snapshot rows.",
+    "See the text. The snapshot is discarded; the next start takes another. To have the engine "
+    'read it: snapshot.readers = "engine" of the sink.',
+)
+RowsAwaited = SinkError.define(
+    "RowsAwaited",
+    "WT-5258",
+    "Snapshot rows are in other tables, not in the log.",
+    "Run the pipeline that writes {changelog}: only its own Spark process gets these rows. Tables "
+    'of another output need a log with the rows: snapshot.readers = "engine" of the sink, and a '
+    "new snapshot.",
+)
 
 
 # A line of a Java stack trace.

@@ -13,59 +13,43 @@ SinkError
 
 from waltap.errors import RetryVerdict, SinkError
 
-
-class StreamUnavailable(SinkError):
-    """The server does not answer, or ended the connection.
-
-    Records without an acknowledgement are sent again.
-    """
-
-    code = "WT-5561"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "A run that was connected reconnects by itself; otherwise check whether the server at "
-        "{place} is up and can be reached, and whether it wants TLS."
-    )
-
-
-class StreamRefused(SinkError):
-    """The server does not know the user or refuses the action."""
-
-    code = "WT-5562"
-    remedy = (
-        "Correct user, password or credentials of the sink, and their rights at {place}: "
-        "{rights}. Then start again: it continues where it stopped."
-    )
-
-
-class StreamMissing(SinkError):
-    """The stream of a record is missing, and the sink creates none."""
-
-    code = "WT-5563"
-    remedy = (
-        "Make it ({how}), or name another by {property}; then start again: nothing was confirmed."
-    )
-
-
-class StreamUnfit(SinkError):
-    """The target cannot accept a record as it is."""
-
-    code = "WT-5564"
-    remedy = (
-        "Check that name and the limit of records at {place}. {property} names another place; a "
-        "table [[transforms]] of type filter leaves records out. Nothing was confirmed."
-    )
-
-
-class StreamFull(SinkError):
-    """The server accepts no records: memory, space or quota is exhausted."""
-
-    code = "WT-5565"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "waltap tries again by itself. Give {place} room: more memory or space, a bound of its streams "
-        "({property}), or a larger quota."
-    )
+# Records without an acknowledgement are sent again.
+StreamUnavailable = SinkError.define(
+    "StreamUnavailable",
+    "WT-5561",
+    "The server does not answer, or ended the connection.",
+    "A run that was connected reconnects by itself; otherwise check whether the server at {place} "
+    "is up and can be reached, and whether it wants TLS.",
+    retry=RetryVerdict.RECONNECT,
+)
+StreamRefused = SinkError.define(
+    "StreamRefused",
+    "WT-5562",
+    "The server does not know the user or refuses the action.",
+    "Correct user, password or credentials of the sink, and their rights at {place}: {rights}. "
+    "Then start again: it continues where it stopped.",
+)
+StreamMissing = SinkError.define(
+    "StreamMissing",
+    "WT-5563",
+    "The stream of a record is missing, and the sink creates none.",
+    "Make it ({how}), or name another by {property}; then start again: nothing was confirmed.",
+)
+StreamUnfit = SinkError.define(
+    "StreamUnfit",
+    "WT-5564",
+    "The target cannot accept a record as it is.",
+    "Check that name and the limit of records at {place}. {property} names another place; a table "
+    "[[transforms]] of type filter leaves records out. Nothing was confirmed.",
+)
+StreamFull = SinkError.define(
+    "StreamFull",
+    "WT-5565",
+    "The server accepts no records: memory, space or quota is exhausted.",
+    "waltap tries again by itself. Give {place} room: more memory or space, a bound of its "
+    "streams ({property}), or a larger quota.",
+    retry=RetryVerdict.RECONNECT,
+)
 
 
 class StreamFenced(SinkError):

@@ -112,20 +112,18 @@ def hash_columns(
 FIRST_WIDTH: Final = 16
 
 
-class WatermarksNeeded(SourceError):
-    """Chunks need watermarks, and no table for them is configured."""
-
-    code = "WT-2158"
-    remedy = (
-        "Name a table that the role may write (signal.data.collection), and leave read.only out."
-    )
-
-
-class HashedColumnGone(SourceError):
-    """A table's key changed while its chunks were read in hash order."""
-
-    code = "WT-2161"
-    remedy = "Ask for the table again: `waltap snapshot FILE {table}`."
+WatermarksNeeded = SourceError.define(
+    "WatermarksNeeded",
+    "WT-2158",
+    "Chunks need watermarks, and no table for them is configured.",
+    "Name a table that the role may write (signal.data.collection), and leave read.only out.",
+)
+HashedColumnGone = SourceError.define(
+    "HashedColumnGone",
+    "WT-2161",
+    "A table's key changed while its chunks were read in hash order.",
+    "Ask for the table again: `waltap snapshot FILE {table}`.",
+)
 
 
 class YugabyteChunks(PostgresChunks):

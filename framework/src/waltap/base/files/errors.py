@@ -28,50 +28,41 @@ class FilesUnavailable(SinkError):
     )
 
 
-class FilesAway(FilesUnavailable):
-    """The object store does not answer in time."""
-
-    code = "WT-5121"
-    remedy = (
-        "A run that had begun tries again by itself; else check storage.endpoint, the network"
-        " and the store's own state. If the store throttles (503, SlowDown), raise "
-        "offset.flush.interval.ms. Delivery of {path} resumes after the last published files."
-    )
-
-
-class BucketMissing(FilesUnavailable):
-    """The bucket or container does not exist; waltap never creates one."""
-
-    code = "WT-5122"
-    retry = RetryVerdict.NEVER
-    remedy = (
-        "Make the bucket of {path}, or correct sink.path and storage.region, and start again."
-        " If it was deleted, its published files are lost: `waltap offsets clear FILE` begins"
-        " with a new snapshot."
-    )
-
-
-class AccessRefused(FilesUnavailable):
-    """The object store refuses the credentials or their rights."""
-
-    code = "WT-5123"
-    retry = RetryVerdict.NEVER
-    remedy = (
-        "Give valid credentials (storage.access.key, storage.secret.key, or the environment's"
-        " own) that may list, read, write and delete objects below {path}, and start again: "
-        "delivery resumes after the last published files."
-    )
-
-
-class LocationUnknown(FilesUnavailable):
-    """A location is of no known kind, or its settings conflict."""
-
-    code = "WT-5124"
-    retry = RetryVerdict.NEVER
-    remedy = (
-        "Give a path, or a URI: s3://bucket/folder, gs://bucket/folder, abfs://container@account/folder, "
-        "hdfs://host/folder; `waltap explain FILE` shows the properties storage.*."
-    )
+FilesAway = FilesUnavailable.define(
+    "FilesAway",
+    "WT-5121",
+    "The object store does not answer in time.",
+    "A run that had begun tries again by itself; else check storage.endpoint, the network and the "
+    "store's own state. If the store throttles (503, SlowDown), raise offset.flush.interval.ms. "
+    "Delivery of {path} resumes after the last published files.",
+)
+BucketMissing = FilesUnavailable.define(
+    "BucketMissing",
+    "WT-5122",
+    "The bucket or container does not exist; waltap never creates one.",
+    "Make the bucket of {path}, or correct sink.path and storage.region, and start again. If it "
+    "was deleted, its published files are lost: `waltap offsets clear FILE` begins with a new "
+    "snapshot.",
+    retry=RetryVerdict.NEVER,
+)
+AccessRefused = FilesUnavailable.define(
+    "AccessRefused",
+    "WT-5123",
+    "The object store refuses the credentials or their rights.",
+    "Give valid credentials (storage.access.key, storage.secret.key, or the environment's own) "
+    "that may list, read, write and delete objects below {path}, and start again: delivery "
+    "resumes after the last published files.",
+    retry=RetryVerdict.NEVER,
+)
+LocationUnknown = FilesUnavailable.define(
+    "LocationUnknown",
+    "WT-5124",
+    "A location is of no known kind, or its settings conflict.",
+    "Give a path, or a URI: s3://bucket/folder, gs://bucket/folder, "
+    "abfs://container@account/folder, hdfs://host/folder; `waltap explain FILE` shows the "
+    "properties storage.*.",
+    retry=RetryVerdict.NEVER,
+)
 
 
 class FilesInUse(SinkError):

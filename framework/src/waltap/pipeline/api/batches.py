@@ -38,14 +38,13 @@ NAME = "python_loop"
 WAKE_S = 0.2
 
 
-class AcknowledgedTooLate(WaltapError):
-    """A batch was acknowledged after its stream had ended without it."""
-
-    code = "WT-1203"
-    remedy = (
-        "The next run repeats the batch. Acknowledge inside the loop, or after it within `with "
-        "waltap.stream(...) as batches:`."
-    )
+AcknowledgedTooLate = WaltapError.define(
+    "AcknowledgedTooLate",
+    "WT-1203",
+    "A batch was acknowledged after its stream had ended without it.",
+    "The next run repeats the batch. Acknowledge inside the loop, or after it within `with "
+    "waltap.stream(...) as batches:`.",
+)
 
 
 class StreamedBatch(Batch, kw_only=True):

@@ -99,11 +99,12 @@ def _table(head: list[str], rows: Iterable[tuple[str, ...]]) -> str:
 LOOK_S = 0.05
 
 
-class PipelineEnded(WaltapError):
-    """A pipeline ended before the awaited status came."""
-
-    code = "WT-1202"
-    remedy = "Start it again with `start`; `status` shows its progress."
+PipelineEnded = WaltapError.define(
+    "PipelineEnded",
+    "WT-1202",
+    "A pipeline ended before the awaited status came.",
+    "Start it again with `start`; `status` shows its progress.",
+)
 
 
 class Pipeline:

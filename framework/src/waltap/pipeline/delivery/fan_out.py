@@ -26,25 +26,21 @@ from waltap.ports.source.connector import PreflightCheck
 log = logging.getLogger(__name__)
 
 
-class SinkReturned(SinkError):
-    """A paused sink answers again.
-
-    The pipeline reconnects, to send it the changes that it missed.
-    """
-
-    code = "WT-5802"
-    retry = RetryVerdict.RECONNECT
-    remedy = "No action is needed: the other sinks skip what they have."
-
-
-class SinkPausedTooLong(SinkError):
-    """The server keeps more WAL for a paused sink than its limit."""
-
-    code = "WT-5803"
-    remedy = (
-        "Make {outlet} work again and start: it continues where it stopped. Or raise its "
-        "pause.max.bytes, or remove it from the profile and lose what it missed."
-    )
+# The pipeline reconnects, to send it the changes that it missed.
+SinkReturned = SinkError.define(
+    "SinkReturned",
+    "WT-5802",
+    "A paused sink answers again.",
+    "No action is needed: the other sinks skip what they have.",
+    retry=RetryVerdict.RECONNECT,
+)
+SinkPausedTooLong = SinkError.define(
+    "SinkPausedTooLong",
+    "WT-5803",
+    "The server keeps more WAL for a paused sink than its limit.",
+    "Make {outlet} work again and start: it continues where it stopped. Or raise its "
+    "pause.max.bytes, or remove it from the profile and lose what it missed.",
+)
 
 
 class FanOut(Sink):

@@ -24,11 +24,12 @@ from waltap.ports.source.connector import ChangeStream, Connector, StartPosition
 log = logging.getLogger(__name__)
 
 
-class OnePartitionOnly(SourceError):
-    """A part of the pipeline knows one partition only; the source has several."""
-
-    code = "WT-2016"
-    remedy = "Run one pipeline for each partition, each with its own `name` in its profile."
+OnePartitionOnly = SourceError.define(
+    "OnePartitionOnly",
+    "WT-2016",
+    "A part of the pipeline knows one partition only; the source has several.",
+    "Run one pipeline for each partition, each with its own `name` in its profile.",
+)
 
 
 class SourceConnection:

@@ -29,15 +29,13 @@ class PipelineRunning(OffsetError):
     )
 
 
-class StateFolderGone(OffsetError):
-    """The state folder is no longer the one of the start."""
-
-    code = "WT-6008"
-    remedy = (
-        "Put {path} back where it was, and start again: nothing is lost then. If it was "
-        "deleted, slot.takeover=true continues from the slot's confirmed position; some changes "
-        "may come twice."
-    )
+StateFolderGone = OffsetError.define(
+    "StateFolderGone",
+    "WT-6008",
+    "The state folder is no longer the one of the start.",
+    "Put {path} back where it was, and start again: nothing is lost then. If it was deleted, "
+    "slot.takeover=true continues from the slot's confirmed position; some changes may come twice.",
+)
 
 
 def machine() -> str:

@@ -65,19 +65,16 @@ QUIET: Final = frozenset({"created", "joined"})
 """Events after which nothing is missing."""
 
 
-class TablesNotStreamed(SourceError):
-    """The server did not stream all changes of captured tables.
-
-    Their publication was changed.
-    """
-
-    code = "WT-2048"
-    loses = True
-    remedy = (
-        "Check that the publication has the tables: SELECT * FROM pg_publication_tables; if "
-        "not, ALTER PUBLICATION ... ADD TABLE. Then stop the pipeline, and run `waltap repair"
-        " FILE`, which reads them again."
-    )
+# Their publication was changed.
+TablesNotStreamed = SourceError.define(
+    "TablesNotStreamed",
+    "WT-2048",
+    "The server did not stream all changes of captured tables.",
+    "Check that the publication has the tables: SELECT * FROM pg_publication_tables; if not, "
+    "ALTER PUBLICATION ... ADD TABLE. Then stop the pipeline, and run `waltap repair FILE`, which "
+    "reads them again.",
+    loses=True,
+)
 
 
 class _Joining(msgspec.Struct):

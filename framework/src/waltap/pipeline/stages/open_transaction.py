@@ -16,14 +16,13 @@ POLL_S: Final = 0.2
 SILENCE_S: Final = 120.0
 
 
-class StreamSilent(SourceError):
-    """The server sends neither changes nor keepalives from the slot."""
-
-    code = "WT-2022"
-    remedy = (
-        "Check the server's log and its load; `waltap status FILE` shows the WAL that it "
-        "keeps for the slot."
-    )
+StreamSilent = SourceError.define(
+    "StreamSilent",
+    "WT-2022",
+    "The server sends neither changes nor keepalives from the slot.",
+    "Check the server's log and its load; `waltap status FILE` shows the WAL that it keeps for "
+    "the slot.",
+)
 
 
 def position_behind(

@@ -9,25 +9,20 @@ from waltap.ports.offsets.offset import Offset, OffsetStore, decoded
 from waltap.ports.offsets.state_folder import OFFSET
 from waltap.ports.specs import OffsetStoreSpec
 
-
-class OffsetUnreadable(OffsetError):
-    """The offset file contains no offset of this version."""
-
-    code = "WT-6001"
-    remedy = (
-        "{path} must be an offset that waltap wrote. Restore it from a backup, or start over with a "
-        "new snapshot: `waltap offsets clear FILE`."
-    )
-
-
-class OffsetUnwritable(OffsetError):
-    """The offset file cannot be written.
-
-    Delivery stops at the last stored offset: nothing later is confirmed.
-    """
-
-    code = "WT-6002"
-    remedy = "Make {path} writable (space, permissions); waltap.state.dir chooses the folder."
+OffsetUnreadable = OffsetError.define(
+    "OffsetUnreadable",
+    "WT-6001",
+    "The offset file contains no offset of this version.",
+    "{path} must be an offset that waltap wrote. Restore it from a backup, or start over with a "
+    "new snapshot: `waltap offsets clear FILE`.",
+)
+# Delivery stops at the last stored offset: nothing later is confirmed.
+OffsetUnwritable = OffsetError.define(
+    "OffsetUnwritable",
+    "WT-6002",
+    "The offset file cannot be written.",
+    "Make {path} writable (space, permissions); waltap.state.dir chooses the folder.",
+)
 
 
 class FileOffsetProperties(Properties):

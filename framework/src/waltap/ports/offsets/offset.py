@@ -25,11 +25,12 @@ __all__ = [
 # Errors of stored offsets, for every offset store.
 
 
-class NothingStored(OffsetError):
-    """There is no offset that could be moved."""
-
-    code = "WT-6003"
-    remedy = "Run the pipeline once: an offset also names the server and slot it belongs to."
+NothingStored = OffsetError.define(
+    "NothingStored",
+    "WT-6003",
+    "There is no offset that could be moved.",
+    "Run the pipeline once: an offset also names the server and slot it belongs to.",
+)
 
 
 NEWEST_VERSION = 2

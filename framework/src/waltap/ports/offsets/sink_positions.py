@@ -31,14 +31,13 @@ class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-class BranchPositionsUnreadable(OffsetError):
-    """The file with the positions of a pipeline's sinks cannot be read or written."""
-
-    code = "WT-6203"
-    remedy = (
-        "Restore {path} from a backup, or remove it: every sink then continues from the stored "
-        "offset, the slowest sink's, and the others get some changes twice."
-    )
+BranchPositionsUnreadable = OffsetError.define(
+    "BranchPositionsUnreadable",
+    "WT-6203",
+    "The file with the positions of a pipeline's sinks cannot be read or written.",
+    "Restore {path} from a backup, or remove it: every sink then continues from the stored "
+    "offset, the slowest sink's, and the others get some changes twice.",
+)
 
 
 class BranchPositions:

@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     from waltap.ports.source.connector import PreflightCheck
 
 
-class ReaderGone(SinkError):
-    """The reader of the sink's output has closed it (``jsonl:- | head``).
-
-    The engine then stops as if it had been asked to. Accepted batches count as delivered; the next run
-    delivers the rest.
-    """
-
-    code = "WT-5801"
-    remedy = "Keep the reading end of {output} open, or write to a file: --sink jsonl:PATH."
+# The engine then stops as if it had been asked to. Accepted batches count as delivered; the next
+# run delivers the rest.
+ReaderGone = SinkError.define(
+    "ReaderGone",
+    "WT-5801",
+    "The reader of the sink's output has closed it (``jsonl:- | head``).",
+    "Keep the reading end of {output} open, or write to a file: --sink jsonl:PATH.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,11 +112,12 @@ class PublicationCompleteness:
         return self.tables.get((schema, table), self.others)
 
 
-class SourceLacks(SourceError):
-    """The connector does not offer the requested operation."""
-
-    code = "WT-2025"
-    remedy = "Remove the property that requires it, or use a connector that supports it."
+SourceLacks = SourceError.define(
+    "SourceLacks",
+    "WT-2025",
+    "The connector does not offer the requested operation.",
+    "Remove the property that requires it, or use a connector that supports it.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

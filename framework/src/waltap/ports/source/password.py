@@ -9,20 +9,16 @@ Password = Callable[[str, int, str, str], str | None]
 Raises: WaltapError."""
 
 
-class PasswordUnavailable(ConnectionLost):
-    """The password plugin had no password for this connection."""
-
-    code = "WT-2023"
-    remedy = (
-        "waltap tries again by itself; if this lasts, ask the service that {distribution} asks."
-    )
-
-
-class PasswordFileUnreadable(ConnectionLost):
-    """The password file no longer exists or cannot be read."""
-
-    code = "WT-2031"
-    remedy = (
-        "waltap reads it again at the next try; if this lasts, look whether the file is there for the "
-        "user that waltap runs as."
-    )
+PasswordUnavailable = ConnectionLost.define(
+    "PasswordUnavailable",
+    "WT-2023",
+    "The password plugin had no password for this connection.",
+    "waltap tries again by itself; if this lasts, ask the service that {distribution} asks.",
+)
+PasswordFileUnreadable = ConnectionLost.define(
+    "PasswordFileUnreadable",
+    "WT-2031",
+    "The password file no longer exists or cannot be read.",
+    "waltap reads it again at the next try; if this lasts, look whether the file is there for the "
+    "user that waltap runs as.",
+)

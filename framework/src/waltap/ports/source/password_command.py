@@ -22,15 +22,14 @@ TOLD_MAX = 200
 POLL_S = 0.1
 
 
-class PasswordCommandFailed(ConnectionLost):
-    """The command for the database's password gave none."""
-
-    code = "WT-2029"
-    remedy = (
-        "Run database.password.command by hand, as the user and with the environment of waltap: it must "
-        "print the password, nothing else, and end with status 0 within "
-        "database.password.command.timeout.ms. While it streams waltap tries again by itself."
-    )
+PasswordCommandFailed = ConnectionLost.define(
+    "PasswordCommandFailed",
+    "WT-2029",
+    "The command for the database's password gave none.",
+    "Run database.password.command by hand, as the user and with the environment of waltap: it "
+    "must print the password, nothing else, and end with status 0 within "
+    "database.password.command.timeout.ms. While it streams waltap tries again by itself.",
+)
 
 
 def printed_password(

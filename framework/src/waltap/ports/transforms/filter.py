@@ -25,12 +25,13 @@ Judge = Callable[[RowChange], object]
 LETTERS = "cudrtm"
 
 
-class FilterFailed(RecordError):
-    """The function of a filter raised; the batch was not delivered."""
-
-    code = "WT-3201"
-    retry = RetryVerdict.NEVER
-    remedy = "Correct {function}, or let it return True for rows that it cannot judge."
+FilterFailed = RecordError.define(
+    "FilterFailed",
+    "WT-3201",
+    "The function of a filter raised; the batch was not delivered.",
+    "Correct {function}, or let it return True for rows that it cannot judge.",
+    retry=RetryVerdict.NEVER,
+)
 
 
 class FilterProperties(Properties):

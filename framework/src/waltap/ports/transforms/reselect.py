@@ -29,18 +29,15 @@ KEYS_PER_QUERY = 1000
 Part = TransactionPart
 
 
-class ReselectFailed(WaltapError):
-    """Columns could not be read back; the batch was not delivered.
-
-    The profile requests an error with ``reselect.error.handling.mode=fail``.
-    """
-
-    code = "WT-3206"
-    retry = RetryVerdict.NEVER
-    remedy = (
-        "With reselect.error.handling.mode=warn such events keep the placeholder; "
-        "ALTER TABLE {table} REPLICA IDENTITY FULL has the server send every value."
-    )
+# The profile requests an error with ``reselect.error.handling.mode=fail``.
+ReselectFailed = WaltapError.define(
+    "ReselectFailed",
+    "WT-3206",
+    "Columns could not be read back; the batch was not delivered.",
+    "With reselect.error.handling.mode=warn such events keep the placeholder; ALTER TABLE {table} "
+    "REPLICA IDENTITY FULL has the server send every value.",
+    retry=RetryVerdict.NEVER,
+)
 
 
 class ReselectProperties(Properties):

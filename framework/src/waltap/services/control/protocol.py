@@ -57,38 +57,30 @@ def unix_socket() -> socket.socket:
 # Errors of commands that do not reach a pipeline.
 
 
-class PipelineNotRunning(OffsetError):
-    """No process runs the named pipeline."""
-
-    code = "WT-6201"
-    remedy = (
-        "Start it with `waltap run FILE`, on this machine, and repeat the command. The "
-        "profile must have the same `name` and `waltap.state.dir` as the running process."
-    )
-
-
-class ControlSocketUnusable(OffsetError):
-    """A process runs the pipeline, and its control socket does not answer."""
-
-    code = "WT-6202"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "Only the user that runs the pipeline may use the socket, and only on the same machine. "
-        "If the run has just started, try again; its log has messages about the control socket. "
-        "You can also send signals by the table of signal.data.collection, or by the file of "
-        "signal.file."
-    )
-
-
-class RedeliveryUndone(OffsetError):
-    """A running pipeline did not deliver all of the requested dead letters."""
-
-    code = "WT-6205"
-    remedy = (
-        "Letters listed as delivered were delivered. See the run's log, correct the cause, and "
-        "repeat the command: it skips delivered letters. --wait SECONDS waits for a snapshot or "
-        "an absent sink; without a running pipeline the command itself redelivers."
-    )
+PipelineNotRunning = OffsetError.define(
+    "PipelineNotRunning",
+    "WT-6201",
+    "No process runs the named pipeline.",
+    "Start it with `waltap run FILE`, on this machine, and repeat the command. The profile must "
+    "have the same `name` and `waltap.state.dir` as the running process.",
+)
+ControlSocketUnusable = OffsetError.define(
+    "ControlSocketUnusable",
+    "WT-6202",
+    "A process runs the pipeline, and its control socket does not answer.",
+    "Only the user that runs the pipeline may use the socket, and only on the same machine. If "
+    "the run has just started, try again; its log has messages about the control socket. You can "
+    "also send signals by the table of signal.data.collection, or by the file of signal.file.",
+    retry=RetryVerdict.RECONNECT,
+)
+RedeliveryUndone = OffsetError.define(
+    "RedeliveryUndone",
+    "WT-6205",
+    "A running pipeline did not deliver all of the requested dead letters.",
+    "Letters listed as delivered were delivered. See the run's log, correct the cause, and repeat "
+    "the command: it skips delivered letters. --wait SECONDS waits for a snapshot or an absent "
+    "sink; without a running pipeline the command itself redelivers.",
+)
 
 
 LONGEST_WAIT_MS = 3_600_000

@@ -23,14 +23,13 @@ FILE: Final = "letters.jsonl"
 LOCK: Final = "lock"
 
 
-class DeadLettersUnusable(OffsetError):
-    """Dead letters cannot be stored or read; the pipeline cannot continue."""
-
-    code = "WT-6204"
-    remedy = (
-        "Make {folder} a folder that waltap may write to, on a disk with room, and start again: the event "
-        "was not confirmed and comes again."
-    )
+DeadLettersUnusable = OffsetError.define(
+    "DeadLettersUnusable",
+    "WT-6204",
+    "Dead letters cannot be stored or read; the pipeline cannot continue.",
+    "Make {folder} a folder that waltap may write to, on a disk with room, and start again: the "
+    "event was not confirmed and comes again.",
+)
 
 
 class DeadLetterStore:

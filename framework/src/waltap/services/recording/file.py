@@ -23,21 +23,19 @@ from waltap.errors import SourceError
 # Errors of recordings.
 
 
-class RecordingDamaged(SourceError):
-    """A file is not a recording, or is incomplete."""
-
-    code = "WT-2041"
-    remedy = (
-        "Give the file that `waltap record` wrote, as it was written: it is gzip, and copying "
-        "it as text damages it. Everything before the damage was delivered."
-    )
-
-
-class RecordingUnfit(SourceError):
-    """The recording lacks a server answer that the decoder needs."""
-
-    code = "WT-2042"
-    remedy = "Replay {path} with waltap {version}, which recorded it."
+RecordingDamaged = SourceError.define(
+    "RecordingDamaged",
+    "WT-2041",
+    "A file is not a recording, or is incomplete.",
+    "Give the file that `waltap record` wrote, as it was written: it is gzip, and copying it as "
+    "text damages it. Everything before the damage was delivered.",
+)
+RecordingUnfit = SourceError.define(
+    "RecordingUnfit",
+    "WT-2042",
+    "The recording lacks a server answer that the decoder needs.",
+    "Replay {path} with waltap {version}, which recorded it.",
+)
 
 
 # Name the questions that a decoder may ask.

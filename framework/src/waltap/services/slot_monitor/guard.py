@@ -25,15 +25,13 @@ log = logging.getLogger(__name__)
 # Errors with which the slot monitor ends a run.
 
 
-class SlotGivenUp(SourceError):
-    """The slot retained too much WAL and was dropped (waltap.wal.action = drop)."""
-
-    code = "WT-2030"
-    remedy = (
-        "The database is safe; the pipeline has a gap, described by {certificate}. When the "
-        "sink accepts changes again: `waltap repair FILE` makes a new slot and reads the tables "
-        "again."
-    )
+SlotGivenUp = SourceError.define(
+    "SlotGivenUp",
+    "WT-2030",
+    "The slot retained too much WAL and was dropped (waltap.wal.action = drop).",
+    "The database is safe; the pipeline has a gap, described by {certificate}. When the sink "
+    "accepts changes again: `waltap repair FILE` makes a new slot and reads the tables again.",
+)
 
 
 # Forecast: when the retained WAL reaches a limit, from the mean rates of a window. Sans-IO.

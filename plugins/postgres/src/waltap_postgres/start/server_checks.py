@@ -434,14 +434,13 @@ def wal_level(setting: ServerSetting | None, hosting: ServerHosting | None) -> P
     return PreflightCheck.ok("wal_level", level)
 
 
-class StandbyCannotDecode(SourceError):
-    """The server is a standby, and too old to decode there."""
-
-    code = "WT-2124"
-    remedy = (
-        "Give database.hostname the primary's address ({primary}): standbys decode from "
-        "PostgreSQL 16 on. `waltap doctor FILE` checks another address."
-    )
+StandbyCannotDecode = SourceError.define(
+    "StandbyCannotDecode",
+    "WT-2124",
+    "The server is a standby, and too old to decode there.",
+    "Give database.hostname the primary's address ({primary}): standbys decode from PostgreSQL 16 "
+    "on. `waltap doctor FILE` checks another address.",
+)
 
 
 def standby(version_num: int, receives_from: str | None) -> list[PreflightCheck]:

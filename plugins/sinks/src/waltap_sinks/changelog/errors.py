@@ -31,33 +31,29 @@ class ChangeLogDamaged(SinkError):
     )
 
 
-class ColumnNameTaken(SinkError):
-    """A captured table has a column with the name of the log's own column."""
-
-    code = "WT-5104"
-    remedy = "Rename it, or leave it out with column.exclude.list = {column}."
-
-
-class TransactionGap(SinkError):
-    """The log got the middle of a transaction without its beginning."""
-
-    code = "WT-5105"
-    retry = RetryVerdict.RECONNECT
-    remedy = "Delivery starts again from the last manifest; if this lasts, report it as a bug."
-
-
-class ChangeLogRetired(SinkError):
-    """A reader wants to resume at manifests that were removed."""
-
-    code = "WT-5106"
-    remedy = (
-        "Put the manifests before {path} back from a copy, with their segments. Without one, "
-        "tables that need them must start again, with a new log: give the pipeline another "
-        "sink.path, and `waltap run PROFILE --set snapshot.mode=always`. A query starts over "
-        "with a new checkpoint, from the remaining manifests. Keep a log longer with a larger "
-        "changelog.retention.hours, or for a reader: `waltap changelog readers LOG --register "
-        "NAME`."
-    )
+ColumnNameTaken = SinkError.define(
+    "ColumnNameTaken",
+    "WT-5104",
+    "A captured table has a column with the name of the log's own column.",
+    "Rename it, or leave it out with column.exclude.list = {column}.",
+)
+TransactionGap = SinkError.define(
+    "TransactionGap",
+    "WT-5105",
+    "The log got the middle of a transaction without its beginning.",
+    "Delivery starts again from the last manifest; if this lasts, report it as a bug.",
+    retry=RetryVerdict.RECONNECT,
+)
+ChangeLogRetired = SinkError.define(
+    "ChangeLogRetired",
+    "WT-5106",
+    "A reader wants to resume at manifests that were removed.",
+    "Put the manifests before {path} back from a copy, with their segments. Without one, tables "
+    "that need them must start again, with a new log: give the pipeline another sink.path, and "
+    "`waltap run PROFILE --set snapshot.mode=always`. A query starts over with a new checkpoint, "
+    "from the remaining manifests. Keep a log longer with a larger changelog.retention.hours, or "
+    "for a reader: `waltap changelog readers LOG --register NAME`.",
+)
 
 
 class ChangeLogGone(DestinationBehind):
@@ -71,31 +67,24 @@ class ChangeLogGone(DestinationBehind):
     )
 
 
-class ChangeLogOlder(DestinationBehind):
-    """The log lacks manifests that this pipeline has published.
-
-    An older copy replaced it.
-    """
-
-    code = "WT-5109"
-    remedy = (
-        "The changes between were confirmed to the server and will not come again. Put the "
-        "newer copy of {path} back and start again. Else{repair} continue with this one and a "
-        "new snapshot: `waltap slot drop FILE` and `waltap offsets clear FILE`."
-    )
-
-
-class ChangeLogOfAnother(SinkError):
-    """Another pipeline wrote this log.
-
-    The log has one position. Of two pipelines in turn each would skip the changes below the other's.
-    """
-
-    code = "WT-5110"
-    remedy = (
-        "Give this pipeline its own change log (sink.path); or, if pipeline {owner!r} no "
-        "longer writes to {path}, move that folder away."
-    )
+# An older copy replaced it.
+ChangeLogOlder = DestinationBehind.define(
+    "ChangeLogOlder",
+    "WT-5109",
+    "The log lacks manifests that this pipeline has published.",
+    "The changes between were confirmed to the server and will not come again. Put the newer copy "
+    "of {path} back and start again. Else{repair} continue with this one and a new snapshot: "
+    "`waltap slot drop FILE` and `waltap offsets clear FILE`.",
+)
+# The log has one position. Of two pipelines in turn each would skip the changes below the
+# other's.
+ChangeLogOfAnother = SinkError.define(
+    "ChangeLogOfAnother",
+    "WT-5110",
+    "Another pipeline wrote this log.",
+    "Give this pipeline its own change log (sink.path); or, if pipeline {owner!r} no longer "
+    "writes to {path}, move that folder away.",
+)
 
 
 class ChangeLogMissing(SinkError):
@@ -118,12 +107,11 @@ class ReaderUnknown(SinkError):
     )
 
 
-class RowsElsewhere(SinkError):
-    """A reader wants rows that Spark wrote directly into the tables."""
-
-    code = "WT-5112"
-    remedy = (
-        "Read {table} in the tables (`waltap spark sql FILE`), and the log from a position "
-        'after its snapshot. To have snapshots in the log: snapshot.readers = "engine" of the'
-        " sink, and a new snapshot."
-    )
+RowsElsewhere = SinkError.define(
+    "RowsElsewhere",
+    "WT-5112",
+    "A reader wants rows that Spark wrote directly into the tables.",
+    "Read {table} in the tables (`waltap spark sql FILE`), and the log from a position after its "
+    'snapshot. To have snapshots in the log: snapshot.readers = "engine" of the sink, and a new '
+    "snapshot.",
+)

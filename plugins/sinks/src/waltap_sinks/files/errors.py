@@ -13,22 +13,19 @@ SinkError
 from waltap.errors import SinkError
 from waltap.ports.sink.held import DestinationBehind
 
-
-class FilesOfAnother(SinkError):
-    """Another pipeline writes to this folder."""
-
-    code = "WT-5125"
-    remedy = (
-        "Give this pipeline its own folder (sink.path); or, if pipeline {owner!r} no longer "
-        "writes to {path}, move that folder away."
-    )
-
-
-class FilesDamaged(SinkError):
-    """A commit cannot be read, so the committed files are unknown."""
-
-    code = "WT-5126"
-    remedy = "Restore {path} from a copy; or remove it, to continue from the commit before it."
+FilesOfAnother = SinkError.define(
+    "FilesOfAnother",
+    "WT-5125",
+    "Another pipeline writes to this folder.",
+    "Give this pipeline its own folder (sink.path); or, if pipeline {owner!r} no longer writes to "
+    "{path}, move that folder away.",
+)
+FilesDamaged = SinkError.define(
+    "FilesDamaged",
+    "WT-5126",
+    "A commit cannot be read, so the committed files are unknown.",
+    "Restore {path} from a copy; or remove it, to continue from the commit before it.",
+)
 
 
 class FilesGone(DestinationBehind):

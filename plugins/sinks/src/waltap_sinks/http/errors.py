@@ -2,17 +2,15 @@
 
 from waltap.errors import RetryVerdict, SinkError
 
-
-class HttpUnavailable(SinkError):
-    """The address does not answer, or cannot take requests now."""
-
-    code = "WT-5601"
-    retry = RetryVerdict.SAME_BATCH
-    remedy = (
-        "Check that the service at {place} is up and its rate limit (429); nothing is confirmed "
-        "until then, and delivery continues with the same records. url, timeout.ms and "
-        "retry.timeout.ms are properties of the sink."
-    )
+HttpUnavailable = SinkError.define(
+    "HttpUnavailable",
+    "WT-5601",
+    "The address does not answer, or cannot take requests now.",
+    "Check that the service at {place} is up and its rate limit (429); nothing is confirmed until "
+    "then, and delivery continues with the same records. url, timeout.ms and retry.timeout.ms are "
+    "properties of the sink.",
+    retry=RetryVerdict.SAME_BATCH,
+)
 
 
 class HttpRefused(SinkError):
@@ -37,11 +35,10 @@ class HttpRefused(SinkError):
         return self.fields.get("status") == 413
 
 
-class HttpLoginRefused(SinkError):
-    """The address, or the one that issues tokens, refuses the login."""
-
-    code = "WT-5603"
-    remedy = (
-        "Correct the auth.* properties of the sink, header.Authorization or signature.secret, "
-        "as {place} requires, and start again: it continues where it stopped."
-    )
+HttpLoginRefused = SinkError.define(
+    "HttpLoginRefused",
+    "WT-5603",
+    "The address, or the one that issues tokens, refuses the login.",
+    "Correct the auth.* properties of the sink, header.Authorization or signature.secret, as "
+    "{place} requires, and start again: it continues where it stopped.",
+)

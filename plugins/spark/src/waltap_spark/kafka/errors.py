@@ -9,48 +9,34 @@ SinkError
 
 from waltap.errors import SinkError
 
-
-class TopicsUnreadable(SinkError):
-    """Spark's Kafka source is missing, or a server does not answer."""
-
-    code = "WT-5250"
-    remedy = (
-        "See the text. The session needs spark-sql-kafka-0-10_2.13 (and spark-avro_2.13 for Avro) of "
-        "its generation in spark.jars.packages; options are those of Spark's own source."
-    )
-
-
-class OffsetsLost(SinkError):
-    """A topic has lost records that were not read yet.
-
-    Retention removed them, or the topic was created again. Tables would silently lack changes.
-    """
-
-    code = "WT-5251"
-    remedy = (
-        "Have the connector take a new snapshot, and read its topics into another change log and other "
-        "tables. Keep topics longer than the longest pause of this reader."
-    )
-
-
-class EventUnread(SinkError):
-    """A record is no usable Debezium event in the declared format."""
-
-    code = "WT-5252"
-    remedy = (
-        "Set the topics' form: json or avro, with the registry's address. Topics must have "
-        "whole events (before, after, source, op), not rows extracted by a transform. A topic "
-        "with truncates must have one partition. bad = 'keep' stores such records and "
-        "continues."
-    )
-
-
-class ColumnsUnknown(SinkError):
-    """JSON events have no schema, and the table's columns are not declared."""
-
-    code = "WT-5253"
-    remedy = (
-        "Name them: columns maps SCHEMA.TABLE to its columns as Spark's DDL has them, such as 'id INT, "
-        "price DECIMAL(10,2)'; or let the connector write schemas "
-        "(value.converter.schemas.enable = true), or Avro."
-    )
+TopicsUnreadable = SinkError.define(
+    "TopicsUnreadable",
+    "WT-5250",
+    "Spark's Kafka source is missing, or a server does not answer.",
+    "See the text. The session needs spark-sql-kafka-0-10_2.13 (and spark-avro_2.13 for Avro) of "
+    "its generation in spark.jars.packages; options are those of Spark's own source.",
+)
+# Retention removed them, or the topic was created again. Tables would silently lack changes.
+OffsetsLost = SinkError.define(
+    "OffsetsLost",
+    "WT-5251",
+    "A topic has lost records that were not read yet.",
+    "Have the connector take a new snapshot, and read its topics into another change log and "
+    "other tables. Keep topics longer than the longest pause of this reader.",
+)
+EventUnread = SinkError.define(
+    "EventUnread",
+    "WT-5252",
+    "A record is no usable Debezium event in the declared format.",
+    "Set the topics' form: json or avro, with the registry's address. Topics must have whole "
+    "events (before, after, source, op), not rows extracted by a transform. A topic with "
+    "truncates must have one partition. bad = 'keep' stores such records and continues.",
+)
+ColumnsUnknown = SinkError.define(
+    "ColumnsUnknown",
+    "WT-5253",
+    "JSON events have no schema, and the table's columns are not declared.",
+    "Name them: columns maps SCHEMA.TABLE to its columns as Spark's DDL has them, such as 'id "
+    "INT, price DECIMAL(10,2)'; or let the connector write schemas "
+    "(value.converter.schemas.enable = true), or Avro.",
+)

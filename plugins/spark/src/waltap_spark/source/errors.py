@@ -12,84 +12,56 @@ SinkError
 
 from waltap.errors import SinkError
 
-
-class SourceOption(SinkError):
-    """An option of ``format("waltap")`` is missing or invalid."""
-
-    code = "WT-5221"
-    remedy = (
-        'Give .option({option!r}, …) as docs/howto/spark.md describes it under "As a data source".'
-    )
-
-
-class CapturedElsewhere(SinkError):
-    """A profile captured its latest changes to another place than this spool.
-
-    This query would miss them without an error.
-    """
-
-    code = "WT-5266"
-    remedy = (
-        "Read with the spool (option spool, or none) of the profile's earlier query, or give "
-        "this query another profile, with another name, slot and publication. To start over "
-        "with a snapshot: `waltap offsets clear {file}`."
-    )
-
-
-class OffsetOfAnother(SinkError):
-    """The query's checkpoint belongs to another change log."""
-
-    code = "WT-5222"
-    remedy = (
-        "Give the path of the log that the checkpoint was made with, or a new checkpointLocation to start "
-        "over with this one."
-    )
-
-
-class TableNotLogged(SinkError):
-    """No manifest names the table, so its columns are unknown."""
-
-    code = "WT-5223"
-    remedy = (
-        "The tables are: {known}. A table appears with its first change or snapshot; one whose "
-        "changes were all retired can be read with .schema(…)."
-    )
-
-
-class ColumnsGrew(SinkError):
-    """A table or column joined, or a type changed, during a query.
-
-    A query has one schema.
-    """
-
-    code = "WT-5224"
-    remedy = (
-        "Load and start the query again: it continues from its checkpoint, with the new columns "
-        'and tables. .option("newColumns", "ignore") leaves new columns and tables out instead.'
-    )
-
-
-class ChangesMissing(SinkError):
-    """The change log lacks changes within a query's range.
-
-    The table was not captured for a while.
-    """
-
-    code = "WT-5272"
-    remedy = (
-        '.option("failOnDataLoss", "false") reads on without them. A new snapshot brings the rows as they '
-        "are now: stop the pipeline and run `waltap run PROFILE --set snapshot.mode=always` once."
-    )
-
-
-class ValuesUnfit(SinkError):
-    """A column's older values do not fit its new type.
-
-    A query reads all rows with the newest type.
-    """
-
-    code = "WT-5269"
-    remedy = (
-        "Give .schema(…) with a type for {column} that holds old and new values, such as "
-        "string, or read from a position after the change of its type."
-    )
+SourceOption = SinkError.define(
+    "SourceOption",
+    "WT-5221",
+    'An option of ``format("waltap")`` is missing or invalid.',
+    'Give .option({option!r}, …) as docs/howto/spark.md describes it under "As a data source".',
+)
+# This query would miss them without an error.
+CapturedElsewhere = SinkError.define(
+    "CapturedElsewhere",
+    "WT-5266",
+    "A profile captured its latest changes to another place than this spool.",
+    "Read with the spool (option spool, or none) of the profile's earlier query, or give this "
+    "query another profile, with another name, slot and publication. To start over with a "
+    "snapshot: `waltap offsets clear {file}`.",
+)
+OffsetOfAnother = SinkError.define(
+    "OffsetOfAnother",
+    "WT-5222",
+    "The query's checkpoint belongs to another change log.",
+    "Give the path of the log that the checkpoint was made with, or a new checkpointLocation to "
+    "start over with this one.",
+)
+TableNotLogged = SinkError.define(
+    "TableNotLogged",
+    "WT-5223",
+    "No manifest names the table, so its columns are unknown.",
+    "The tables are: {known}. A table appears with its first change or snapshot; one whose "
+    "changes were all retired can be read with .schema(…).",
+)
+# A query has one schema.
+ColumnsGrew = SinkError.define(
+    "ColumnsGrew",
+    "WT-5224",
+    "A table or column joined, or a type changed, during a query.",
+    "Load and start the query again: it continues from its checkpoint, with the new columns and "
+    'tables. .option("newColumns", "ignore") leaves new columns and tables out instead.',
+)
+# The table was not captured for a while.
+ChangesMissing = SinkError.define(
+    "ChangesMissing",
+    "WT-5272",
+    "The change log lacks changes within a query's range.",
+    '.option("failOnDataLoss", "false") reads on without them. A new snapshot brings the rows as '
+    "they are now: stop the pipeline and run `waltap run PROFILE --set snapshot.mode=always` once.",
+)
+# A query reads all rows with the newest type.
+ValuesUnfit = SinkError.define(
+    "ValuesUnfit",
+    "WT-5269",
+    "A column's older values do not fit its new type.",
+    "Give .schema(…) with a type for {column} that holds old and new values, such as string, or "
+    "read from a position after the change of its type.",
+)
