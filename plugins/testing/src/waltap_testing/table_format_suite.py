@@ -41,6 +41,7 @@ from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import SparkOutput, TableState
+from waltap_testing.crash import CrashChild, KillPoint, imitated
 from waltap_testing.installed import identity_kept, mapper
 from waltap_testing.suite import RigSuite
 from waltap_testing.workload import ITEMS, NOTES, ExpectedEvent, ScriptedWorkload, relation
@@ -66,51 +67,36 @@ class TableFormatRig:
     modes: ModeRules = field(default_factory=ModeRules)
 
 
-class DriverDied(BaseException):
-    """The simulated death of the driver."""
-
-
 class _RigFormat(FormatChoice):
-    """The format of a rig, with a kill counter; it need not be installed."""
+    """The format of a rig, whose writes are steps; it need not be installed."""
 
     def __init__(self, rig: TableFormatRig) -> None:
         super().__init__(rig.spec.name, rig.values)
-        self._rig, self.fuse = rig, _KillCounter()
+        self._rig = rig
+        # The child that may die at a step; None outside of `imitated`.
+        self.child: CrashChild | None = None
 
     @property
     def factory(self) -> Any:
         """Return the factory of the format."""
         properties = self._properties(self._rig.spec)
-        return lambda context: _MortalFormat(self._rig.spec.factory(properties, context), self.fuse)
-
-
-class _KillCounter:
-    """Counts moments and simulates the driver's death at a chosen one."""
-
-    def __init__(self) -> None:
-        self.moment, self.blows_at = 0, 0
-
-    def pass_by(self) -> None:
-        """Count a moment.
-
-        Raises: DriverDied at the chosen moment.
-        """
-        self.moment += 1
-        if self.moment == self.blows_at:
-            raise DriverDied
+        return lambda context: _MortalFormat(self._rig.spec.factory(properties, context), self)
 
 
 class _MortalFormat(TableFormat):
     """A format that may die before and after every method that writes."""
 
-    def __init__(self, inner: TableFormat, fuse: _KillCounter) -> None:
-        self._inner, self._fuse = inner, fuse
+    def __init__(self, inner: TableFormat, choice: _RigFormat) -> None:
+        self._inner, self._choice = inner, choice
         self.writes_in_place = inner.writes_in_place  # type: ignore[misc] # as the format has it
 
     def _call(self, method: str, *arguments: Any) -> TableState:
-        self._fuse.pass_by()
+        child = self._choice.child
+        if child is not None:
+            child.mark(f"before {method}")
         done: TableState = getattr(self._inner, method)(*arguments)
-        self._fuse.pass_by()
+        if child is not None:
+            child.mark(f"after {method}")
         return done
 
     def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
@@ -176,6 +162,14 @@ class _LogAndTables:
         """Apply the new changes, then maintain the tables' files."""
         self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
         self.applier.maintain()
+
+    def apply_in(self, child: CrashChild) -> None:
+        """Apply the new changes in a driver that may die."""
+        self.choice.child = child
+        try:
+            self.apply()
+        finally:
+            self.choice.child = None
 
     def reader(self) -> LiveTables:
         """Return the tables as their users open them."""
@@ -373,7 +367,7 @@ class TableFormatSuite(RigSuite):
         It dies before or after a method that writes. The next driver finds more changes and
         applies each once.
         """
-        work, fuse = tables.workload, tables.choice.fuse
+        work = tables.workload
         for table in (ITEMS, NOTES):
             work.insert(table, 1, "x")
             work.insert(table, 2, "y")
@@ -390,12 +384,9 @@ class TableFormatSuite(RigSuite):
                 tables.commit()
                 if more:
                     break
-                fuse.moment, fuse.blows_at = 0, moment
-                try:
-                    tables.apply()
-                except DriverDied:
-                    deaths += 1
-                fuse.blows_at = 0
+                outcome = imitated(tables.apply_in, KillPoint(step=moment))
+                assert outcome.error is None, outcome.error
+                deaths += outcome.killed
                 # Readers must not see the unfinished commit of the dead driver.
                 tables.applier.close()
                 reader = tables.reader()
