@@ -158,6 +158,22 @@ def test_keys_land_where_a_java_producer_puts_them(
     assert len(places) == len(set(keys))
 
 
+def test_keys_land_where_kafkas_own_tests_say(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
+) -> None:
+    """The hashes are those of `UtilsTest.testMurmur2` in Apache Kafka."""
+    hashes = {
+        b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829, b"abc": 479470107,
+    }  # fmt: skip
+    create(kafka.bootstrap, NewTopic(topic, 7))
+    made = opened()
+    made.write(batch(1, *(Record(topic, key, b"") for key in hashes)))
+    made.flush()
+    places = {m.key(): m.partition() for m in read_all(kafka.bootstrap, topic)}
+    assert places == {key: (number & 0x7FFFFFFF) % 7 for key, number in hashes.items()}
+
+
 def test_a_partition_that_a_record_names_is_taken(
     kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
 ) -> None:

@@ -163,7 +163,7 @@ def test_so_many_records_end_with_a_transaction(
 
 
 def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
-    """Every byte of a recording in turn, in a file that is whole and in one that was cut off behind it:
+    """Every third byte of a recording in turn, in a file that is whole and in one that was cut off behind it:
     gzip's own checksum stands at the end, where the second file has none."""
     path = tmp_path / "stream.recording"
     with RecordingWriter(path) as writer:
@@ -176,7 +176,7 @@ def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
     written, data = list(entries(path)), path.read_bytes()
     assert len(written) == 61
     stopped = 0
-    for place in range(len(data)):
+    for place in range(0, len(data), 3):
         for bits, end in ((0x01, len(data)), (0x10, len(data)), (0x01, -12), (0xFF, -12)):
             damaged = bytearray(data)
             damaged[place] ^= bits
@@ -188,7 +188,7 @@ def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
             except RecordingDamaged:
                 stopped += 1
             assert found == written[: len(found)], place
-    assert stopped > len(data)
+    assert stopped > len(data) / 3
 
 
 def test_a_recording_of_another_layout_names_its_waltap(tmp_path: Path) -> None:

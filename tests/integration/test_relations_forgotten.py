@@ -28,24 +28,25 @@ UNASKED = 8
 NAMING = ("wal2json", "decoderbufs")
 """Decoders that know tables by their names."""
 
-SEVERAL = ("jsonl", "changelog", "files", "sql")
+SINKS = ("jsonl", "changelog", "files", "sql")
 """Sinks of one pipeline, so that one run asks all of them."""
 
-CONSUMERS: dict[str, dict[str, Any]] = {
-    "json": {"sink.type": "jsonl"},
-    "converters": {
-        "sink.type": "jsonl",
-        "key.converter": "org.apache.kafka.connect.json.JsonConverter",
-        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-    },
-    "change log": {"sink.type": "changelog"},
-    "parquet files": {
-        "sink.type": "files",
-        "sink.file.format": "parquet",
-        "sink.file.max.age.ms": "0",
-    },
-    "sql": {"sink.type": "sql"},
-}
+CONVERTERS = dict.fromkeys(
+    ("key.converter", "value.converter"), "org.apache.kafka.connect.json.JsonConverter"
+)
+
+
+def outlets(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    """Return sinks of these types that write into ``folder``."""
+    more = {
+        "files": {"file.format": "parquet", "file.max.age.ms": "0"},
+        "sql": {"url": f"sqlite:///{folder / 'sql'}"},
+    }
+    return [
+        {"name": kind, "type": kind, **more.get(kind, {})}
+        | ({} if kind == "sql" else {"path": str(folder / kind)})
+        for kind in kinds
+    ]
 
 
 def kinds() -> Counter[str]:
@@ -59,24 +60,17 @@ class Recreations:
     """A pipeline, and a table that is made, filled and dropped again and again."""
 
     def __init__(
-        self, database: Database, folder: Path, settings: dict[str, Any], plugin: str = "pgoutput"
+        self, database: Database, folder: Path, plugin: str, *sinks: str, **settings: Any
     ) -> None:
         database.execute("CREATE TABLE k (id int PRIMARY KEY)")
-        out = str(folder / "out")
-        where = (
-            {"sink.url": f"sqlite:///{out}"}
-            if settings["sink.type"] == "sql"
-            else {"sink.path": out}
-        )
         given = {
             "topic.prefix": "x",
             "plugin.name": plugin,
             "publication.autocreate.mode": None if plugin in NAMING else "all_tables",
         }
-        self._database, self.pipeline = (
-            database,
-            PipelineRig(database, folder, given | where | settings),
-        )
+        self._database = database
+        self.pipeline = PipelineRig(database, folder, given | settings)
+        self.pipeline.outlets = outlets(folder, *sinks)
         self._read = self._made = 0
         self.name = "m"
 
@@ -103,16 +97,28 @@ class Recreations:
         return 0 if offset is None else offset.sole.position.end_lsn
 
 
-PAIRS = [*((name, "pgoutput") for name in CONSUMERS), *(("json", name) for name in NAMING)]
-
-
-@pytest.mark.parametrize(("consumer", "plugin"), PAIRS)
+@pytest.mark.parametrize(
+    ("plugin", "sinks", "settings"),
+    [
+        pytest.param("pgoutput", SINKS, {}, id="sinks"),
+        pytest.param("pgoutput", SINKS[:1], CONVERTERS, id="converters"),
+        *(
+            pytest.param(name, SINKS[:1], {}, id=name, marks=pytest.mark.exhaustive)
+            for name in NAMING
+        ),
+    ],
+)
 def test_no_consumer_keeps_anything_of_a_table_that_is_gone(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consumer: str, plugin: str
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plugin: str,
+    sinks: tuple[str, ...],
+    settings: dict[str, Any],
 ) -> None:
     monkeypatch.setattr("waltap_decoders.retirement.SMALLEST", UNASKED)
     monkeypatch.setattr("waltap.changes.mapping.type_registry._CACHE_LIMIT", UNASKED)
-    tables = Recreations(database, tmp_path, CONSUMERS[consumer], plugin)
+    tables = Recreations(database, tmp_path, plugin, *sinks, **settings)
     with tables.pipeline.running() as run:
         tables.make(run, 100)
         grown, own = set(kinds()), {"KnownTable", "TargetName"}  # the SQL target's table of tables
@@ -128,17 +134,17 @@ def test_no_consumer_keeps_anything_of_a_table_that_is_gone(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("consumer", "plugin", "name"),
+    ("sink", "plugin", "name"),
     [
-        ("change log", "pgoutput", "m"),
-        ("json", "pgoutput", "job_{}"),
-        ("json", "wal2json", "job_{}"),
+        ("changelog", "pgoutput", "m"),
+        ("jsonl", "pgoutput", "job_{}"),
+        ("jsonl", "wal2json", "job_{}"),
     ],
 )
 def test_two_thousand_tables_leave_less_than_6_mib(
-    database: Database, tmp_path: Path, consumer: str, plugin: str, name: str
+    database: Database, tmp_path: Path, sink: str, plugin: str, name: str
 ) -> None:
-    tables = Recreations(database, tmp_path, CONSUMERS[consumer], plugin)
+    tables = Recreations(database, tmp_path, plugin, sink)
     tables.name = name
     with tables.pipeline.running() as run:
         tables.make(run, 200)
