@@ -169,9 +169,9 @@ FAMILIES = {
     "9": "Bugs",
 }
 RETRIES = {
-    RetryVerdict.NEVER: "no",
-    RetryVerdict.RECONNECT: "yes, after a reconnect",
-    RetryVerdict.SAME_BATCH: "yes, with the same batch",
+    RetryVerdict.NEVER: "",
+    RetryVerdict.RECONNECT: " Tried again after a reconnect.",
+    RetryVerdict.SAME_BATCH: " Tried again with the same batch.",
 }
 
 
@@ -200,9 +200,9 @@ def errors_page(host: "Host") -> str:
     """Return the page."""
     lines = ["# Errors", "", GENERATED, ""]
     lines += [
-        "Every error has a stable code, says whether waltap tries again by itself, and names the",
-        "command, property or SQL that fixes it. `{…}` stands for what the message fills in. Exit",
-        "codes: 1 failed, 2 bad configuration or plugin, 3 retriable and retries spent.",
+        "Every error has a stable code and a remedy: the command, property or SQL that fixes it. waltap",
+        "tries again by itself only where it says so. The message fills `{…}` in. Exit codes: 1 failed,",
+        "2 bad configuration or plugin, 3 retriable and retries spent.",
         "",
     ]
     family = ""
@@ -212,8 +212,8 @@ def errors_page(host: "Host") -> str:
             lines += [f"## {FAMILIES.get(family, family)}", ""]
         lines += [f"### {error.code}", ""]  # other pages link to the code
         about = _flat(inspect.cleandoc(error.__doc__ or "").split("\n\n")[0])
-        lines += [f"`{error.__name__}`: {about}", ""]
-        lines += [f"- tried again: {RETRIES[error.retry]}", f"- remedy: {_flat(error.remedy)}", ""]
+        lines += [f"`{error.__name__}`: {about}{RETRIES[error.retry]}", ""]
+        lines += [f"**Remedy:** {_flat(error.remedy)}", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -14,22 +14,20 @@ if TYPE_CHECKING:
 
 
 INTRODUCTION = """\
-Where a property of Debezium's means the same, it has Debezium's name and default, so that a
-connector's file works unchanged. In a waltap profile (TOML) everything but the sink's and the
-transforms' own properties stands in one namespace: `[source]`, `[engine]`, `[format]` and
-`[offsets]` only group it. In a Debezium file the sink is given by `waltap.sink.type` and
-`waltap.sink.NAME`, or by `--sink`. What becomes of Debezium's other properties is
-[distinguished](debezium.md).
+A property that means the same as one of Debezium's has its name and default, so a connector's file works
+unchanged; [the others](debezium.md). In a profile (TOML) `[source]`, `[engine]`, `[format]` and `[offsets]`
+only group one namespace; sinks and transforms have their own. In a Debezium file `waltap.sink.type` and
+`waltap.sink.NAME`, or `--sink`, give the sink.
 
 Values may hold secrets as `${env:NAME}`, `${file:PATH}` or `${file:PATH:KEY}`; they are never shown.
 
-A relative path (state, offset file, output, certificates, `${file:…}`) starts at the folder of the
-profile's file, whatever the current directory is; one that is typed as an argument (`--sink`, `--set`),
-or stands in tables given to `waltap.stream()`, at the current directory.
+A relative path in a profile starts at the profile's folder; in an argument (`--sink`, `--set`) or in tables
+given to `waltap.stream()`, at the current directory.
 
-What a property reaches is said where that is not everything. *Records* are those of every format, with
-their topics; *rows* are what sinks get that take the changes themselves: the change log, Spark, SQL
-targets, lakes and files in columns. What a sink or a format declares itself reaches that alone.
+*Records only*: the property concerns records of every format and their topics, not the rows that a change
+log, Spark, SQL targets, lakes and files in columns get; *rows only* is the opposite. A sink's or format's
+property concerns that alone. SIGHUP changes a *reloadable* property during a run. Without another form, a
+number is a whole one.
 """
 
 # So many equal rows are listed once, by the first component that has them.
@@ -39,8 +37,8 @@ _Row = tuple[str, str, str]
 
 # `PropertyDeclaration.reach` → sentence about it. No sentence stands for both kinds.
 REACH = {
-    ("records",): " Reaches records, not rows.",
-    ("rows",): " Reaches rows, not records.",
+    ("records",): " Records only.",
+    ("rows",): " Rows only.",
     (): " Changes no event.",
 }
 
@@ -114,15 +112,16 @@ def _anchor(heading: str) -> str:
 
 def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
     meaning = declaration.summary
-    if declaration.allowed:
-        meaning += f" *{declaration.allowed}*"
+    allowed = _allowed(declaration)
+    if allowed:
+        meaning += f" *{allowed}*"
         meaning += f", in {declaration.unit}" if declaration.unit else ""
     elif declaration.unit:
         meaning += f" In {declaration.unit}."
     if declaration.secret:
         meaning += " **Secret.**"
     if declaration.reloadable:
-        meaning += " SIGHUP changes it while it runs."
+        meaning += " Reloadable."
     meaning += REACH.get(declaration.reach, "")
     others = [n for n in declaration.names[1:] if n not in declaration.deprecated]
     if others:
@@ -134,6 +133,15 @@ def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
     if examples:
         meaning += f" Example: {', '.join(f'`{example}`' for example in examples)}."
     return f"`{declaration.name}`", _default(declaration), meaning
+
+
+def _allowed(declaration: PropertyDeclaration) -> str:
+    """Return the form of a value, without what its default shows already."""
+    allowed = declaration.allowed
+    if isinstance(declaration.default, bool) and allowed == "true or false":
+        return ""
+    # The introduction says that numbers are whole.
+    return allowed.removeprefix("a whole number, ").removeprefix("a ")
 
 
 def _default(declaration: PropertyDeclaration) -> str:
