@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 INTRODUCTION = """\
-A property that means the same as one of Debezium's has its name and default, so a connector's file works
-unchanged; [the others](debezium.md). In a profile (TOML) `[source]`, `[engine]`, `[format]` and `[offsets]`
-only group one namespace; sinks and transforms have their own. In a Debezium file `waltap.sink.type` and
-`waltap.sink.NAME`, or `--sink`, give the sink.
+A property that means the same as one of Debezium's has its name and default, so a connector's
+file works unchanged; [the others](debezium.md). In a profile (TOML) `[source]`, `[engine]`,
+`[format]` and `[offsets]` only group one namespace; sinks and transforms have their own. In a
+Debezium file `waltap.sink.type` and `waltap.sink.NAME`, or `--sink`, give the sink.
 
 Values may hold secrets as `${env:NAME}`, `${file:PATH}` or `${file:PATH:KEY}`; they are never shown.
 
-A relative path in a profile starts at the profile's folder; in an argument (`--sink`, `--set`) or in tables
-given to `waltap.stream()`, at the current directory.
+A relative path in a profile starts at the profile's folder; in an argument (`--sink`, `--set`) or
+in tables given to `waltap.stream()`, at the current directory.
 
-*Records only*: the property concerns records of every format and their topics, not the rows that a change
-log, Spark, SQL targets, lakes and files in columns get; *rows only* is the opposite. A sink's or format's
-property concerns that alone. SIGHUP changes a *reloadable* property during a run. Without another form, a
-number is a whole one.
+*Records only*: the property concerns records of every format and their topics, not the rows that
+a change log, Spark, SQL targets, lakes and files in columns get; *rows only* is the opposite. A
+sink's or format's property concerns that alone. SIGHUP changes a *reloadable* property during a
+run. Without another form, a number is a whole one.
 """
 
 # So many equal rows are listed once, by the first component that has them.
