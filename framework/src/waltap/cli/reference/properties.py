@@ -136,7 +136,7 @@ def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
 
 
 def _allowed(declaration: PropertyDeclaration) -> str:
-    """Return the form of a value, without what its default shows already."""
+    """Return the form of a value, unless its default shows it already."""
     allowed = declaration.allowed
     if isinstance(declaration.default, bool) and allowed == "true or false":
         return ""
