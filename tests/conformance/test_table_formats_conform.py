@@ -8,8 +8,6 @@ import waltap_spark.plugin
 from waltap_spark.state.modes import ModeRules
 from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 SPECS = {spec.name: spec for spec in waltap_spark.plugin.register_table_formats()}
 
 VERSIONS = ModeRules(modes=(r".*\.pairs:scd1", "scd2"))

@@ -14,8 +14,6 @@ from waltap_spark.read.live import LiveTables
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import TableState
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 # --- what is known of columns ---------------------------------------------------------------------
 
 BEFORE = relation("public.t", [("id", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3])

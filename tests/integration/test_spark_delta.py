@@ -30,8 +30,6 @@ from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import FEW_ROWS
 from waltap_spark.state.output import SparkOutput
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 # --- commits --------------------------------------------------------------------------------------
 
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])

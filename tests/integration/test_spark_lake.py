@@ -15,8 +15,6 @@ from waltap_spark.read.live import LiveTables
 from waltap_spark.read.verify import compare
 from waltap_spark.state.modes import ModeRules
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 # --- tables change --------------------------------------------------------------------------------
 
 BEFORE = """

@@ -35,8 +35,6 @@ from waltap_spark.session.session import prepare
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import CommitIntent, SparkOutput, TableState
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 # --- by hand --------------------------------------------------------------------------------------
 
 LEFT = relation("public.left", [("id", "int4"), ("note", "text")])

@@ -21,8 +21,6 @@ from waltap_spark.read.verify import compare
 from waltap_spark.state.modes import EXTRA, ModeRules
 from waltap_spark.state.output import TableState
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 # --- columns of the change that made a row --------------------------------------------------------
 
 KEPT_AS = ("versions", "soft", "kept", "logged")

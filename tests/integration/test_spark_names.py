@@ -23,10 +23,6 @@ from waltap_spark.read.verify import compare
 from waltap_spark.session import session
 from waltap_spark.state.modes import ModeRules
 
-QUICK = pytest.mark.usefixtures(
-    "quick_plans"
-)  # of the others some list tables, which takes compiled plans
-
 # --- columns by rules -----------------------------------------------------------------------------
 
 NAMES = ColumnNames(("snake",), (r"public\..*\.Note__c:remark",))
@@ -34,7 +30,6 @@ RULES = ModeRules(modes=(r"public\.versions:scd2", "scd1"))
 COLUMNS = [("OrderID", "int4"), ("Full Name", "text"), ("Note__c", "text")]
 
 
-@QUICK
 @pytest.mark.parametrize(("table_format", "most"), [("parquet", 20_000), ("delta", 0)])
 def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
     delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str, most: int
@@ -96,7 +91,6 @@ MODES = ModeRules(
 )
 
 
-@QUICK
 @pytest.mark.parametrize(
     ("table_format", "few", "names"),
     [

@@ -34,8 +34,6 @@ from waltap_spark.session.session import make_active, prepare
 from waltap_spark.state.modes import ModeRules, TableMode
 from waltap_spark.state.output import ChangeSet, TableState
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 # --- settled in memory and by Spark ---------------------------------------------------------------
 
 WORLDS, MOST = 60, 40

@@ -27,8 +27,6 @@ from waltap_spark.session.session import prepare
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import SparkOutput
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 # --- read by tasks --------------------------------------------------------------------------------
 
 TABLES = """

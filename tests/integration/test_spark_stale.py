@@ -16,8 +16,6 @@ from waltap_spark.errors import SnapshotNeeded, TableSuspended
 from waltap_spark.read.live import LiveTables
 from waltap_spark.read.verify import compare
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 
 @pytest.fixture
 def lake(database: Database, tmp_path: Path, spark: Any) -> Lake:
@@ -41,7 +39,7 @@ def lake(database: Database, tmp_path: Path, spark: Any) -> Lake:
     return made
 
 
-def test_a_suspended_table_is_read_only_when_it_is_asked_for_as_it_is(
+def test_such_tables_are_read_only_when_they_are_asked_for_as_they_are(
     lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
     tables = lake.tables()
@@ -63,11 +61,7 @@ def test_a_suspended_table_is_read_only_when_it_is_asked_for_as_it_is(
     then = tables.at(str(caught.value.fields["mark"]))
     assert set(then.positions.values()) == {odd}
     assert then.current("odd").count() == then.current("fine").count() == 1
-
-
-def test_a_table_that_needs_a_new_snapshot_is_read_only_when_it_is_asked_for_as_it_is(
-    lake: Lake,
-) -> None:
+    # of one that needs a new snapshot
     tables = lake.tables()
     with pytest.raises(SnapshotNeeded, match="at was added with a default that older rows have"):
         tables.current("public.grown")
@@ -81,7 +75,7 @@ def test_a_table_that_needs_a_new_snapshot_is_read_only_when_it_is_asked_for_as_
     assert lake.apply().current("grown").count() == 1, "a truncate ends the doubt"
 
 
-def test_a_view_of_such_a_table_raises_when_it_is_queried(lake: Lake) -> None:
+def test_views_and_the_command_refuse_such_a_table_unless_it_is_asked_for(lake: Lake) -> None:
     tables = lake.tables()
     assert tables.register() == ["fine", "grown", "odd"]
     assert lake.spark.sql("select count(*) from fine").first()[0] == 2
@@ -95,11 +89,6 @@ def test_a_view_of_such_a_table_raises_when_it_is_queried(lake: Lake) -> None:
     assert lake.spark.table("odd").columns == ["id", "v"]
     LiveTables(lake.spark, tables.output, allow_stale=True).register()
     assert lake.spark.sql("select count(*) from odd").first()[0] == 1
-
-
-def test_the_command_refuses_such_a_table_with_the_code_and_reads_it_with_the_option(
-    lake: Lake,
-) -> None:
     output = str(lake.folder / "out")
     refused = waltap("spark", "sql", output, "select count(*) from odd")
     assert refused.returncode

@@ -11,8 +11,6 @@ from tests.harness.spark import Rig
 
 from waltap_spark.read.live import LiveTables
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 ITEMS = relation("public.items", [("id", "int4"), ("v", "text")], numbers=(1, 2))
 QUIET = relation("public.quiet", [("id", "int4")], numbers=(1,))
 

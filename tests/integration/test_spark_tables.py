@@ -36,8 +36,6 @@ from tests.harness.spark_steps import (
 
 from waltap_spark.formats.choice import FormatChoice
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 GROUPS: Final = {
     "rows": ("plain", "bare", "versions"),
     "past": ("whole", "soft", "logged"),
@@ -56,12 +54,12 @@ NAMED: Final[dict[str, tuple[str, list[Step]]]] = {
         Apply(),
         Commit((Delete(1), Insert(1, "next", "new"), Move(1, 20), Rotate(2, to=30))),
     ]),
-    "a key that came and moved in one transaction, behind two truncates": ("rows spark", [
+    "a key that came and moved in one transaction, behind two truncates": ("rows here", [
         FILLED, Apply(),
         Commit((Move(3, 5), Update(4), Truncate())),
         Commit((Insert(8), Truncate(), Insert(1, "c", "new"), Move(1, 2), Insert(3))),
     ]),
-    "columns that come, go, take the names of others, and widen": ("past here, alone spark", [
+    "columns that come, go, take the names of others, and widen": ("past here, alone here", [
         FILLED, Apply(),
         Commit((Add(0), Update(1), Rename(1, 2), Update(2), Delete(3))),
         Apply(),

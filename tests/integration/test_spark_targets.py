@@ -12,8 +12,6 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.read.live import LiveTables
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 # --- targets --------------------------------------------------------------------------------------
 
 COLUMNS = [("id", "int4"), ("region", "text"), ("note", "text")]

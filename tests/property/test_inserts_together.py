@@ -4,7 +4,7 @@ import struct
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import context
@@ -117,7 +117,6 @@ def outcome(decoder: PgOutput, groups: Sequence[Sequence[Frame]]) -> list[Messag
     return found
 
 
-@settings(max_examples=300)
 @given(histories(), st.data())
 def test_frames_mean_the_same_together(frames: list[Frame], data: st.DataObject) -> None:
     cuts = data.draw(st.sets(st.integers(1, len(frames) - 1), max_size=4))

@@ -42,8 +42,6 @@ MOVES = 4
 
 __all__ = ["banks", "site"]
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 
 @pytest.fixture
 def rig(iceberg: Any, tmp_path: Path) -> Rig:

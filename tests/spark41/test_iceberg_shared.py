@@ -10,8 +10,6 @@ from waltap_spark.formats import iceberg as iceberg_format
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 
 def test_pipelines_share_targets_of_a_catalogue(
     iceberg: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,8 +7,6 @@ import pytest
 import waltap_spark.plugin
 from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 SPECS = {spec.name: spec for spec in waltap_spark.plugin.register_table_formats()}
 
 

@@ -25,12 +25,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from tests.harness.servers import delta as delta_lake
 from tests.harness.servers import iceberg as iceberg_lake
-from tests.harness.servers import output_plugin, postgres, spark_catalogue, spark_kafka
+from tests.harness.servers import (
+    output_plugin,
+    postgres,
+    spark_catalogue,
+    spark_kafka,
+)
 from tests.harness.servers.child import ChildFailed
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.java import OLDEST, java_home, java_version
@@ -72,6 +77,16 @@ _numbers = itertools.count(1)
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Hundreds of small plans, none of which runs long: code that is compiled at once serves better than code that is
 compiled well."""
+
+QUICK_PLANS: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.lightweightPlanChangeValidation": "false",
+    "spark.sql.ui.explainMode": "simple",
+}
+"""The shared session compiles no plans and describes them briefly: small ones run shorter than that takes. Sessions of the
+command and of a test's own keep Spark's defaults."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -192,7 +207,12 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the machine's name need not resolve
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # that of its workers
     folder = tmp_path_factory.mktemp("spark")
+    from tests.harness.servers import pyspark_names
+
+    pyspark_names.remember()
     builder = SparkSession.builder.master("local[2]")
+    for name, value in QUICK_PLANS.items():
+        builder = builder.config(name, value)
     with contextlib.suppress(MissingProgram):
         for name, value in _lakes(folder).items():
             builder = builder.config(name, value)
@@ -217,16 +237,6 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
-
-
-@pytest.fixture
-def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions of ours compile no plans: small ones are compiled longer than they run."""
-    from waltap_spark.session import session
-
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.wholeStage", "false")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.adaptive.enabled", "false")
 
 
 def _lakes(folder: Path) -> dict[str, str]:
