@@ -211,6 +211,13 @@ def asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     return ask
 
 
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have expressions compiled, which a list of tables takes."""
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "FALLBACK")
+
+
+@pytest.mark.usefixtures("compiled")
 def test_every_table_can_be_asked_for_in_sql(rig: Rig, asked: Callable[..., Result]) -> None:
     for view in ("plain", '`Odd.Na me``"`'):
         found = asked(f"SELECT `we``ird.col umn` FROM {view} WHERE id = 2")
