@@ -268,9 +268,8 @@ def test_values_are_one_key_here_where_they_are_for_spark(
     monkeypatch.setattr(compact_in_memory, "FEW", 0)
     for most in (drop_overwritten.MOST, 0):
         monkeypatch.setattr(drop_overwritten, "MOST", most)
-        frame = brought.settled(
-            segments.table, session.createDataFrame([], struct_of(segments.table.columns))
-        )
+        base = session.createDataFrame([], struct_of(segments.table.columns))
+        frame = brought.settled(segments.table, lambda base=base: base)
         assert ("Aggregate" in plan_of(frame)) == (not most)
         assert frame.columns == ["one", "two", "n", "_seq", GONE]
         found[most] = sorted(tuple(row) for row in frame.select("n", "_seq", GONE).collect())
@@ -471,11 +470,11 @@ def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_whic
     read: list[int] = []
 
     class Counted(few_changes._InMemoryRows):
-        def __init__(self, table: Any, changes: Any, rows: Any, base: Any) -> None:
+        def __init__(self, spark: Any, table: Any, changes: Any, rows: Any, base: Any) -> None:
             read.append(rows.num_rows)
             if len(read) > 1:
                 raise pa.ArrowInvalid("what nobody thought of")
-            super().__init__(table, changes, rows, base)
+            super().__init__(spark, table, changes, rows, base)
 
     monkeypatch.setattr(few_changes, "_InMemoryRows", Counted)
     monkeypatch.setattr(few_changes, "LARGE", 20_000)

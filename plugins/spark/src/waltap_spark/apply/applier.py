@@ -669,6 +669,8 @@ class _CommitAttempt:
             group=group,
             read=lambda: with_epoch(logged(step.spark, store, group, types), group.epoch),
             files=store,
+            # Parquet tables get small groups without Spark
+            spark=step.spark if self._format.writes_in_place else None,
         )
         if group.replaces and not past:
             return self._format.replace(step, table, brought)

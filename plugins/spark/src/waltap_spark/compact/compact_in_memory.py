@@ -20,18 +20,21 @@ from waltap_spark.compact.small_sets import LARGE
 from waltap_spark.compact.value_sources import LogEvent, Place, ValueSource, ValueSources, stands
 from waltap_spark.errors import first_words
 from waltap_spark.planning.temp_columns import gone, unlike
-from waltap_spark.schema.expression import ORDER, column_of, long_bytes, the_same
+from waltap_spark.schema.expression import ORDER, column_of, long_bytes, quoted
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import unpacked_in_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from waltap_spark.state.output import LogFacts, TableState
 
 
 log = logging.getLogger(__name__)
+
+# Most keys whose unsent values the driver reads; they may be long.
+HELD: Final = 1000
 
 # Most changes that the driver compacts.
 FEW: Final = 20_000
@@ -47,27 +50,38 @@ def moved(
     """
     if not any(change.moved for change in changes):
         return rows
-    found = _few(table, changes, rows, base, lambda few: few.frame)
+    spark = base.sparkSession
+    found = _few(spark, table, changes, lambda: rows, lambda: base, lambda few: few.frame)
     return with_moves(table, changes, rows, base) if found is None else found
 
 
 def settle(
+    spark: "SparkSession",
     table: "TableState",
     changes: "Sequence[LogFacts]",
-    rows: "DataFrame",
-    base: "DataFrame",
+    rows: "Callable[[], DataFrame]",
+    base: "Callable[[], DataFrame]",
     plainly: "Callable[[], DataFrame | None]" = lambda: None,
+    *,
+    read: "pa.Table | None" = None,
 ) -> "DataFrame":
     """Return one row for each key of ``rows``, as `compaction.settled` does.
 
     Rows whose key changed have their earlier values. A truncate discards all rows before it.
     ``plainly`` is a cheaper way for large plain sets; it returns None where it does not apply.
+    ``read`` are the rows where the driver has them already.
     """
-    found = settled_few(table, changes, rows, base)
+    found = settled_few(spark, table, changes, rows, base, read=read)
     if found is None:
         found = plainly()
     if found is not None:
         return found
+    return _settled_by_spark(table, changes, rows(), base())
+
+
+def _settled_by_spark(
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
+) -> "DataFrame":
     rows = with_moves(table, changes, rows, base)
     if any("t" in change.operations for change in changes):
         base, rows = base.limit(0), after_last_truncate(rows)
@@ -75,21 +89,29 @@ def settle(
 
 
 def settled_few(
-    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
+    spark: "SparkSession",
+    table: "TableState",
+    changes: "Sequence[LogFacts]",
+    rows: "Callable[[], DataFrame]",
+    base: "Callable[[], DataFrame]",
+    *,
+    read: "pa.Table | None" = None,
 ) -> "DataFrame | None":
     """Return the result of `settle` for one small table.
 
     None means that the changes are too many.
     """
-    return _few(table, changes, rows, base, _InMemoryRows.settled)
+    return _few(spark, table, changes, rows, base, _InMemoryRows.settled, read)
 
 
 def _few(
+    spark: "SparkSession",
     table: "TableState",
     changes: "Sequence[LogFacts]",
-    rows: "DataFrame",
-    base: "DataFrame",
+    rows: "Callable[[], DataFrame]",
+    base: "Callable[[], DataFrame]",
     made: "Callable[[_InMemoryRows], DataFrame]",
+    read: "pa.Table | None" = None,
 ) -> "DataFrame | None":
     """Return the result of ``made``, or None where Spark must compact.
 
@@ -102,11 +124,15 @@ def _few(
     if not table.key or sum(change.rows for change in changes) > FEW:
         return None
     try:
-        # the rows are read into the driver's memory, so their size is checked first
-        if not _are_light(table, changes, rows):
+        if read is None:
+            # the rows are read into the driver's memory, so their size is checked first
+            if not _are_light(table, changes, rows):
+                return None
+            names = [*table.columns, *LOG_FIELDS]
+            read = rows().selectExpr(*map(quoted, names)).toArrow()
+        if read.nbytes > LARGE:
             return None
-        read = rows.select(*map(column_of, [*table.columns, *LOG_FIELDS])).toArrow()
-        return made(_InMemoryRows(table, changes, read, base)) if read.nbytes <= LARGE else None
+        return made(_InMemoryRows(spark, table, changes, read, base))
     except (pa.ArrowNotImplementedError, PySparkTypeError, UnsupportedOperationException) as error:
         log.debug("%s is settled by Spark: %s", table.name, error)
     except (pa.ArrowException, PySparkException) as error:
@@ -120,7 +146,9 @@ def _tell(table: str, problem: str) -> None:
     log.warning("%s: few changes are left to Spark, which is slower: %s", table, problem)
 
 
-def _are_light(table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame") -> bool:
+def _are_light(
+    table: "TableState", changes: "Sequence[LogFacts]", rows: "Callable[[], DataFrame]"
+) -> bool:
     """Return whether the values of ``rows`` fit into the driver.
 
     Spark computes the size where the change log does not have it: a few thousand rows may hold
@@ -132,7 +160,7 @@ def _are_light(table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFr
     if told:
         return told <= LARGE
     size = long_bytes(table.columns)
-    return size is None or (rows.agg(F.sum(size)).collect()[0][0] or 0) <= LARGE
+    return size is None or (rows().agg(F.sum(size)).collect()[0][0] or 0) <= LARGE
 
 
 class _InMemoryRows:
@@ -140,12 +168,13 @@ class _InMemoryRows:
 
     def __init__(
         self,
+        spark: "SparkSession",
         table: "TableState",
         changes: "Sequence[LogFacts]",
         rows: "pa.Table",
-        base: "DataFrame",
+        base: "Callable[[], DataFrame]",
     ) -> None:
-        self._table, self._read, self._base = table, rows, base
+        self._spark, self._table, self._read, self._base = spark, table, rows, base
         # Whether a transaction deleted a key that it had inserted before.
         self._crossed = any(change.crossed for change in changes)
         self._moves = any(change.moved for change in changes)
@@ -268,7 +297,37 @@ class _InMemoryRows:
             for events, *found in zip(keys.values(), *held.values(), strict=True)
             if None in found
         ]
+        if len(asked) <= HELD:
+            return self._local(self._filled(made, list(keys), asked, held), [*own, gone(table)])
         return self._with_held(self._local(made, list(made)), asked, list(held))
+
+    def _filled(
+        self,
+        made: Mapping[str, Any],
+        keys: Sequence[int],
+        asked: "list[LogEvent]",
+        held: Mapping[str, Sequence[int | None]],
+    ) -> dict[str, Any]:
+        """Return the columns ``made`` with values of the base where ``held`` has no number.
+
+        One job reads them. A join would read them as often as the format evaluates its source.
+        """
+        import pyarrow as pa
+
+        found = self._lookup(asked, list(held)).toArrow()
+        codes = {
+            code: at for at, code in enumerate(found.column(self._called("code")).to_pylist())
+        }
+        filled = dict(made)
+        for n, (name, numbers) in enumerate(held.items()):
+            own, was = made[name], found.column(self._called("was", n))
+            at = [
+                row if number is not None else len(keys) + codes[key] if key in codes else None
+                for row, (key, number) in enumerate(zip(keys, numbers, strict=True))
+            ]
+            column = pa.chunked_array([*own.chunks, *was.cast(own.type).chunks], own.type)
+            filled[name] = column.take(pa.array(at, pa.int64()))
+        return filled
 
     def _with_held(
         self, frame: "DataFrame", asked: list[LogEvent], names: list[str]
@@ -328,6 +387,7 @@ class _InMemoryRows:
         import pyarrow as pa
         from pyspark.sql import functions as F  # noqa: N812
 
+        # a key value that the column cannot hold is stored as null
         key, numbers = self._table.key, {event.key: event.number for event in asked}
         at, code = pa.array(list(numbers.values()), pa.int64()), self._called("code")
         parts = {self._called("key", n): name for n, name in enumerate(key)}
@@ -336,16 +396,15 @@ class _InMemoryRows:
         kinds = {part: self._table.columns[name] for part, name in parts.items()}
         keys = self._local(made, list(made), kinds)
         there = {self._called("of", n): name for n, name in enumerate(key)}
-        wanted = [self._called("was", n) for n in range(len(names))]
-        base = self._base.select(
-            *(column_of(name).alias(own) for own, name in there.items()),
-            *(column_of(name).alias(was) for was, name in zip(wanted, names, strict=True)),
+        was = {self._called("was", n): name for n, name in enumerate(names)}
+        base = self._base().selectExpr(
+            *(f"{quoted(name)} AS {quoted(own)}" for own, name in {**there, **was}.items())
         )
-        same = [
-            the_same(column_of(of), column_of(part)) for of, part in zip(there, parts, strict=True)
-        ]
-        found = base.join(F.broadcast(keys), functools.reduce(lambda one, two: one & two, same))
-        return found.select(*map(column_of, [code, *wanted]))
+        same = " AND ".join(
+            f"{quoted(of)} <=> {quoted(part)}" for of, part in zip(there, parts, strict=True)
+        )
+        found = base.join(F.broadcast(keys), F.expr(same))
+        return found.selectExpr(quoted(code), *map(quoted, was))
 
     def _called(self, what: str, number: int = 0) -> str:
         """Return the name of a temporary column that the table lacks."""
@@ -367,7 +426,7 @@ class _InMemoryRows:
         own = {code: '"integer"', **self._table.columns, **LOG_FIELDS, **(kinds or {})}
         struct = struct_of({name: own.get(name, '"boolean"') for name in names})
         rows = pa.table([columns[name] for name in names], names=names)
-        return self._base.sparkSession.createDataFrame(rows, struct)
+        return self._spark.createDataFrame(rows, struct)
 
 
 def _with(rows: "pa.Table", name: str, column: "pa.ChunkedArray | pa.Array") -> "pa.Table":

@@ -1,6 +1,5 @@
 """Read rows and columns of the change log's segments."""
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from waltap.base.files.store import FileStore
@@ -49,11 +48,9 @@ def logged_types(spark: "SparkSession", store: FileStore, group: SegmentGroup) -
     They come from a segment's footer, because Spark would start a job to read it. Spark reads
     the columns of a converted group, and of types that the footer does not tell.
     """
-    from pyspark.errors import PySparkTypeError
-
     if not group.converted:
-        with contextlib.suppress(PySparkTypeError):
-            found = stored_types(store, group.segments[0])
+        found = stored_types(store, group.segments[0])
+        if found is not None:
             return {group.called.get(name, name): kind for name, kind in found.items()}
     return types_of(logged(spark, store, group, first=True).schema)
 

@@ -33,16 +33,24 @@ def is_small(group: "SegmentGroup") -> bool:
     return few and 0 < group.bytes <= SMALL_BYTES
 
 
-def stored_types(store: FileStore, segment: str) -> dict[str, str]:
-    """Return a segment's columns: name → Spark's type in JSON.
+def stored_types(store: FileStore, segment: str) -> dict[str, str] | None:
+    """Return the columns of a segment without the log's own, as `arrow_types` does."""
+    return arrow_types(store.parquet_schema(segment))
 
-    Raises: PySparkTypeError for a type that only Spark itself can infer.
+
+def arrow_types(schema: "pa.Schema") -> dict[str, str] | None:
+    """Return the columns of ``schema`` without the log's own: name → type as Spark infers it, in JSON.
+
+    None means that only Spark itself can infer a type.
     """
+    from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_type
 
-    schema = store.parquet_schema(segment)
     own = [field for field in schema if field.name not in LOG_FIELDS]
-    types = {each.name: from_arrow_type(each.type, prefer_timestamp_ntz=True) for each in own}
+    try:
+        types = {each.name: from_arrow_type(each.type, prefer_timestamp_ntz=True) for each in own}
+    except PySparkTypeError:
+        return None
     return {name: kind.json() for name, kind in types.items()}
 
 

@@ -105,7 +105,7 @@ class MergingFormat(StepwiseFormat):
         elif not table.key:
             work.exchange(self._exchanged(step, table, rows))
         else:
-            settled = rows.settled(table, self.read(step.spark, table, "current"))
+            settled = rows.settled(table, partial(self.read, step.spark, table, "current"))
             if rows.only_puts and self._puts_all(step.spark, table):
                 work.put(settled.drop(gone(table)))
             else:
@@ -148,6 +148,8 @@ class MergingFormat(StepwiseFormat):
         kinds = {field.name: field.dataType for field in struct_of(own).fields}
         there = {field.name: field.dataType.json() for field in frame.schema.fields}
         columns = []
+        if there == own and list(there) == list(own):
+            return frame
         for name in [*(n for n in own if n in there), *(n for n in there if n not in own)]:
             column = column_of(name)
             if name in own and there[name] != own[name] and there[name] == self.stored(own[name]):
@@ -350,7 +352,7 @@ class MergingFormat(StepwiseFormat):
         """Return the rows after changes that include a truncate."""
         base = self.read(step.spark, table, "current")
         if table.key:
-            return rows.settled(table, base).where(f"not {gone(table)}").drop(gone(table))
+            return rows.settled(table, lambda: base).where(f"not {gone(table)}").drop(gone(table))
         changes, base = rows.changes(table, base)
         return copies(table, [rows.group], base, changes)
 

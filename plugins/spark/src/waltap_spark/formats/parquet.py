@@ -201,7 +201,7 @@ class ParquetFormat(TableFormat):
         )
         if table.mode.keeps_past:
             return moved(table, table.pending, rows, standing(table, base)), None
-        after = settled_few(table, table.pending, rows, base)
+        after = settled_few(step.spark, table, table.pending, lambda: rows, lambda: base)
         if after is None:
             rows = with_moves(table, table.pending, rows, base)
         return rows, after

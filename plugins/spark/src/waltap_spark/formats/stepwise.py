@@ -471,6 +471,8 @@ class StepwiseFormat(TableFormat):
     def storable(self, frame: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
         """Return ``frame``'s ``columns`` in the stored types."""
         kinds = {name: self.stored(kind) for name, kind in columns.items()}
+        if kinds == dict(columns):
+            return frame
         struct = {field.name: field.dataType for field in struct_of(kinds).fields}
         return frame.select(
             *(

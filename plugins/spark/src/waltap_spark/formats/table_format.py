@@ -26,13 +26,17 @@ from waltap.base.files.store import FileStore
 from waltap_spark.compact.compact_in_memory import moved, settle
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
 from waltap_spark.compact.drop_overwritten import last_rows
+from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.history.timeline import changed, fresh, standing
+from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup, only_adds
+from waltap_spark.schema.schema import log_struct, struct_of
 from waltap_spark.state.output import SparkOutput, TableState
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from waltap_sinks.changelog.manifest import LogPosition
@@ -103,14 +107,18 @@ class GroupRows:
     """The rows of one segment group, read on demand.
 
     ``read`` makes `frame`. ``files``: those of the change log, for a format that writes few rows
-    without Spark (`waltap_spark.compact.small_sets`). ``spared``: rows that stay although the group
+    without Spark (`waltap_spark.compact.small_sets`). ``spark``: the session that gets rows which
+    this process reads; without it Spark reads them all. ``spared``: rows that stay although the group
     lacks them.
     """
 
     group: SegmentGroup
     read: Callable[[], "DataFrame"]
     files: FileStore
+    spark: "SparkSession | None" = None
     spared: "RetainedKeys | None" = None
+    _local: "dict[tuple[str, ...], pa.Table | None]" = field(default_factory=dict)
+    """Columns → the rows of a small group."""
 
     @cached_property
     def frame(self) -> "DataFrame":
@@ -126,26 +134,34 @@ class GroupRows:
 
         See `waltap_spark.state.modes.row_columns`.
         """
+        read = self._read_here(table)
+        if read is not None and self.spark is not None and not table.mode.columns:
+            own = struct_of(table.columns)
+            return self.spark.createDataFrame(read.select(list(table.columns)), own)
         return fresh(table, self._widened(table, filled=True))
 
-    def settled(self, table: TableState, base: "DataFrame") -> "DataFrame":
+    def settled(self, table: TableState, base: "Callable[[], DataFrame]") -> "DataFrame":
         """Return one net row for each touched key, with a `gone` flag.
 
         The key is `waltap_spark.state.modes.row_key`. ``base`` has the rows before the changes.
         Without a history, both sides leave out rows from before a truncate.
         """
-        filled = self._widened(table, filled=True)
         if table.mode.keeps_past:
-            rows = moved(table, [self.group], filled, standing(table, base))
+            was = base()
+            filled = self._widened(table, filled=True)
+            rows = moved(table, [self.group], filled, standing(table, was))
             if self.spared is not None:
-                base = self.spared.of(base, table.key, "left_anti")
-            return changed(table, [self.group], rows, base)
+                was = self.spared.of(was, table.key, "left_anti")
+            return changed(table, [self.group], rows, was)
+        filled_once = functools.cache(lambda: self._widened(table, filled=True))
         return settle(
+            self.spark or base().sparkSession,
             table,
             [self.group],
-            filled,
+            filled_once,
             base,
-            lambda: last_rows(table, self.group, self.files, filled),
+            lambda: last_rows(table, self.group, self.files, filled_once()),
+            read=self._read_here(table),
         )
 
     def changes(self, table: TableState, base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
@@ -180,9 +196,34 @@ class GroupRows:
         return set(self.group.operations) <= {"c", "u", "r"} and not self.group.moved
 
     def _widened(self, table: TableState, *, filled: bool) -> "DataFrame":
+        read = self._read_here(table)
+        if read is not None and self.spark is not None:
+            return self.spark.createDataFrame(read, log_struct(table.columns))
         version = self.group.fingerprint
         has, ids = table.versions[version], table.version_ids.get(version, {})
         return widened(self.frame, table, has, ids, filled=filled)
+
+    def _read_here(self, table: TableState) -> "pa.Table | None":
+        """Return the rows of a small group that has the table's columns as they are, else None."""
+        names = tuple(table.columns)
+        if self.spark is None or not is_small(self.group) or not self.group.unpacked:
+            return None
+        if names not in self._local:
+            version = self.group.fingerprint
+            has, ids = table.versions[version], table.version_ids.get(version, {})
+            plain = all(
+                has.get(name) == kind and file_column(table, has, ids, name) == name
+                for name, kind in table.columns.items()
+            )
+            rows = rows_of(self.files, self.group, names) if plain else None
+            self._local[names] = rows if rows is not None and _has_types(rows, has) else None
+        return self._local[names]
+
+
+def _has_types(rows: "pa.Table", types: Mapping[str, str]) -> bool:
+    """Return whether Spark takes the columns of ``rows`` for those in ``types``."""
+    found = arrow_types(rows.schema)
+    return found is not None and all(types[name] == kind for name, kind in found.items())
 
 
 class TableFormat(ABC):

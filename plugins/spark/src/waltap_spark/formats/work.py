@@ -135,7 +135,8 @@ class TableWriter:
         """Return ``frame`` with the stored types and names."""
         columns = {**self._table.columns, **LOG_FIELDS}
         called = {name: self._format.called(name) for name in self._table.mode.columns}
-        return self._format.storable(frame, columns).withColumnsRenamed(called)
+        stored = self._format.storable(frame, columns)
+        return stored.withColumnsRenamed(called) if called else stored
 
     def view(self, frame: "DataFrame") -> list[str]:
         """Create SQL's view of ``frame`` as stored; return its columns."""

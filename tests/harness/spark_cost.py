@@ -1,0 +1,108 @@
+"""Count what one commit costs: calls in our code, round trips to the JVM, and Spark jobs."""
+
+import contextlib
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import pytest
+from py4j.clientserver import JavaClient
+from py4j.java_gateway import GatewayClient
+
+import waltap_spark
+
+__all__ = ["Cost", "counted"]
+
+OURS: Final = str(Path(waltap_spark.__file__).parent)
+
+# Delta describes the jobs that read its own log by these words; other jobs read or write rows.
+LOG_JOBS: Final = ("Delta: ", "Compute snapshot", "Filtering files", "$anonfun$recordDeltaOp")
+
+
+@dataclass
+class Cost:
+    """The cost of a block; `counted` fills it."""
+
+    calls: int = 0
+    trips: int = 0
+    jobs: list[str] = field(default_factory=list)
+    callers: Counter[str] = field(default_factory=Counter)
+    """Function of ours → round trips that it made."""
+    functions: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def data_jobs(self) -> list[str]:
+        """Return the jobs that read or write rows."""
+        return [each for each in self.jobs if not any(word in each for word in LOG_JOBS)]
+
+
+@contextlib.contextmanager
+def counted(spark: Any) -> Iterator[Cost]:
+    """Count calls of functions of `waltap_spark`, round trips and jobs of the block, in all threads.
+
+    A garbage collector's messages to the JVM are no round trips of the code and do not count.
+    """
+    cost = Cost()
+    lock = threading.Lock()
+    before = _jobs(spark)
+
+    def profiled(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(OURS):
+            name = frame.f_code.co_qualname
+            if name.endswith(("<genexpr>", "<lambda>")):
+                return
+            with lock:
+                cost.calls += 1
+                cost.functions[name] += 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (GatewayClient, JavaClient):
+            if "send_command" in vars(kind):
+                patch.setattr(kind, "send_command", _counting(kind.send_command, cost, lock))
+        threading.setprofile(profiled)
+        sys.setprofile(profiled)
+        try:
+            yield cost
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+    new = _jobs(spark)
+    cost.jobs = [text for number, text in sorted(new.items()) if number not in before]
+
+
+def _counting(send: Any, cost: Cost, lock: threading.Lock) -> Any:
+    def counting(client: Any, command: str, *more: Any, **named: Any) -> Any:
+        if not command.startswith("m\nd\n"):  # an object of the JVM is no longer used
+            with lock:
+                cost.trips += 1
+                cost.callers[_caller()] += 1
+        return send(client, command, *more, **named)
+
+    return counting
+
+
+def _caller() -> str:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(OURS):
+            return f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "tests"
+
+
+def _jobs(spark: Any) -> dict[int, str]:
+    """Return the number and description of each job that Spark remembers."""
+    context = spark.sparkContext._jsc.sc()
+    context.listenerBus().waitUntilEmpty()
+    jobs = context.statusStore().jobsList(None)
+    found = {}
+    for at in range(jobs.size()):
+        job = jobs.apply(at)
+        text = job.description()
+        found[job.jobId()] = f"{text.get() if text.isDefined() else ''} {job.name()}"
+    return found
