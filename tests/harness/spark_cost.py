@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -13,10 +13,13 @@ from typing import Any, Final
 import pytest
 from py4j.clientserver import JavaClient
 from py4j.java_gateway import GatewayClient
+from tests.harness.changelog import Database, relation
+from tests.harness.spark import Rig
 
 import waltap_spark
+from waltap_spark.state.modes import ModeRules
 
-__all__ = ["Cost", "counted"]
+__all__ = ["Cost", "commits_cost", "counted"]
 
 OURS: Final = str(Path(waltap_spark.__file__).parent)
 
@@ -106,3 +109,43 @@ def _jobs(spark: Any) -> dict[int, str]:
         text = job.description()
         found[job.jobId()] = f"{text.get() if text.isDefined() else ''} {job.name()}"
     return found
+
+
+# --- commits of one change --------------------------------------------------------------------------
+
+PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
+PLACES = relation("public.places", [("id", "int4"), ("name", "text")])
+
+COURSE: Final[dict[str, Callable[[Database], None]]] = {
+    "insert": lambda db: db.insert(PEOPLE, ["100", "a", "long"]),
+    "update": lambda db: db.update(PEOPLE, ["1"], name="b"),
+    "update, note unsent": lambda db: db.update(PEOPLE, ["2"], ["note"], name="b"),
+    "key change, note unsent": lambda db: db.update(PEOPLE, ["3"], ["note"], id="203"),
+    "delete": lambda db: db.delete(PEOPLE, ["4"]),
+}
+
+
+def commits_cost(
+    spark: Any, folder: Path, kind: str, most: Mapping[str, tuple[int, int, int]], *, history: str
+) -> None:
+    """Require that commits of one change cost at most so many calls, round trips, and jobs for data."""
+    rig = Rig(folder, spark, kind, modes=ModeRules(history=(history,)))
+    rig.db.insert(PEOPLE, *[[str(n), "a", "long"] for n in range(50)])
+    rig.db.insert(PLACES, ["1", "a"])
+    rig.commit()
+    rig.apply()
+    found = {}
+    for change, act in COURSE.items():
+        act(rig.db)
+        rig.commit()
+        waits = list(rig.log.manifests(rig.applier.state.mark))
+        with counted(rig.spark) as cost:
+            rig.applier.apply(waits)
+        found[change] = cost.calls, cost.trips, len(cost.data_jobs)
+    rig.check(PEOPLE)
+    over = [
+        change
+        for change, costs in found.items()
+        if any(cost > limit for cost, limit in zip(costs, most[change], strict=True))
+    ]
+    assert not over, found

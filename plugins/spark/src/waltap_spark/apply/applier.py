@@ -4,7 +4,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -367,9 +367,10 @@ class OutputApplier:
         attempt.handed, attempt.shapes, attempt.repeats = self._elsewhere.of, self._shapes, repeats
         try:
             with ThreadPoolExecutor(self._parallel) as pool:
-                applied = list(
-                    pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
+                found = pool.map(
+                    lambda name: self._attempt(attempt, name, plans[name], before), plans
                 )
+                applied = list(_reported(found, len(plans), stood))
             if not all(name in stood.tables and stood.tables[name].failed for name in plans):
                 require_one([error for _table, error in applied])
         except Exception:
@@ -549,6 +550,16 @@ class OutputApplier:
             log.info("%s continues", name)
         fine = {"failed": "", "mark": None, "attempts": (), "damaged": "", "passed": ()}
         return msgspec.structs.replace(done, **fine), None
+
+
+def _reported(
+    applied: "Iterable[tuple[TableState, WaltapError | None]]", count: int, before: OutputState
+) -> "Iterator[tuple[TableState, WaltapError | None]]":
+    """Log each table that is applied for the first time: a first commit may take minutes."""
+    for number, (table, error) in enumerate(applied, 1):
+        if count > 1 and error is None and table.name not in before.tables:
+            log.info("table %d of %d: %s", number, count, table.name)
+        yield table, error
 
 
 class _CommitAttempt:

@@ -315,9 +315,7 @@ class _InMemoryRows:
         import pyarrow as pa
 
         found = self._lookup(asked, list(held)).toArrow()
-        codes = {
-            code: at for at, code in enumerate(found.column(self._called("code")).to_pylist())
-        }
+        codes = {code: at for at, code in enumerate(found.column(self._called("code")).to_pylist())}
         filled = dict(made)
         for n, (name, numbers) in enumerate(held.items()):
             own, was = made[name], found.column(self._called("was", n))

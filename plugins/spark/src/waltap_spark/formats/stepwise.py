@@ -469,8 +469,9 @@ class StepwiseFormat(TableFormat):
             yield f"{quoted(name)} {sql_type(self.stored(kind))}"
 
     def storable(self, frame: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
-        """Return ``frame``'s ``columns`` in the stored types."""
-        kinds = {name: self.stored(kind) for name, kind in columns.items()}
+        """Return ``frame``, which has ``columns`` and perhaps more, with the types that are stored."""
+        types = {kind: self.stored(kind) for kind in set(columns.values())}
+        kinds = {name: types[kind] for name, kind in columns.items()}
         if kinds == dict(columns):
             return frame
         struct = {field.name: field.dataType for field in struct_of(kinds).fields}
