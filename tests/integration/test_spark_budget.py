@@ -1,4 +1,4 @@
-"""What a commit of one change to a Delta table may cost. `tests/spark41` has Iceberg's budget."""
+"""What a commit of one change to a Delta table may cost."""
 
 import logging
 from pathlib import Path

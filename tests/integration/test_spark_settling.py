@@ -151,7 +151,9 @@ def test_both_ways_come_to_what_the_tables_hold(
     )  # fmt: skip
     for most in (20_000, 0):
         monkeypatch.setattr(compact_in_memory, "FEW", most)
-        settled = compact_in_memory.settle(TABLE, [change], rows, base).collect()
+        settled = compact_in_memory.settle(
+            rows.sparkSession, TABLE, [change], lambda: rows, lambda: base
+        ).collect()
         found = {(row["world"], row["_id"]): None if row[GONE] else row["large"] for row in settled}
         assert len(found) == len(settled)
         after = {} if empties else {(w, k): v for w, k, v in there if w in sources}
