@@ -469,7 +469,7 @@ class StepwiseFormat(TableFormat):
             yield f"{quoted(name)} {sql_type(self.stored(kind))}"
 
     def storable(self, frame: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
-        """Return ``frame``, which has ``columns`` and perhaps more, with the types that are stored."""
+        """Return ``frame``'s ``columns`` in the stored types."""
         types = {kind: self.stored(kind) for kind in set(columns.values())}
         kinds = {name: types[kind] for name, kind in columns.items()}
         if kinds == dict(columns):
