@@ -399,7 +399,7 @@ def check_versions(rig: Rig) -> None:
     from waltap_spark.read.live import LiveTables
 
     texts = [f"cast(`{name}` as string)" for name in NAMES]
-    rows = LiveTables(rig.spark, rig.output).current("t").selectExpr(
+    rows = LiveTables(rig.spark, rig.output, allow_stale=True).current("t").selectExpr(
         *texts, "struct(_from_epoch, _from_lsn)", "struct(_to_epoch, _to_lsn)", "_current"
     )  # fmt: skip
     made = [

@@ -198,7 +198,9 @@ class TableWriter:
         stored = self._format.stored
         had, have = self.held.columns, self._table.columns
         changed = {
-            n: kind for n, kind in have.items() if not same_type(stored(had[n]), stored(kind))
+            n: kind
+            for n, kind in have.items()
+            if had[n] != kind and not same_type(stored(had[n]), stored(kind))
         }
         more = {n: new_fields(stored(had[n]), stored(kind)) for n, kind in changed.items()}
         fields = [((name, *way), kind) for name, each in more.items() for way, kind in each or ()]
