@@ -555,7 +555,7 @@ class OutputApplier:
 def _reported(
     applied: "Iterable[tuple[TableState, WaltapError | None]]", count: int, before: OutputState
 ) -> "Iterator[tuple[TableState, WaltapError | None]]":
-    """Log each table that is applied for the first time: a first commit may take minutes."""
+    """Log each table of a first commit, which may take minutes."""
     for number, (table, error) in enumerate(applied, 1):
         if count > 1 and error is None and table.name not in before.tables:
             log.info("table %d of %d: %s", number, count, table.name)

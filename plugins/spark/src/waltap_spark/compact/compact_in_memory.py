@@ -308,9 +308,9 @@ class _InMemoryRows:
         asked: "list[LogEvent]",
         held: Mapping[str, Sequence[int | None]],
     ) -> dict[str, Any]:
-        """Return the columns ``made`` with values of the base where ``held`` has no number.
+        """Return ``made`` with values of the base.
 
-        One job reads them. A join would read them as often as the format evaluates its source.
+        They fill in where ``held`` has no number. One job reads them. A join would read them as often as the format evaluates its source.
         """
         import pyarrow as pa
 

@@ -39,9 +39,9 @@ def stored_types(store: FileStore, segment: str) -> dict[str, str] | None:
 
 
 def arrow_types(schema: "pa.Schema") -> dict[str, str] | None:
-    """Return the columns of ``schema`` without the log's own: name → type as Spark infers it, in JSON.
+    """Return the columns of ``schema`` without the log's own.
 
-    None means that only Spark itself can infer a type.
+    Name → type as Spark infers it, in JSON. None means that only Spark itself can infer a type.
     """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_type

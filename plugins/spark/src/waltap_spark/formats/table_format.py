@@ -204,7 +204,10 @@ class GroupRows:
         return widened(self.frame, table, has, ids, filled=filled)
 
     def _read_here(self, table: TableState) -> "pa.Table | None":
-        """Return the rows of a small group that has the table's columns as they are, else None."""
+        """Return the rows of a small group, read by this process.
+
+        None if the group is large, or its columns differ from the table's.
+        """
         names = tuple(table.columns)
         if self.spark is None or not is_small(self.group) or not self.group.unpacked:
             return None
