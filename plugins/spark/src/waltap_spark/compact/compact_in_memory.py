@@ -310,7 +310,8 @@ class _InMemoryRows:
     ) -> dict[str, Any]:
         """Return ``made`` with values of the base.
 
-        They fill in where ``held`` has no number. One job reads them. A join would read them as often as the format evaluates its source.
+        They fill in where ``held`` has no number. One job reads them. A join would read them as
+        often as the format evaluates its source.
         """
         import pyarrow as pa
 
