@@ -114,7 +114,10 @@ LOSSES: dict[str, tuple[str, str]] = {
     [*itertools.product(FOLDERS, ("older", "emptied")), *(("sqlite", loss) for loss in LOSSES)],
     indirect=["folder"],
 )
-def test_what_was_lost_ends_each_run_until_it_is_repaired(folder: Folder, loss: str) -> None:
+def test_what_was_lost_ends_each_run_until_it_is_repaired(
+    folder: Folder, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap.pipeline.api.repair.PATIENCE_S", 3.0)  # what was lost stays so
     pipeline, emptied = folder.pipeline, loss == "emptied"
     code = folder.codes[emptied]
     if loss in LOSSES:

@@ -142,8 +142,9 @@ def test_a_repair_beside_the_pipeline_is_refused(pipeline: PipelineRig) -> None:
 
 
 def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(
-    database: Database, tmp_path: Path
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("waltap.pipeline.api.repair.PATIENCE_S", 3.0)  # differences last
     database.psql(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c');"
         "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u SELECT generate_series(1, 50)"

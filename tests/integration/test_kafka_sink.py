@@ -428,27 +428,6 @@ def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(
         assert [m.key() for m in read_all(kafka.bootstrap, name)] == keys
 
 
-# --- brokers that are away ------------------------------------------------------------------------
-
-
-def test_a_stop_does_not_wait_for_a_broker_that_is_away(
-    private_kafka: Kafka, tmp_path: Path
-) -> None:
-    stopped: list[bool] = []
-    made = sink(
-        private_kafka.bootstrap, tmp_path, stopping=lambda: bool(stopped), stop__wait__ms="200"
-    )
-    made.open()
-    made.write(batch(1, Record("t", b"0", b"v")))
-    assert made.flush() == Positions({"": Position(1)})
-    private_kafka.kill()
-    made.write(batch(2, Record("t", b"1", b"v")))
-    stopped.append(True)
-    with pytest.raises(StopRequested):
-        made.flush()
-    made.close()
-
-
 # --- two instances --------------------------------------------------------------------------------
 
 
@@ -566,6 +545,24 @@ def test_a_pipeline_begins_when_its_broker_does(
     private_kafka.start()
     made.catch_up()
     assert sorted(ids(private_kafka.bootstrap, database)) == list(range(1, 101))
+
+
+def test_a_stop_does_not_wait_for_a_broker_that_is_away(
+    private_kafka: Kafka, tmp_path: Path
+) -> None:
+    stopped: list[bool] = []
+    made = sink(
+        private_kafka.bootstrap, tmp_path, stopping=lambda: bool(stopped), stop__wait__ms="200"
+    )
+    made.open()
+    made.write(batch(1, Record("t", b"0", b"v")))
+    assert made.flush() == Positions({"": Position(1)})
+    private_kafka.kill()
+    made.write(batch(2, Record("t", b"1", b"v")))
+    stopped.append(True)
+    with pytest.raises(StopRequested):
+        made.flush()
+    made.close()
 
 
 @pytest.mark.parametrize("reason", ["no topic", "no right"])

@@ -325,10 +325,18 @@ def kafka() -> Iterator[Kafka]:
     yield from _running("Kafka broker", Kafka.create)
 
 
-@pytest.fixture
-def private_kafka() -> Iterator[Kafka]:
-    """Return a broker of this test's own: ``stop``, ``kill``, ``start``, ``log``."""
+@pytest.fixture(scope="module")
+def module_kafka() -> Iterator[Kafka]:
+    """Return the broker that tests of a module kill, one after the other."""
     yield from _running("Kafka broker", partial(Kafka.create, restarts=True))
+
+
+@pytest.fixture
+def private_kafka(module_kafka: Kafka) -> Kafka:
+    """Return a broker that no other test uses meanwhile: ``stop``, ``kill``, ``start``, ``log``."""
+    if not module_kafka.runs:
+        module_kafka.start()
+    return module_kafka
 
 
 @pytest.fixture(scope="session")

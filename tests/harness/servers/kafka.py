@@ -110,6 +110,7 @@ class Kafka:
     """
 
     def __init__(self, folder: Path, advertised: int | None, settings: dict[str, str]) -> None:
+        self.runs = False
         self.folder = folder
         self._names = itertools.count(1)
         plain, control, tls, sasl, both = (f"127.0.0.1:{port}" for port in free_ports(5))
@@ -177,14 +178,17 @@ class Kafka:
         program = self._program
         program.start()
         program.wait_until(lambda: SERVES in program.said(), WAIT_SECONDS)
+        self.runs = True
 
     def stop(self) -> None:
         """End it in order. No error when it is down."""
+        self.runs = False
         if self._program is not None:
             self._program.stop()
 
     def kill(self) -> None:
         """End it at once, as a power cut does to the process."""
+        self.runs = False
         if self._program is not None:
             self._program.kill()
 
