@@ -1,8 +1,10 @@
 """``waltap verify``: compare a pipeline's destinations with its source."""
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,6 +51,8 @@ PatienceOption = Annotated[
     float, typer.Option(min=0, help="Seconds to wait for rows on their way.")
 ]
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 PATIENCE_S = 30.0
 
 # Exit code: rows differ or were not all compared.
@@ -92,6 +96,7 @@ def verify(
         str | None, typer.Option("--sink", metavar="NAME", help="Of several sinks, only this one.")
     ] = None,
     set_: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare the captured tables of the source with a destination, row by row.
 
@@ -102,12 +107,19 @@ def verify(
     """
     profile = _resolved(file, set_)
     codes, letters = [0], _letters(profile)
+    documents = []
     for name, results in _comparisons(
         profile, dsn or dsn_of(profile), sink, table or (), without or (), patience, captured=True
     ):
         mine = with_letters(results, letters, name if profile.outlets else "")
-        codes.append(told(mine, name, wanted=table or ()))
-        _say_where(profile, name, mine)
+        if as_json:
+            codes.append(exit_code(mine, wanted=table or ()))
+            documents.append(document(mine, name, wanted=table or ()))
+        else:
+            codes.append(told(mine, name, wanted=table or ()))
+        _say_where(profile, name, mine, quiet=as_json)
+    if as_json:
+        print_json(documents)
     raise typer.Exit(DIFFERENT if DIFFERENT in codes else max(codes))
 
 
@@ -139,22 +151,29 @@ def _comparisons(
             yield name, results
 
 
-def _say_where(profile: "Profile", name: str, found: "Sequence[TableDifferences]") -> None:
-    """Write the surplus rows to files and print where they are."""
+def _say_where(
+    profile: "Profile", name: str, found: "Sequence[TableDifferences]", *, quiet: bool
+) -> None:
+    """Write the surplus rows to files and print where they are.
+
+    ``quiet`` prints to standard error, since standard output is a document.
+    """
     from waltap.base.text import printable
-    from waltap.cli.terminal import answers
+    from waltap.cli.terminal import answers, notices
+
+    console = notices() if quiet else answers()
 
     try:
         places = write_surplus(profile, name, found)
     except OSError as error:
         text = f"rows that only {name} has cannot be listed in a file: {error.strerror}"
-        answers().print(text, markup=False)
+        console.print(text, markup=False)
         return
     for each in found:
         if each.table in places:
             many, place = len(each.surplus_keys), places[each.table]
             text = f"all {many} rows of {printable(each.table)} that only {name} has: {place}"
-            answers().print(text, markup=False, soft_wrap=True)
+            console.print(text, markup=False, soft_wrap=True)
 
 
 def told(
@@ -173,7 +192,7 @@ def told(
     from waltap.cli.terminal import answers
 
     answers().print(comparison_table(results, name))
-    lacks = [each for each in wanted if each not in {found.table for found in results}]
+    lacks = _absent(results, wanted)
     for each in lacks:
         answers().print(f"{printable(each)} is not in {name}", markup=False)
     if not results:
@@ -198,9 +217,45 @@ def told(
         )
     if any(each.verdict == "late" for each in results):
         answers().print("tables that are late were not compared: verify again when they have come")
-    if lacks or not results or any(_differs(each) for each in results):
+    return exit_code(results, wanted)
+
+
+def _absent(results: "Sequence[TableDifferences]", wanted: "Sequence[str]") -> list[str]:
+    return [each for each in wanted if each not in {found.table for found in results}]
+
+
+def exit_code(results: "Sequence[TableDifferences]", wanted: "Sequence[str]" = ()) -> int:
+    """Return 0 if all tables are equal, else `DIFFERENT` or `LATE`."""
+    if _absent(results, wanted) or not results or any(_differs(each) for each in results):
         return DIFFERENT
     return LATE if any(each.verdict == "late" for each in results) else 0
+
+
+def document(
+    results: "Sequence[TableDifferences]",
+    name: str,
+    *,
+    wanted: "Sequence[str]" = (),
+    unknown: "Sequence[str]" = (),
+) -> dict[str, Any]:
+    """Return the comparison with the destination ``name`` as JSON values."""
+    shown = [field.name for field in fields(TableDifferences) if field.repr]
+    return {
+        "destination": name,
+        "tables": [
+            {"verdict": each.verdict} | {field: getattr(each, field) for field in shown}
+            for each in results
+        ],
+        "absent": _absent(results, wanted),
+        "unknown": list(unknown),
+    }
+
+
+def print_json(documents: list[dict[str, Any]]) -> None:
+    """Print the comparisons of all destinations as one JSON list."""
+    from waltap.cli.terminal import echo
+
+    echo(json.dumps(documents, indent=2))
 
 
 def _differs(found: "TableDifferences") -> bool:

@@ -216,6 +216,7 @@ def maintain(
     master: MasterOption = "local[*]",
     set_: SetOption = None,
     profile: ProfileOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Compact small files, and remove files that are no longer used.
 
@@ -223,10 +224,11 @@ def maintain(
     none runs. Files of earlier Parquet commits stay for retention.seconds (--set), versions of
     Delta Lake and Iceberg for format.retention.hours of the profile.
     """
+    import msgspec
     from rich.markup import escape
     from rich.table import Table
 
-    from waltap.cli.terminal import answers
+    from waltap.cli.terminal import answers, echo
     from waltap_spark.apply.maintenance import maintain as maintained
     from waltap_spark.apply.maintenance import take
     from waltap_spark.driver.settings import properties_of
@@ -239,9 +241,13 @@ def maintain(
     for title in ("table", "files before", "files now", ""):
         table.add_column(title, justify="right" if title.startswith("files") else "left")
     with _spark("waltap maintain", found, master, set_) as spark:
-        for each in maintained(spark, found, grace_s=grace_s):
-            counts = ("", "") if each.skipped else (f"{each.before:,}", f"{each.after:,}")
-            table.add_row(escape(each.table), *counts, escape(each.skipped))
+        results = list(maintained(spark, found, grace_s=grace_s))
+    if as_json:
+        echo(msgspec.json.encode(results).decode())
+        return
+    for each in results:
+        counts = ("", "") if each.skipped else (f"{each.before:,}", f"{each.after:,}")
+        table.add_row(escape(each.table), *counts, escape(each.skipped))
     answers().print(table)
 
 
@@ -331,6 +337,9 @@ def sql(
     ] = False,
     set_: SetOption = None,
     profile: ProfileOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the rows of QUERY as a JSON list.")
+    ] = False,
 ) -> None:
     """Query the current tables; NAME_changes is a table's history.
 
@@ -341,12 +350,14 @@ def sql(
     from waltap.cli.terminal import notices
     from waltap_spark.cli.queries import SqlQueries
 
+    if as_json and query is None:
+        raise typer.BadParameter("needs a QUERY", param_hint="--json")
     found = _output(output, _storage(profile))
     if found.state() is None:
         notices().print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
     with _spark("waltap sql", found, master, set_) as spark:
-        queries = SqlQueries(spark, found.store, rows, allow_stale=allow_stale)
+        queries = SqlQueries(spark, found.store, rows, allow_stale=allow_stale, as_json=as_json)
         queries.begin()
         if query is None:
             queries.prompt()
@@ -366,6 +377,7 @@ def verify(
     master: MasterOption = "local[*]",
     set_: SetOption = None,
     profile: ProfileOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Compare source tables with Spark's, as ``waltap verify`` does.
 
@@ -375,7 +387,14 @@ def verify(
     publish count. It names tables that Spark lacks; only ``waltap verify PROFILE`` knows whether
     they are captured.
     """
-    from waltap_sinks.comparison.commands import connected, publications_of, told
+    from waltap_sinks.comparison.commands import (
+        connected,
+        document,
+        exit_code,
+        print_json,
+        publications_of,
+        told,
+    )
     from waltap_spark.read.live import open_tables
     from waltap_spark.read.verify import compare, lacking
 
@@ -392,6 +411,9 @@ def verify(
             publications=publications,
         )
         unknown = [] if table else lacking(connection, tables, without or ())
+    if as_json:
+        print_json([document(results, "Spark", wanted=table or (), unknown=unknown)])
+        raise typer.Exit(exit_code(results, table or ()))
     raise typer.Exit(told(results, "Spark", wanted=table or (), unknown=unknown))
 
 

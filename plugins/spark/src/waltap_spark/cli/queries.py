@@ -1,5 +1,6 @@
 """Answer the queries of ``waltap spark sql``."""
 
+import json
 import logging
 import re
 from functools import cache
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from waltap.cli.terminal import answers, notices
+from waltap.cli.terminal import answers, echo, notices
 from waltap.errors import WaltapError
 from waltap_spark.cli.prompt import SqlPrompt, history_file, sql_words
 from waltap_spark.errors import first_words
@@ -26,10 +27,16 @@ class SqlQueries:
     """
 
     def __init__(
-        self, spark: Any, files: "FileStore", rows: int, *, allow_stale: bool = False
+        self,
+        spark: Any,
+        files: "FileStore",
+        rows: int,
+        *,
+        allow_stale: bool = False,
+        as_json: bool = False,
     ) -> None:
         self._spark, self._files, self._rows = spark, files, rows
-        self._allow_stale = allow_stale
+        self._allow_stale, self._as_json = allow_stale, as_json
 
         self._tables: LiveTables
 
@@ -84,6 +91,12 @@ class SqlQueries:
 
         # one row more shows whether there are more
         found = frame.take(self._rows + 1)
+        if self._as_json:
+            rows = [row.asDict(recursive=True) for row in found[: self._rows]]
+            echo(json.dumps(rows, indent=2, default=str))
+            if len(found) > self._rows:
+                notices().print(f"more than {self._rows} rows; --rows shows more", style="dim")
+            return
         table = Table()
         for field in frame.schema.fields:
             numeric = field.dataType.typeName() in ("integer", "long", "double", "float", "decimal")
