@@ -118,6 +118,10 @@ def test_every_type_is_equal_and_each_difference_is_found(destination: Destinati
     destination.pipeline.catch_up()
     code, output = destination.verify()
     assert code == 0, output
+    printed = destination.command("verify", "--patience", "0", "--json").stdout
+    assert {each["verdict"] for found in json.loads(printed) for each in found["tables"]} == {
+        "equal"
+    }
     sets = ", ".join(f"{column} = NULL" for column in SPOILT)
     database.execute(f"UPDATE kinds SET {sets} WHERE id = 1")
     code, output = destination.verify("--table", "public.kinds")
