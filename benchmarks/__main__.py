@@ -156,11 +156,14 @@ def decoders(benchmark: str, options: argparse.Namespace) -> None:
 
 def large_transaction(benchmark: str, options: argparse.Namespace) -> None:
     """Drain one transaction that the server streams while it is in progress."""
-    options.rows, options.per_transaction = max(options.rows, 2_000_000), 0
+    options.rows, options.per_transaction = options.rows, 0
     streaming = ("proto_version=2", "publication_names=bench", "streaming=on")
     makers = [
         _maker(PgRecvlogical, "pg_recvlogical", options=streaming),
-        _maker(Waltap, "waltap, JSON to nowhere", settings={"pgoutput.streaming": "on"}),
+        *(
+            _waltap(sink, "", {"pgoutput.streaming": "on"})
+            for sink in ("null", "jsonl", "changelog")
+        ),
     ]
     results = _drained(makers, options, logical_decoding_work_mem="64kB")
     _finish(benchmark, options, results, "pg_recvlogical")

@@ -45,7 +45,7 @@ TRANSACTIONS = st.lists(
 def joined(messages: list[Message], draw) -> list[Message]:
     """Return ``messages`` with some neighbouring inserts as blocks."""
     found: list[Message] = []
-    for kind, each in groupby(messages, type):
+    for (kind, xid), each in groupby(messages, lambda each: (type(each), _xid(each))):
         run = list(each)
         while run and kind is Insert:
             size = draw(st.integers(1, len(run)))
@@ -53,10 +53,14 @@ def joined(messages: list[Message], draw) -> list[Message]:
             if draw(st.booleans()):
                 column = pa.array([insert.new[0] for insert in some], pa.string())
                 lsns = np.array([insert.lsn for insert in some], "u8")
-                some = [InsertBlock(TABLE, lsns, RowBlock([column], size))]
+                some = [InsertBlock(TABLE, lsns, RowBlock([column], size), xid)]
             found += some
         found += run
     return found
+
+
+def _xid(message: Message) -> int:
+    return message.xid if isinstance(message, Insert) else 0
 
 
 def whole(messages: list[Message], draw) -> list[Message]:
@@ -132,10 +136,10 @@ class History:
             else:
                 rows = [event for event in events if event[0] == "row" and event[3]]
                 self.messages.append(Begin(lsn - 50, xid, lsn, 0))
-                self.messages += joined([self._row(event, 0) for event in rows], draw)
+                self.messages += [self._row(event, 0) for event in rows]
                 self.messages.append(Commit(end, lsn, end, 0, xid))
             self.wanted.append((xid, kept))
-        self.messages = whole(self.messages, draw)
+        self.messages = joined(whole(self.messages, draw), draw)
 
     def _walk(self, nodes, xid, ids, kept, events, *, alive) -> None:
         for node in nodes:

@@ -14,13 +14,15 @@ from waltap.changes.decode import (
     Frame,
     InsertBlock,
     Message,
+    StreamStart,
+    StreamStop,
     TransactionBlock,
     singly,
 )
 from waltap.changes.decode.frame_block import FrameBlock
 from waltap.errors import DecodeError
 from waltap_decoders.pgoutput import PgOutput
-from waltap_decoders.pgoutput.tuple_columns import runs
+from waltap_decoders.pgoutput.tuple_columns import RunKind, runs
 
 OIDS = (0x0102_FFFE, 7)
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
@@ -30,13 +32,13 @@ LONG = st.integers(200, 70_000).map("x".__mul__)
 class Together(PgOutput):
     """A decoder that reads even two inserts together."""
 
-    least_together = 2
+    least_together = least_in_segment = 2
 
 
 class Singly(PgOutput):
     """A decoder that reads every row by itself."""
 
-    least_together = 1 << 30
+    least_together = least_in_segment = 1 << 30
 
 
 @st.composite
@@ -74,6 +76,32 @@ def damaged(draw, payload: bytes) -> bytes:
 
 
 @st.composite
+def streamed(draw, tables, identities) -> list[bytes]:
+    """Return the payloads of transactions that come in segments."""
+    payloads: list[bytes] = []
+    known: set[tuple[int, int]] = set()
+    for _ in range(draw(st.integers(0, 9))):
+        xid = draw(st.sampled_from([50, 50, 50, 60]))
+        first = xid not in {xid for xid, _ in known}
+        payloads.append(wire.stream_start(xid, first=first))
+        known.add((xid, 0))
+        for _ in range(draw(st.integers(1, 2))):
+            which = draw(st.sampled_from([0, 0, 0, 1]))
+            oid, columns = OIDS[which], tables[which]
+            sub = xid + draw(st.sampled_from([0, 0, 0, 1]))
+            if (xid, oid) not in known or draw(st.integers(0, 9)) == 0:
+                known.add((xid, oid))
+                relation = wire.relation(oid, "s", f"t{oid}", columns, identities[which], xid=sub)
+                payloads.append(relation)
+            inserts = draw(st.lists(rows(columns), max_size=4))
+            payloads += [wire.insert(oid, cells, sub) for cells in inserts]
+        payloads.append(wire.stream_stop())
+    if (50, 0) in known:
+        payloads.append(wire.stream_commit(50, 900, 901))
+    return payloads
+
+
+@st.composite
 def histories(draw) -> list[Frame]:
     """Return the frames of transactions of mostly inserts, some of them damaged."""
     tables = [draw(columns_of_tables()) for _ in OIDS]
@@ -100,6 +128,7 @@ def histories(draw) -> list[Frame]:
         payloads.append(wire.begin(lsn, 7, lsn - 100))
         payloads += [wire.insert(OIDS[which], cells) for cells in inserts]
         payloads.append(wire.commit(lsn, lsn + draw(st.integers(0, 1)), 7))
+    payloads += draw(streamed(tables, identities))
     if draw(st.integers(0, 2)) == 0:
         at = draw(st.integers(1, len(payloads) - 1))
         payloads[at] = damaged(draw, payloads[at])
@@ -117,16 +146,30 @@ def outcome(decoder: PgOutput, groups: Sequence[Sequence[Frame]]) -> list[Messag
     return found
 
 
+def changes(found: list[Message | str]) -> list[str]:
+    """Return ``found`` singly, without ends of segments that another one of the xid follows."""
+    texts: list[str] = []
+    for each in singly(found):
+        later = isinstance(each, StreamStart) and not each.first
+        if later and texts and texts[-1] == f"stop of {each.xid}":
+            texts.pop()
+            continue
+        if isinstance(each, StreamStart):
+            xid = each.xid
+        texts.append(f"stop of {xid}" if isinstance(each, StreamStop) else str(each))
+    return texts
+
+
 @given(histories(), st.data())
 def test_frames_mean_the_same_together(frames: list[Frame], data: st.DataObject) -> None:
     cuts = data.draw(st.sets(st.integers(1, len(frames) - 1), max_size=4))
     bounds = [0, *sorted(cuts), len(frames)]
     groups = [frames[start:end] for start, end in pairwise(bounds)]
-    found = outcome(Together(context()), groups)
+    found = outcome(Together(context(pgoutput__streaming="on")), groups)
     for kind in (InsertBlock, TransactionBlock):
         event(f"{kind.__name__}: {any(isinstance(each, kind) for each in found)}")
-    expected = outcome(Singly(context()), groups)
-    assert [str(each) for each in singly(found)] == [str(each) for each in expected]
+    expected = outcome(Singly(context(pgoutput__streaming="on")), groups)
+    assert changes(found) == changes(expected)
 
 
 @given(st.data())
@@ -141,6 +184,25 @@ def test_sound_rows_become_columns(data: st.DataObject) -> None:
     assert isinstance(block, InsertBlock)
     assert [insert.new for insert in block] == [tuple(row) for row in cells[1:]]
     assert [insert.lsn for insert in block] == [16 + at for at in range(1, len(cells))]
+
+
+@given(st.data())
+def test_sound_segments_become_columns(data: st.DataObject) -> None:
+    columns = data.draw(columns_of_tables().filter(bool))
+    cells = data.draw(st.lists(rows(columns, sound=True), min_size=3, max_size=30))
+    relation = wire.relation(OIDS[0], "s", "t", columns, xid=51)
+    payloads = [wire.stream_start(50, first=True), relation]
+    for row in cells:
+        payloads.append(wire.insert(OIDS[0], row, 51))
+        if data.draw(st.booleans()):
+            payloads += [wire.stream_stop(), wire.stream_start(50, first=False)]
+    payloads += [wire.insert(OIDS[0], cells[0], 51), wire.stream_stop()]
+    decoder = Together(context(pgoutput__streaming="on"))
+    found = decoder.feed([(0, each) for each in payloads[:2]])
+    found += decoder.feed([(16, each) for each in payloads[2:]])
+    (block,) = [each for each in found if isinstance(each, InsertBlock)]
+    assert block.xid == 51
+    assert [insert.new for insert in block] == [tuple(row) for row in [*cells[1:], cells[0]]]
 
 
 @given(st.data())
@@ -174,4 +236,4 @@ def test_every_run_that_is_long_enough_is_found(lengths: list[int], least: int) 
             expected.append((len(frames), len(frames) + length))
         frames += [(1, kind(OIDS[number % 2], [str(number)]))] * length
     found = runs(FrameBlock.of(frames), least) if frames else []
-    assert found == [(start, end, False) for start, end in expected]
+    assert found == [(start, end, RunKind.INSERTS) for start, end in expected]

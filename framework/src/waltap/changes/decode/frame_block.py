@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from waltap.changes.decode.decoder import Frame
 
 
-# Bytes behind the last payload, so that a number that begins within a payload can be read whole.
-SPARE: Final = bytes(8)
+# Bytes behind the last payload, so that the first numbers of a payload can be read whole.
+SPARE: Final = bytes(16)
 
 
 class FrameBlock(LazySequence["Frame"]):
@@ -83,6 +83,10 @@ class FrameBlock(LazySequence["Frame"]):
     def part(self, some: slice) -> "FrameBlock":
         """Return the frames of ``some`` as a block of the same buffer."""
         return FrameBlock(self.data, self.starts[some], self.ends[some], self.lsns[some])
+
+    def where(self, chosen: "np.ndarray[Any, Any]") -> "FrameBlock":
+        """Return the frames whose place in ``chosen`` is true."""
+        return FrameBlock(self.data, self.starts[chosen], self.ends[chosen], self.lsns[chosen])
 
     def _make(self) -> "list[Frame]":
         data = self.data

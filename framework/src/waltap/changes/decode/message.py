@@ -72,14 +72,16 @@ class InsertBlock(LazySequence[Insert]):
     """Hold neighbouring inserts into one relation as columns.
 
     A block is a message that stands for its inserts, and a sequence of them. ``lsns`` has the LSN
-    of each row as a 64-bit integer; the xid of all rows is 0.
+    of each row as a 64-bit integer; ``xid`` is that of all rows.
     """
 
-    __slots__ = ("lsns", "relation", "rows")
+    __slots__ = ("lsns", "relation", "rows", "xid")
 
-    def __init__(self, relation: Relation, lsns: "np.ndarray[Any, Any]", rows: RowBlock) -> None:
+    def __init__(
+        self, relation: Relation, lsns: "np.ndarray[Any, Any]", rows: RowBlock, xid: int = 0
+    ) -> None:
         super().__init__()
-        self.relation, self.lsns, self.rows = relation, lsns, rows
+        self.relation, self.lsns, self.rows, self.xid = relation, lsns, rows, xid
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -90,14 +92,29 @@ class InsertBlock(LazySequence[Insert]):
             return None
         rows = self.rows[start:stop]
         assert isinstance(rows, RowBlock)
-        return InsertBlock(self.relation, self.lsns[start:stop], rows)
+        return InsertBlock(self.relation, self.lsns[start:stop], rows, self.xid)
 
     def _make(self) -> list[Insert]:
-        relation = self.relation
+        relation, xid = self.relation, self.xid
         return [
-            Insert(relation, lsn, row)
+            Insert(relation, lsn, row, xid)
             for lsn, row in zip(self.lsns.tolist(), self.rows, strict=True)
         ]
+
+
+def joined(blocks: Sequence[InsertBlock]) -> InsertBlock:
+    """Return the inserts of ``blocks`` as one block.
+
+    All are into one relation, by one subtransaction.
+    """
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    import numpy as np
+
+    lsns = np.concatenate([block.lsns for block in blocks])
+    rows = RowBlock.joined([block.rows for block in blocks])
+    return InsertBlock(first.relation, lsns, rows, first.xid)
 
 
 class TransactionBlock:

@@ -103,6 +103,14 @@ class RowBlock(LazySequence[Tuple]):
         # A table without columns has rows all the same.
         return list(zip(*columns, strict=True)) if columns else [()] * self._count
 
+    @classmethod
+    def joined(cls, blocks: "Sequence[RowBlock]") -> "RowBlock":
+        """Return the rows of ``blocks``, which have the same columns, as one block."""
+        import pyarrow as pa
+
+        columns = zip(*[block.columns for block in blocks], strict=True)
+        return cls([pa.concat_arrays(each) for each in columns], sum(map(len, blocks)))
+
     @property
     def nbytes(self) -> int:
         """Return the approximate size of the columns in bytes."""

@@ -523,9 +523,10 @@ class TransactionAssembler:
 
     def _inserts(self, message: InsertBlock, _parts: list[TransactionPart]) -> None:
         part = self._open
-        if part is None:
-            # Buffers hold single changes.
-            self._extend(list(message))
+        if self._spool is not None:
+            self._spool.add_block(message)
+        elif part is None:
+            self._extend(message)
         elif self._drop is not None:
             block = message[self._drop :] if self._drop else message
             self._drop = max(0, self._drop - len(message))

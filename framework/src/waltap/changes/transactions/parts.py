@@ -1,11 +1,11 @@
 """Make parts of transactions from buffered changes. Sans-IO."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from waltap.changes.decode.message import Change, Skipped
-from waltap.changes.transactions.spill import TransactionBuffer
+from waltap.changes.decode.message import Change, InsertBlock, Skipped, joined
+from waltap.changes.transactions.spill import Item, TransactionBuffer
 from waltap.changes.transactions.transaction import TransactionPart
 
 # A buffer is released in parts of about this many changes,
@@ -20,34 +20,58 @@ def spooled_parts(
     """Yield the parts of a committed transaction.
 
     ``head`` is the template of all parts and becomes the last one. The first ``skip`` changes are
-    left out.
+    left out. Neighbouring blocks of one relation are joined; a part has blocks or single changes.
     """
     changes: list[Change] = []
+    blocks: list[InsertBlock] = []
     gaps: list[tuple[int, int]] = []
-    size = 0
+    size = count = 0
+
+    def rows() -> Sequence[Change]:
+        return joined(blocks) if blocks else changes
+
     for items, chunk_bytes in spool.chunks():
-        if len(changes) >= PART_CHANGES or size >= PART_BYTES:
+        fits = not changes if isinstance(items, InsertBlock) else not blocks
+        if blocks and isinstance(items, InsertBlock):
+            last = blocks[-1]
+            fits = items.relation is last.relation and items.xid == last.xid
+        if not fits or count >= PART_CHANGES or size >= PART_BYTES:
             part = msgspec.structs.replace(
-                head, changes=changes, gaps=gaps, complete=False, end_lsn=0
+                head, changes=rows(), gaps=gaps, complete=False, end_lsn=0
             )
             yield part
             head.first_index += part.wire_count
             head.starts = False
-            changes, gaps, size = [], [], 0
+            changes, blocks, gaps, size, count = [], [], [], 0, 0
         size += chunk_bytes
-        for item in items:
-            count = item.count if isinstance(item, Skipped) else 1
-            dropped = min(count, skip)
-            skip -= dropped
-            if isinstance(item, Skipped):
-                if count > dropped:
-                    pass_over(gaps, len(changes), count - dropped)
-            elif not dropped:
-                changes.append(item)
+        if isinstance(items, InsertBlock):
+            block = items[skip:]
+            if isinstance(block, InsertBlock) and block:
+                blocks.append(block)
+            skip = max(0, skip - len(items))
+        else:
+            skip = _add(items, skip, changes, gaps)
+        count = len(changes) + sum(map(len, blocks))
     if discard:
         spool.discard()
-    head.changes, head.gaps = changes, gaps
+    head.changes, head.gaps = rows(), gaps
     yield head
+
+
+def _add(
+    items: Sequence[Item], skip: int, changes: list[Change], gaps: list[tuple[int, int]]
+) -> int:
+    """Add all but the first ``skip`` changes of ``items``; return how many are left to skip."""
+    for item in items:
+        count = item.count if isinstance(item, Skipped) else 1
+        dropped = min(count, skip)
+        skip -= dropped
+        if isinstance(item, Skipped):
+            if count > dropped:
+                pass_over(gaps, len(changes), count - dropped)
+        elif not dropped:
+            changes.append(item)
+    return skip
 
 
 def pass_over(gaps: list[tuple[int, int]], at: int, count: int) -> None:

@@ -2,7 +2,8 @@
 
 Changes go into a `TransactionBuffer` while their transaction is streamed in progress or prepared,
 or while its commit LSN is unknown. A buffer takes messages into its ``tail``; `seal` turns the
-tail into chunks of MessagePack, which are an order of magnitude smaller than the objects. Beyond
+tail into chunks of MessagePack, which are an order of magnitude smaller than the objects. A block
+of inserts becomes a chunk by itself, an Arrow record batch of its LSNs and columns. Beyond
 the memory limit of the `SpillArea` the largest buffers move to files. A reader gets one chunk at
 a time, so that memory stays bounded then, too.
 
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final
 
 import msgspec
 
@@ -27,6 +28,7 @@ from waltap.changes.decode.message import (
     Change,
     Delete,
     Insert,
+    InsertBlock,
     LogicalMessage,
     OldTuple,
     Skipped,
@@ -34,8 +36,12 @@ from waltap.changes.decode.message import (
     Update,
 )
 from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.errors import WaltapError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Reading a buffer back decodes this many changes at once, at most.
 CHUNK_CHANGES = 512
@@ -44,6 +50,10 @@ CHUNK_CHANGES = 512
 Item = Change | Skipped
 
 _HEAD = Struct("<II")
+# The chunk of a block begins with a byte that no list in MessagePack begins with, and has the
+# relation, the xid and the number of columns before the record batch.
+_BLOCK: Final = Struct("<4sIII")
+_BLOCK_MARK: Final = b"\xffblk"
 _MISSING = frozenset(MissingValue)
 _CODES: dict[MissingValue, int] = {UNCHANGED: 0, ABSENT: 1}
 _SENTINELS = (UNCHANGED, ABSENT)
@@ -240,15 +250,33 @@ class TransactionBuffer:
                 last = item.xid
                 # A chunk begins at the first change of a subtransaction, so that its abort can
                 # cut there.
-                if last and last != self.xid and last not in self._marks:
+                if self._begins(last):
                     self._add(tail[start:at])
                     start = at
-                    self._marks[last] = (self.size, self.count)
+                    self._mark(last)
             if at - start == CHUNK_CHANGES:
                 self._add(tail[start:at])
                 start = at
         self._add(tail[start:])
         tail.clear()
+
+    def add_block(self, block: InsertBlock) -> None:
+        """Add ``block`` behind the tail."""
+        self.seal()
+        self.begin_lsn = self.begin_lsn or int(block.lsns[0])
+        if self._begins(block.xid):
+            self._mark(block.xid)
+        head = _BLOCK.pack(
+            _BLOCK_MARK, self._number(block.relation), block.xid, len(block.rows.columns)
+        )
+        self._add_chunk(head, _record_batch(block), count=len(block))
+
+    def _begins(self, xid: int) -> bool:
+        """Return whether the next change is the first of a subtransaction."""
+        return bool(xid) and xid != self.xid and xid not in self._marks
+
+    def _mark(self, subxid: int) -> None:
+        self._marks[subxid] = (self.size, self.count)
 
     def cut(self, subxid: int) -> None:
         """Drop everything from the first change of ``subxid`` on.
@@ -273,7 +301,7 @@ class TransactionBuffer:
                 self._file.seek(size)
             self._file_bytes = size
 
-    def chunks(self) -> Iterator[tuple[list[Item], int]]:
+    def chunks(self) -> Iterator[tuple[list[Item] | InsertBlock, int]]:
         """Yield each chunk's changes and size in bytes."""
         if self._file is not None:
             with self._guarded():
@@ -408,10 +436,12 @@ class TransactionBuffer:
     def _add(self, items: list[Item]) -> None:
         if not items:
             return
-        body = _encode([self._packed(item) for item in items])
-        blob = _HEAD.pack(len(body), len(items)) + body
+        self._add_chunk(_encode([self._packed(item) for item in items]), count=len(items))
+
+    def _add_chunk(self, *body: "bytes | pa.Buffer", count: int) -> None:
+        blob = b"".join([_HEAD.pack(sum(map(len, body)), count), *body])
         self._blobs.append(blob)
-        self.count += len(items)
+        self.count += count
         self.memory_bytes += len(blob)
         self._area.memory_bytes += len(blob)
 
@@ -444,8 +474,11 @@ class TransactionBuffer:
             return _MESSAGE, 0, item.lsn, item.xid, (item.prefix, item.content), (), 0
         return _SKIPPED, 0, item.count, item.xid, (), (), 0
 
-    def _items(self, blob: bytes) -> list[Item]:
+    def _items(self, blob: bytes) -> list[Item] | InsertBlock:
         relations = self._relations
+        if blob.startswith(_BLOCK_MARK):
+            _, number, xid, width = _BLOCK.unpack_from(blob)
+            return _block(blob, relations[number], xid, width)
         items: list[Item] = []
         append = items.append
         for kind, number, lsn, xid, new, old, flags in _decode(blob):
@@ -461,6 +494,30 @@ class TransactionBuffer:
             else:
                 append(_row(kind, relations[number], lsn, xid, new, old, flags))
         return items
+
+
+def _record_batch(block: InsertBlock) -> "pa.Buffer":
+    """Return the LSNs and columns of ``block`` as bytes."""
+    import pyarrow as pa
+
+    columns = [pa.array(block.lsns), *block.rows.columns]
+    return pa.record_batch(columns, schema=_schema(len(columns) - 1)).serialize()
+
+
+def _block(blob: bytes, relation: Relation, xid: int, width: int) -> InsertBlock:
+    """Return the block of a chunk, whose columns stay in ``blob``."""
+    import pyarrow as pa
+
+    batch = pa.py_buffer(blob).slice(_BLOCK.size)
+    lsns, *columns = pa.ipc.read_record_batch(batch, _schema(width)).columns
+    return InsertBlock(relation, lsns.to_numpy(), RowBlock(columns, len(lsns)), xid)
+
+
+def _schema(width: int) -> "pa.Schema":
+    import pyarrow as pa
+
+    fields = [("lsn", pa.uint64()), *((str(number), pa.string()) for number in range(width))]
+    return pa.schema(fields)
 
 
 def _coded(kind: int, values: Tuple) -> tuple[int, _Values]:

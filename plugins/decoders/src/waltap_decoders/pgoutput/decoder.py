@@ -57,10 +57,14 @@ from waltap_decoders.pgoutput.tuple_columns import (
     BEGIN_BYTES,
     COMMIT_BYTES,
     HEAD_BYTES,
+    LEAST_IN_SEGMENT,
     LEAST_ROWS,
     MOST_BYTES,
+    SEGMENT_HEAD_BYTES,
+    RunKind,
     insert_block,
     runs,
+    segment_inserts,
     transaction_block,
 )
 
@@ -105,6 +109,7 @@ class PgOutput(Decoder):
     old_keys_of_updates: ClassVar[bool] = True
     # So many neighbouring inserts into one relation become columns.
     least_together: ClassVar[int] = LEAST_ROWS
+    least_in_segment: ClassVar[int] = LEAST_IN_SEGMENT
 
     def __init__(self, context: DecoderContext) -> None:
         self._options = self._negotiate(context)
@@ -145,7 +150,9 @@ class PgOutput(Decoder):
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         """Decode ``frames`` as `Decoder.feed` specifies."""
         messages: list[Message] = []
-        if len(frames) < self.least_together or not has_columns():
+        segment = self._state is _SessionState.SEGMENT
+        least = self.least_in_segment if segment else self.least_together
+        if len(frames) < least or not has_columns():
             self._one_by_one(frames, messages)
             return messages
         if not isinstance(frames, FrameBlock):
@@ -154,10 +161,9 @@ class PgOutput(Decoder):
                 return messages
             frames = FrameBlock.of(frames)
         done = 0
-        for start, end, transactions in runs(frames, self.least_together):
+        for start, end, kind in runs(frames, least, segment=segment):
             self._one_by_one(frames[done:start], messages)
-            together = self._transactions if transactions else self._inserts
-            together(frames.part(slice(start, end)), messages)
+            self._TOGETHER[kind](self, frames.part(slice(start, end)), messages)
             done = end
         self._one_by_one(frames[done:], messages)
         return messages
@@ -172,6 +178,24 @@ class PgOutput(Decoder):
             frames = frames.part(slice(1, None))
         if head in self._readers:
             block = insert_block(self._relation_of(head), frames)
+            if block is not None:
+                messages.append(block)
+                self._fresh = False
+                return
+        self._one_by_one(frames, messages)
+
+    def _segments(self, frames: FrameBlock, messages: list[Message]) -> None:
+        """Decode a run of inserts into one relation, in segments of one transaction."""
+        head = frames.payload(0)[:SEGMENT_HEAD_BYTES]
+        key = head[:1] + head[5:]
+        # As with `_inserts`.
+        if self._state is not _SessionState.SEGMENT or key not in self._scope().readers:
+            self._one_by_one(frames[:1], messages)
+            frames = frames.part(slice(1, None))
+        inserts = segment_inserts(frames, self._xid)
+        if inserts is not None and key in self._scope().readers:
+            relation = self._scope().relations[int.from_bytes(head[5:9], "big")].relation
+            block = insert_block(relation, inserts, segment=True)
             if block is not None:
                 messages.append(block)
                 self._fresh = False
@@ -193,6 +217,12 @@ class PgOutput(Decoder):
                 self._last_end, self._fresh = block.end_lsn, False
                 return
         self._one_by_one(frames, messages)
+
+    _TOGETHER: ClassVar[Mapping[RunKind, Callable[[Any, FrameBlock, list[Message]], None]]] = {
+        RunKind.INSERTS: _inserts,
+        RunKind.TRANSACTIONS: _transactions,
+        RunKind.SEGMENTS: _segments,
+    }
 
     def _relation_of(self, head: bytes) -> Relation:
         """Return the relation of an insert that begins with ``head``."""

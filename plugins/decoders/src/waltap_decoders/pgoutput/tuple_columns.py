@@ -4,7 +4,8 @@ A tuple is a chain: the length of a value says where the next mark is. But the c
 can be followed together, one column after the other. numpy reads the marks and lengths of a column
 in all rows, and one `take` of Arrow then copies the values out of the payloads, column by column.
 That costs a fifth of the compiled readers' time. The begins and commits of neighbouring
-transactions of one insert are read together, too.
+transactions of one insert are read together, too. In segments of a streamed transaction, the ends
+of segments between inserts are left out.
 
 It accepts what the compiled readers of `tuple_codec` accept. For anything else the result is None,
 and the frames are read one by one.
@@ -12,6 +13,7 @@ and the frames are read one by one.
 Source: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
 """
 
+import enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from waltap.base.pandas_blocker import spare_pandas
@@ -29,48 +31,63 @@ if TYPE_CHECKING:
 
 # From so many rows on, columns are cheaper than rows.
 LEAST_ROWS: Final = 256
+# In a segment even few are, since they wait in a buffer, which joins them again.
+LEAST_IN_SEGMENT: Final = 48
 
 # Lists of frames with more bytes are read row by row: the columns need as much memory again.
 MOST_BYTES: Final = 16 << 20
 
-# Message type, relation OID, tuple mark, number of columns.
+# Message type, relation OID, tuple mark, number of columns. In a segment of a streamed transaction
+# an xid follows the message type.
 HEAD_BYTES: Final = 8
+SEGMENT_HEAD_BYTES: Final = 12
 
 # A begin has commit LSN, time and xid; a commit has flags, commit LSN, end LSN and time.
 BEGIN_BYTES: Final = 21
 COMMIT_BYTES: Final = 26
+# Stream Start has an xid and a flag.
+_START_BYTES: Final = 6
 
 _NULL, _TEXT = ord("n"), ord("t")
 _BEGIN, _INSERT, _COMMIT = ord("B"), ord("I"), ord("C")
+_START, _STOP = ord("S"), ord("E")
 
 # A transaction of one insert has so many frames.
 _FRAMES: Final = 3
 
 
-class Run(NamedTuple):
-    """Name frames that are read together.
+class RunKind(enum.Enum):
+    """Name what frames that are read together are."""
 
-    They are inserts into one relation, or ``transactions`` of one such insert each.
-    """
+    INSERTS = "inserts into one relation"
+    TRANSACTIONS = "transactions of one such insert each"
+    SEGMENTS = "inserts into one relation by one subtransaction, and ends of segments between them"
+
+
+class Run(NamedTuple):
+    """Name frames that are read together."""
 
     start: int
     end: int
-    transactions: bool
+    kind: RunKind
 
 
-def runs(block: FrameBlock, least: int) -> list[Run]:
+def runs(block: FrameBlock, least: int, *, segment: bool = False) -> list[Run]:
     """Return the runs of at least ``least`` inserts in ``block``, in order.
 
-    The payloads of a run's inserts have the same first eight bytes.
+    The payloads of a run's inserts have the same head. ``segment``: the first frame is in a
+    segment of a streamed transaction.
     """
     import numpy as np
 
     count = len(block)
     heads = block.numbers(block.starts, ">u8")
     kinds, sizes = heads >> np.uint64(56), block.ends - block.starts
+    if segment or (kinds == _START).any():
+        return _segment_runs(block, kinds, least, segment=segment)
     bounds = np.concatenate(([0], np.flatnonzero(heads[1:] != heads[:-1]) + 1, [count]))
     long = np.flatnonzero((np.diff(bounds) >= least) & (kinds[bounds[:-1]] == _INSERT))
-    found = [Run(int(bounds[at]), int(bounds[at + 1]), False) for at in long]
+    found = [Run(int(bounds[at]), int(bounds[at + 1]), RunKind.INSERTS) for at in long]
     begins = (kinds[:-2] == _BEGIN) & (sizes[:-2] == BEGIN_BYTES) & (kinds[1:-1] == _INSERT)
     begins &= (kinds[2:] == _COMMIT) & (sizes[2:] == COMMIT_BYTES)
     starts = np.flatnonzero(begins)
@@ -80,20 +97,73 @@ def runs(block: FrameBlock, least: int) -> list[Run]:
         bounds = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(starts)]))
         for at in np.flatnonzero(np.diff(bounds) >= least):
             last = int(starts[bounds[at + 1] - 1])
-            found.append(Run(int(starts[bounds[at]]), last + _FRAMES, True))
-        found.sort()
+            found.append(Run(int(starts[bounds[at]]), last + _FRAMES, RunKind.TRANSACTIONS))
+        found.sort(key=lambda run: run.start)
     return found
 
 
-def insert_block(relation: Relation, frames: FrameBlock) -> InsertBlock | None:
+def _segment_runs(
+    block: FrameBlock, kinds: "np.ndarray[Any, Any]", least: int, *, segment: bool
+) -> list[Run]:
+    """Return the runs of frames that are inside and outside segments."""
+    import numpy as np
+
+    heads = block.numbers(block.starts, ">u8")
+    # In a segment, the next four bytes belong to the head, too.
+    steps = (kinds == _START).astype("i4") - (kinds == _STOP)
+    inside = steps.cumsum() + segment > 0
+    rest = np.where(inside, block.numbers(block.starts + 8, ">u4"), 0)
+    # A stop and a start between two inserts that belong together are no bound.
+    apart = (heads[1:] != heads[:-1]) | (rest[1:] != rest[:-1]) | (inside[1:] != inside[:-1])
+    stops = np.flatnonzero((kinds[1:-2] == _STOP) & (kinds[2:-1] == _START)) + 1
+    before, after = stops - 1, stops + 2
+    joined = (kinds[before] == _INSERT) & (heads[before] == heads[after])
+    joined &= inside[before] & (rest[before] == rest[after])
+    for within in range(_FRAMES):
+        apart[before[joined] + within] = False
+    bounds = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(block)]))
+    inserts = np.concatenate(([0], (kinds == _INSERT).cumsum()))
+    long = np.flatnonzero(np.diff(inserts[bounds]) >= least)
+    return [
+        Run(
+            int(bounds[at]),
+            int(bounds[at + 1]),
+            RunKind.SEGMENTS if inside[bounds[at]] else RunKind.INSERTS,
+        )
+        for at in long
+    ]
+
+
+def segment_inserts(frames: FrameBlock, xid: int) -> FrameBlock | None:
+    """Return the inserts of a run in segments of the transaction ``xid``.
+
+    Returns None if a segment begins otherwise than a later one of this transaction.
+    """
+    heads = frames.numbers(frames.starts, ">u8")
+    kinds, sizes = heads >> 56, frames.ends - frames.starts
+    inserts, starts = kinds == _INSERT, kinds == _START
+    if inserts.all():
+        return frames
+    if (sizes[kinds == _STOP] != 1).any() or (sizes[starts] != _START_BYTES).any():
+        return None
+    # An xid, and 0: the segment is not the first one.
+    if (heads[starts] >> 16 != _START << 40 | xid << 8).any():
+        return None
+    return frames.where(inserts)
+
+
+def insert_block(
+    relation: Relation, frames: FrameBlock, *, segment: bool = False
+) -> InsertBlock | None:
     """Return the inserts of a run into ``relation``, None if they need care."""
     if not relation.columns:
         return None
-    starts = frames.starts + HEAD_BYTES
+    starts = frames.starts + (SEGMENT_HEAD_BYTES if segment else HEAD_BYTES)
     columns = _columns(frames, starts, frames.ends, never_null(relation))
     if columns is None:
         return None
-    return InsertBlock(relation, frames.lsns, RowBlock(columns, len(frames)))
+    xid = int.from_bytes(frames.payload(0)[1:5], "big") if segment else 0
+    return InsertBlock(relation, frames.lsns, RowBlock(columns, len(frames)), xid)
 
 
 def transaction_block(
