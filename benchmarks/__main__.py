@@ -1,5 +1,5 @@
-"""``python -m benchmarks`` stream-json|stream-changelog|stream-kafka|stream-sql|snapshot|snapshot-sql|
-parallel-snapshot|decoders|large-transaction|all: one server, one run, one table.
+"""``python -m benchmarks`` stream-json|stream-changelog|one-row|stream-kafka|stream-sql|snapshot|
+snapshot-sql|parallel-snapshot|decoders|large-transaction|start|scale|all: one server, one run, one table.
 
 `method.md` says what is measured and how. It starts a PostgreSQL of its own in a temporary folder.
 """
@@ -12,8 +12,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from scripts.printed_output import print_speed
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Cluster, Database, Unavailable, server_programs
 
@@ -31,7 +33,7 @@ from benchmarks.contender import (
 from benchmarks.dataset import fill, make_tables
 from benchmarks.jdbc_sink import TUNED_SINK, JdbcSink
 from benchmarks.machine import stamp
-from benchmarks.measured import Failed
+from benchmarks.measured import Failed, Measured, run
 from benchmarks.replica import Replica, Subscription
 
 PGOUTPUT = ("proto_version=1", "publication_names=bench")
@@ -65,11 +67,60 @@ def main() -> int:
     names = [options.benchmark] if options.benchmark != "all" else list(BENCHMARKS)
     try:
         for name in names:
-            BENCHMARKS[name](name, options)
+            own = argparse.Namespace(**vars(options))
+            own.rows = options.rows or ROWS.get(name, 500_000)
+            BENCHMARKS[name](name, own)
     except (Failed, Unavailable) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1
+    if options.benchmark == "all" and options.write:
+        print_speed(sorted(report.RESULTS.glob("*.json")))
     return 0
+
+
+def one_row(benchmark: str, options: argparse.Namespace) -> None:
+    """Drain one backlog of transactions of one row."""
+    options.per_transaction = 1
+    makers = [_maker(PgRecvlogical, "pg_recvlogical"), *map(_waltap, ("jsonl", "changelog"))]
+    _finish(benchmark, options, _drained(makers, options), "pg_recvlogical")
+
+
+def start(benchmark: str, options: argparse.Namespace) -> None:
+    """Start `waltap` in processes of their own; medians of `STARTS`, in seconds."""
+    waltap = Path(sys.executable).parent / "waltap"
+    with _workspace() as (database, folder):
+        with database.connect() as connection:
+            fill(connection, 1, 1000)
+        took: dict[str, list[tuple[float, Measured]]] = {}
+        for number in range(STARTS):
+            slot = f"start_{number}"
+            one = Waltap("start", database, folder / slot, slot, 1, "jsonl", folder / slot / "out")
+            for name, measured in (
+                ("waltap --help", run([waltap, "--help"], folder)),
+                ("snapshot of 1,000 rows", one.first_rows()),
+            ):
+                took.setdefault(name, []).append((measured.seconds, measured))
+            one.ready()
+            took.setdefault("start to streaming", []).append(one.until_ready())
+    figures: list[dict[str, object]] = [
+        {
+            "what": name,
+            "s": round(median(seconds for seconds, _ in each), 3),
+            "CPU s": round(median(measured.cpu_seconds for _, measured in each), 3),
+        }
+        for name, each in took.items()
+    ]
+    for each in figures:
+        _say(str(each))
+    if options.write:
+        _say(f"written: {report.write_cases(benchmark, stamp(server_programs()), figures)}")
+
+
+def scale(_benchmark: str, options: argparse.Namespace) -> None:
+    """Capture 5,000 tables; `benchmarks.scale` has more cases."""
+    command = [sys.executable, "-m", "benchmarks.scale", "tables"]
+    if subprocess.run([*command, *(["--write"] * options.write)], check=False).returncode:
+        raise Failed("benchmarks.scale")
 
 
 def stream(benchmark: str, options: argparse.Namespace) -> None:
@@ -156,7 +207,7 @@ def decoders(benchmark: str, options: argparse.Namespace) -> None:
 
 def large_transaction(benchmark: str, options: argparse.Namespace) -> None:
     """Drain one transaction that the server streams while it is in progress."""
-    options.rows, options.per_transaction = options.rows, 0
+    options.per_transaction = 0
     streaming = ("proto_version=2", "publication_names=bench", "streaming=on")
     makers = [
         _maker(PgRecvlogical, "pg_recvlogical", options=streaming),
@@ -229,9 +280,14 @@ def _snapshots(options: argparse.Namespace, makers: Sequence[Make]) -> list[Resu
         return _rounds(lanes, lambda contender: contender.snapshot(options.rows))
 
 
+STARTS = 9
+ROWS = {"one-row": 300_000, "large-transaction": 2_000_000, "snapshot": 1_000_000}
+"""Rows of benchmarks that need another number than the others."""
+
 BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "stream-json": stream,
     "stream-changelog": stream,
+    "one-row": one_row,
     "stream-kafka": stream_kafka,
     "stream-sql": sql,
     "snapshot-sql": sql,
@@ -239,6 +295,8 @@ BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "parallel-snapshot": parallel_snapshot,
     "decoders": decoders,
     "large-transaction": large_transaction,
+    "start": start,
+    "scale": scale,
 }
 
 
@@ -330,7 +388,7 @@ def _say(text: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("benchmark", choices=[*BENCHMARKS, "all"])
-    parser.add_argument("--rows", type=int, default=500_000, help="rows (500000)")
+    parser.add_argument("--rows", type=int, help="rows (500000, or what a benchmark needs)")
     parser.add_argument(
         "--per-transaction", type=int, default=1000, help="rows a transaction (1000)"
     )

@@ -155,6 +155,20 @@ class Waltap(Contender):
         self._clear()
         return self._result(rows, measured, measured.seconds - start_up)
 
+    def first_rows(self) -> Measured:
+        """Take an initial snapshot; measure the whole process."""
+        measured = self._run(self._properties(TABLE, "initial_only"))
+        self._clear()
+        return measured
+
+    def until_ready(self) -> tuple[float, Measured]:
+        """Start and end at once; return the seconds from the start to streaming, and all."""
+        properties, ready = self._properties(TABLE, "no_data"), self.folder / "ready"
+        lsn = self.database.execute("SELECT pg_current_wal_lsn()")[0][0]
+        measured = self._run(properties, "--until-lsn", lsn, "--ready-file", ready)
+        after = (measured.ended_at - ready.stat().st_mtime_ns) / 1e9
+        return measured.seconds - after, measured
+
     def _run(self, properties: Path, *options: str | Path) -> Measured:
         waltap = Path(sys.executable).parent / "waltap"
         sink = self.sink if self.output is None else f"{self.sink}:{self.output}"

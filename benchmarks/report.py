@@ -115,16 +115,27 @@ def show(title: str, rows: Sequence[Row]) -> None:
 def write(
     benchmark: str, machine: dict[str, object], rows: Sequence[Row], results: Sequence[Result]
 ) -> Path:
-    """Write one JSON file into ``benchmarks/results`` and return its path."""
+    """Write one JSON file in place of the benchmark's last one; return its path."""
+    runs = [{**asdict(result), "rows_per_second": round(result.rate)} for result in results]
+    return _written(benchmark, machine, summary=[asdict(row) for row in rows], runs=runs)
+
+
+def write_cases(benchmark: str, machine: dict[str, object], figures: Sequence[object]) -> Path:
+    """Write figures without rates, in place of the benchmark's last ones; return the path."""
+    return _written(benchmark, machine, cases={benchmark: figures})
+
+
+def _written(benchmark: str, machine: dict[str, object], **found: object) -> Path:
     now = datetime.now(UTC)
     document = {
         "benchmark": benchmark,
         "at": now.isoformat(timespec="seconds"),
         "machine": machine,
-        "summary": [asdict(row) for row in rows],
-        "runs": [{**asdict(result), "rows_per_second": round(result.rate)} for result in results],
+        **found,
     }
     RESULTS.mkdir(exist_ok=True)
+    for old in RESULTS.glob(f"{benchmark}-????????T??????.json"):
+        old.unlink()
     path = RESULTS / f"{benchmark}-{now:%Y%m%dT%H%M%S}.json"
     path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return path

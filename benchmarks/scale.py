@@ -7,7 +7,6 @@ memory, its file descriptors, its processor time. `--write` keeps what was seen 
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from tests.harness.servers.postgres import Cluster, Database, Unavailable, serve
 
 from benchmarks.machine import stamp
 from benchmarks.measured import Failed
-from benchmarks.report import RESULTS
+from benchmarks.report import write_cases
 
 WAIT_S = 600.0
 LOOK_S = 0.05
@@ -168,16 +166,9 @@ def main() -> int:
         print(f"scale: {error}", file=sys.stderr)
         return 1
     if options.write:
-        now = datetime.now(UTC)
-        document = {
-            "benchmark": "scale",
-            "at": now.isoformat(timespec="seconds"),
-            "machine": {**stamp(server_programs()), "load": os.getloadavg()[0]},
-            "cases": found,
-        }
-        path = RESULTS / f"scale-{now:%Y%m%dT%H%M%S}.json"
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        print(f"written: {path}")
+        machine = {**stamp(server_programs()), "load": os.getloadavg()[0]}
+        for name, figures in found.items():
+            print(f"written: {write_cases(f'scale-{name}', machine, figures)}")
     return 0
 
 

@@ -7,7 +7,7 @@ scripts/printed_output.py --demo demo.log --results benchmarks/results/*.json
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,15 @@ def benchmark_tables(documents: Sequence[dict[str, Any]]) -> str:
         "|---|---|---:|---:|---:|---:|",
     ]
     for document in documents:
-        for row in document["summary"]:
+        for row in document.get("summary", ()):
             times = "" if row["times_peer"] is None else f"{row['times_peer']:.1f}"
             lines.append(
                 f"| {document['benchmark']} | {row['contender']} | {row['rows_per_second']:,} |"
                 f" {row['of_limit']:.2f} | {times} | {row['peak_mib']:,} |"
             )
+    for name, cases in _cases(documents):
+        lines += ["", f"| {name}: {' | '.join(cases[0])} |", "|---" * len(cases[0]) + "|"]
+        lines += [f"| {' | '.join(map(str, each.values()))} |" for each in cases]
     machine = documents[0]["machine"]
     lines += [
         "",
@@ -55,6 +58,25 @@ def benchmark_tables(documents: Sequence[dict[str, Any]]) -> str:
         "Files: " + ", ".join(f"`{document['file']}`" for document in documents) + ".",
     ]
     return "\n".join(lines)
+
+
+def _cases(documents: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield names and figures of benchmarks that have no rates."""
+    for document in documents:
+        yield from document.get("cases", {}).items()
+
+
+def print_speed(files: Sequence[Path]) -> None:
+    """Write the figures of the result ``files`` into their page.
+
+    Results of Spark and of changes to schemas have pages of their own.
+    """
+    documents = [
+        {**json.loads(path.read_text()), "file": f"benchmarks/results/{path.name}"}
+        for path in files
+        if not path.name.startswith(("spark-", "scale-2", "decoders-"))
+    ]
+    replace(SPEED, "benchmark", benchmark_tables(documents))
 
 
 def replace(page: Path, section: str, content: str) -> None:
@@ -76,11 +98,7 @@ def main() -> None:
     if options.demo is not None:
         replace(DEMO, "demo-output", demo_output(options.demo.read_text(encoding="utf-8")))
     if options.results:
-        documents = [
-            {**json.loads(path.read_text()), "file": f"benchmarks/results/{path.name}"}
-            for path in options.results
-        ]
-        replace(SPEED, "benchmark", benchmark_tables(documents))
+        print_speed(options.results)
 
 
 if __name__ == "__main__":
