@@ -61,7 +61,7 @@ def spooled_parts(
 def _add(
     items: Sequence[Item], skip: int, changes: list[Change], gaps: list[tuple[int, int]]
 ) -> int:
-    """Add all but the first ``skip`` changes of ``items``; return how many are left to skip."""
+    """Add ``items`` but the first ``skip`` changes; return the rest of ``skip``."""
     for item in items:
         count = item.count if isinstance(item, Skipped) else 1
         dropped = min(count, skip)

@@ -57,7 +57,7 @@ _FRAMES: Final = 3
 
 
 class RunKind(enum.Enum):
-    """Name what frames that are read together are."""
+    """Name the kinds of runs."""
 
     INSERTS = "inserts into one relation"
     TRANSACTIONS = "transactions of one such insert each"
