@@ -20,6 +20,7 @@ from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.delivery.sink_branch import Attempt, BranchStages, PositionedBranch
 from waltap.ports.offsets.sink_positions import BranchPositions
 from waltap.ports.sink.downstream import DownstreamProgress
+from waltap.ports.sink.roles import GapAwareSink, ProgressSink, SnapshotChoosingSink
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.source.connector import PreflightCheck
 
@@ -141,8 +142,9 @@ class FanOut(Sink):
                     problem="" if outlet.paused is None else outlet.paused.problem,
                 )
             )
-            behind = outlet.sink.onward()
-            found += [replace(each, stage=f"{outlet.name}/{each.stage}") for each in behind]
+            if isinstance(outlet.sink, ProgressSink):
+                behind = outlet.sink.onward()
+                found += [replace(each, stage=f"{outlet.name}/{each.stage}") for each in behind]
         return found
 
     def rendered(self, given: Batch) -> Batch:
@@ -239,7 +241,8 @@ class FanOut(Sink):
         A paused sink gets it too, since it gets no second call. Raises: SinkError.
         """
         for outlet in self.outlets:
-            outlet.sink.missed(table)
+            if isinstance(outlet.sink, GapAwareSink):
+                outlet.sink.missed(table)
 
     def tend(self) -> None:
         """Run periodic work of sinks, and try paused ones.
@@ -311,7 +314,8 @@ class FanOut(Sink):
 
     def wants_chunks(self) -> bool:
         """Return False: all sinks get the rows of one reading."""
-        if any(outlet.sink.wants_chunks() for outlet in self.outlets):
+        sinks = [outlet.sink for outlet in self.outlets]
+        if any(isinstance(sink, SnapshotChoosingSink) and sink.wants_chunks() for sink in sinks):
             log.warning("the engine reads the snapshot: it goes to several sinks")
         return False
 

@@ -35,6 +35,12 @@ from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset, OffsetStore
 from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.ports.sink.refusal import RecordsRefused
+from waltap.ports.sink.roles import (
+    GapAwareSink,
+    ProgressSink,
+    SnapshotChoosingSink,
+    SplitReadingSink,
+)
 from waltap.services.monitor.counts import ChunkEnd, RunCounters, TablesRead, chunk_ends
 
 if TYPE_CHECKING:
@@ -419,7 +425,7 @@ class SinkWriter:
 
     def onward(self) -> tuple[DownstreamProgress, ...]:
         """Return the progress of the sink's consumers. Any thread may ask."""
-        return tuple(self._sink.onward())
+        return tuple(self._sink.onward()) if isinstance(self._sink, ProgressSink) else ()
 
     def committed_ms(self, partition: str) -> int | None:
         """Return the last commit time, ms since 1970 UTC."""
@@ -538,7 +544,8 @@ class SinkWriter:
 
         If transforms or converters must see the rows, the engine reads them.
         """
-        if not self._sink.wants_chunks():
+        sink = self._sink
+        if not isinstance(sink, SnapshotChoosingSink) or not sink.wants_chunks():
             return False
         if self._branch.transforms:
             log.warning(
@@ -547,12 +554,15 @@ class SinkWriter:
         return not self._branch.transforms
 
     def missed(self, table: str) -> None:
-        """Record an interrupted table, as `Sink.missed` does. Raises: SinkError."""
+        """Record an interrupted table, as `GapAwareSink.missed` does. Raises: SinkError."""
+        if not isinstance(self._sink, GapAwareSink):
+            return
         with self.counts.calls.call("a note of what it missed"):
             self._sink.missed(table)
 
     def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
-        """Give chunks to the sink, as `Sink.hand_over` does. Raises: SinkError."""
+        """Give chunks to the sink (`SplitReadingSink.hand_over`). Raises: SinkError."""
+        assert isinstance(self._sink, SplitReadingSink)
         self.check()
         with self.counts.calls.call("the chunks of a snapshot"):
             return self._sink.hand_over(chunks)
@@ -562,6 +572,7 @@ class SinkWriter:
 
         None if ``ends`` was true before. Raises: SinkError.
         """
+        assert isinstance(self._sink, SplitReadingSink)
         while (rows := self._sink.handed_over()) is None:
             if self._clock.wait(LOOK_S, ends):
                 return None

@@ -1,10 +1,11 @@
 """Define the contract of a sink.
 
-Life cycle: check, open, (write*, flush)*, close. Single-threaded.
+Life cycle: check, open, (write*, flush)*, close. Single-threaded. A sink that can do more has the
+methods of a protocol in `waltap.ports.sink.roles`.
 """
 
 import abc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from waltap.changes.decode.relation import Relation
     from waltap.changes.decode.replica_identity import ReplicaIdentity
     from waltap.changes.mapping.type_mapping import TypeMapper
-    from waltap.ports.sink.downstream import DownstreamProgress
-    from waltap.ports.snapshot.chunk_source import SnapshotChunk
     from waltap.ports.source.connector import PreflightCheck
 
 
@@ -210,31 +209,6 @@ class Sink(abc.ABC):
         Called before a clean end only.
         """
 
-    def wants_chunks(self) -> bool:
-        """Return whether an initial snapshot should arrive as chunks (`hand_over`).
-
-        A sink wants that if other processes can read the source for it. Called after `open`, before the
-        first rows.
-        """
-        return False
-
-    def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
-        """Take the chunks of a complete snapshot for other readers; return a name.
-
-        The engine then writes a piece without rows for each table, complete and with that name
-        (`SnapshotRows.elsewhere`), and flushes. It calls `handed_over` until the rows are durable, and
-        keeps the snapshot open until then. If that fails, the chunks are discarded: a later start takes
-        another snapshot. Raises: SinkError.
-        """
-        raise NotImplementedError
-
-    def handed_over(self) -> "Mapping[str, int] | None":
-        """Return the row count of each chunked table (``schema.table``).
-
-        None until all rows are durable. Raises: SinkError if they cannot become durable.
-        """
-        raise NotImplementedError
-
     def identity(self) -> str:
         """Return an identity of the data that survives a move of the data.
 
@@ -242,23 +216,6 @@ class Sink(abc.ABC):
         SinkError.
         """
         return ""
-
-    def missed(self, table: str) -> None:
-        """Record durably that capture of ``table`` (``schema.table``) was interrupted.
-
-        Called before the table's next change, perhaps twice, or while the sink is closed. Until an initial
-        snapshot replaces them, the sink may hold rows that no longer exist in the source. Raises:
-        SinkError.
-        """
-
-    def redelivered(self) -> Collection[str]:
-        """Return `Batch.redelivers` of the last durable batch that had some.
-
-        Called after `open`. A sink that stores it with the data gets no dead letter twice, even if a
-        redelivery is killed before the engine records it. The position of such a batch may be before the
-        sink's: the batch is new all the same.
-        """
-        return ()
 
     def holds_back(self) -> bool:
         """Return whether the next flush may wait longer, to make larger pieces.
@@ -274,14 +231,6 @@ class Sink(abc.ABC):
         Called between two batches, about every ``status.update.interval.ms`` and at least every ten
         seconds. Raises: SinkError, as `flush` does.
         """
-
-    def onward(self) -> "Sequence[DownstreamProgress]":
-        """Return the progress of the consumers that read the flushed data.
-
-        Such a consumer is a process that applies the data to tables. Any thread may call it for the
-        status: it only reads, and does not wait for the engine's thread. Raises nothing.
-        """
-        return ()
 
     @abc.abstractmethod
     def close(self) -> None:

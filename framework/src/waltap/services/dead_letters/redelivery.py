@@ -15,6 +15,7 @@ from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import RecordError, WaltapError
 from waltap.ports.sink.refusal import RecordsRefused
+from waltap.ports.sink.roles import RedeliveryAwareSink
 from waltap.ports.sink.sink import Sink
 from waltap.services.dead_letters.change_form import of_form
 from waltap.services.dead_letters.dead_letter import DeadLetter, record_of
@@ -61,7 +62,9 @@ class Redelivery:
         """
         try:
             held = Positions.of(self.sink.open(), next(iter(self.stored), ""))
-            there = set(self.sink.redelivered())
+            there = set[str]()
+            if isinstance(self.sink, RedeliveryAwareSink):
+                there.update(self.sink.redelivered())
             # a redelivery that was killed between flush and mark delivered these already
             had = [each for each in letters if each.mark in there and each.redelivered_ms is None]
             if had:
