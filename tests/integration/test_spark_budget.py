@@ -7,8 +7,6 @@ from typing import Any, Final
 import pytest
 from tests.harness.spark_cost import commits_cost
 
-pytestmark = pytest.mark.usefixtures("quick_plans")
-
 # change → most calls, round trips, and jobs that are not Delta's own for its log
 MOST: Final = {
     "insert": (400, 135, 2),
