@@ -38,7 +38,7 @@ class Case:
     are exact. ``wire_keys``: it tells the key of its moment. ``late``: tables that joined a filtered
     publication after it was made; ``announced``: those of them the user was told of. ``floating``:
     transactions that may be delivered at PREPARE. ``snapshot``: whether initial data is read.
-    ``restarts``: a snapshot broke off and went on, in a sink that then has some tables read anew.
+    ``restarts``: a snapshot broke off and went on, in a sink that then has some tables read again.
     """
 
     exactly_once: bool = False

@@ -493,7 +493,7 @@ class _Trial:
             self._difference("snapshot", name, rows, table, loosely=table.oid in later)
 
     def _read_later(self, start: int, name: str, table: Table, rows: Rows | None) -> bool:
-        """Tell whether a table that DDL touches, or that was read anew when a snapshot went on, is what it
+        """Tell whether a table that DDL touches, or that was read again when a snapshot went on, is what it
         was at some later moment: the changes of it until then may be left out."""
         scratch, until = State(), None
         scratch.tables[name] = replace(table, rows=[dict(row) for row in table.rows])

@@ -208,6 +208,6 @@ def test_the_command(pipeline: PipelineRig, tmp_path: Path) -> None:
     assert "changes may be missing" in " ".join(waltap("doctor").stdout.split())
     done = waltap("repair")
     assert done.returncode == 0, done.stderr
-    assert "public.t: 4 rows were read anew" in done.stdout
+    assert "public.t: 4 rows were read again" in done.stdout
     assert out.read_text().count('"op":"r"') == 6
     assert waltap("doctor").returncode == 0

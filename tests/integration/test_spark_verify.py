@@ -19,7 +19,7 @@ from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.comparison import TableDifferences, comparison_table
-from waltap_sinks.comparison.commands import told
+from waltap_sinks.comparison.commands import print_comparison
 from waltap_sinks.comparison.source import CaptureScope
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.read.live import LiveTables
@@ -228,9 +228,9 @@ def test_what_is_late_is_told_from_what_differs(
     }  # fmt: skip
     assert "is suspended for WT-5241 at" in found["bare"].late
     assert (found["bare"].source_rows, found["bare"].target_rows) == (2, 0)
-    assert told(compared, "Spark") == (1 if arrived else 5)
-    assert told([found["same"], found["bare"]], "Spark") == 5
-    assert told([found["same"]], "Spark") == 0
+    assert print_comparison(compared, "Spark") == (1 if arrived else 5)
+    assert print_comparison([found["same"], found["bare"]], "Spark") == 5
+    assert print_comparison([found["same"]], "Spark") == 0
     lines = capsys.readouterr().out
     assert "late" in lines
     assert ("DIFFERENT" in lines) is arrived
@@ -264,11 +264,11 @@ def test_captured_tables_that_spark_lacks_are_a_difference(
         "public.same": "equal", "public.unseen": "different",
     }  # fmt: skip
     assert (found["public.unseen"].source_rows, found["public.unseen"].target_rows) == (2, 0)
-    assert told(compared, "Spark") == 1
-    assert told(without, "Spark") == 0
+    assert print_comparison(compared, "Spark") == 1
+    assert print_comparison(without, "Spark") == 0
     assert (unknown, rest) == (["public.other", "public.unseen"], ["public.other"])
     capsys.readouterr()
-    assert told(without, "Spark", unknown=unknown) == 0
+    assert print_comparison(without, "Spark", unknown=unknown) == 0
     assert "public.other, public.unseen" in " ".join(capsys.readouterr().out.split())
 
 

@@ -231,7 +231,7 @@ def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) 
             reread = repair.run(lambda: clock.time_ns() // 1_000_000)
     for name, table in reread.items():
         equal = ", equal at the destination" if table.compared else ""
-        echo(f"{printable(name)}: {table.rows:,} rows were read anew{equal}")
+        echo(f"{printable(name)}: {table.rows:,} rows were read again{equal}")
     echo("the gap is closed")
 
 

@@ -228,7 +228,7 @@ class Supervisor:
             return
         child.process, child.code = None, code
         if code == START_ANEW:
-            log.info("%s has changed: its pipeline starts anew", child.path.name)
+            log.info("%s has changed: its pipeline restarts", child.path.name)
             child.due, child.rest_s = now, REST_S
             return
         if code in {DONE, FAULTY}:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.1
 READ = frozenset({"SUCCEEDED", "EMPTY"})
 REMARK = (
-    "Every row that there was then was read anew. Rows that were deleted within the gap are not told by "
+    "Every row that there was then was read again. Rows that were deleted within the gap are not told by "
     "that: `waltap verify FILE` names those that a destination still has; the single changes are lost."
 )
 

@@ -292,7 +292,7 @@ def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> list[Pref
             f"changes may be missing at the sink: {spans}",
             next(
                 (each.remedy for each in others if each.name == "start" and each.remedy),
-                "`waltap repair FILE` reads the tables anew and closes the certificates",
+                "`waltap repair FILE` reads the tables again and closes the certificates",
             ),
         )
     ]

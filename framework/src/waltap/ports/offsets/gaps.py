@@ -156,12 +156,12 @@ def text_of(gap: CaptureGap) -> str:
     ]
     for name, table in gap.reread.items():
         seen = "; the destination is equal to the source" if table.compared else ""
-        lines.append(f"{name}: {table.rows} rows were read anew{seen}.")
+        lines.append(f"{name}: {table.rows} rows were read again{seen}.")
     if gap.remark:
         lines.append(gap.remark)
     if gap.open:
         lines.append(
-            "`waltap repair FILE` reads these tables anew and closes this certificate, or names the way "
+            "`waltap repair FILE` reads these tables again and closes this certificate, or names the way "
             "that does."
         )
     return "\n".join(lines) + "\n"

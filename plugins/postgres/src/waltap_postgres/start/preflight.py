@@ -547,7 +547,9 @@ def _start(decision: StartupPlan) -> PreflightCheck:
     found = " and ".join(does) or "does nothing"
     if decision.lost is not None:
         remedy = (
-            "snapshot.mode asks for it" if decision.snapshot else "The repair reads the tables anew"
+            "snapshot.mode asks for it"
+            if decision.snapshot
+            else "The repair reads the tables again"
         )
         return PreflightCheck.warning(
             "start", f"{decision.lost.problem}: the start {found}", remedy

@@ -116,7 +116,7 @@ def verify(
             codes.append(exit_code(mine, wanted=table or ()))
             documents.append(document(mine, name, wanted=table or ()))
         else:
-            codes.append(told(mine, name, wanted=table or ()))
+            codes.append(print_comparison(mine, name, wanted=table or ()))
         _say_where(profile, name, mine, quiet=as_json)
     if as_json:
         print_json(documents)
@@ -176,7 +176,7 @@ def _say_where(
             console.print(text, markup=False, soft_wrap=True)
 
 
-def told(
+def print_comparison(
     results: "Sequence[TableDifferences]",
     name: str,
     *,

@@ -444,7 +444,7 @@ class OutputApplier:
                 self._requests.answered(path)
                 continue
             if request.how == "anew" and self._format.writes_in_place:
-                log.warning("%s cannot be begun anew in this format", request.table)
+                log.warning("%s cannot be refreshed in full in this format", request.table)
                 self._requests.answered(path)
                 continue
             asked.paths.append(path)

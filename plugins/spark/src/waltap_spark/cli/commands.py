@@ -391,9 +391,9 @@ def verify(
         connected,
         document,
         exit_code,
+        print_comparison,
         print_json,
         publications_of,
-        told,
     )
     from waltap_spark.read.live import open_tables
     from waltap_spark.read.verify import compare, lacking
@@ -414,7 +414,7 @@ def verify(
     if as_json:
         print_json([document(results, "Spark", wanted=table or (), unknown=unknown)])
         raise typer.Exit(exit_code(results, table or ()))
-    raise typer.Exit(told(results, "Spark", wanted=table or (), unknown=unknown))
+    raise typer.Exit(print_comparison(results, "Spark", wanted=table or (), unknown=unknown))
 
 
 @contextlib.contextmanager
