@@ -260,9 +260,10 @@ def parallel_snapshot(benchmark: str, options: argparse.Namespace) -> None:
         _maker(Copy, "COPY text"),
         *(
             _waltap(sink, f", {threads} threads", {"snapshot.max.threads": str(threads)})
-            for sink in ("null", "changelog")
+            for sink in ("jsonl", "changelog")
             for threads in (1, 2, 4)
         ),
+        *_peers(options)[:1],
     ]
     _finish(benchmark, options, _snapshots(options, makers), "COPY text")
 
@@ -281,7 +282,12 @@ def _snapshots(options: argparse.Namespace, makers: Sequence[Make]) -> list[Resu
 
 
 STARTS = 9
-ROWS = {"one-row": 300_000, "large-transaction": 2_000_000, "snapshot": 1_000_000}
+ROWS = {
+    "one-row": 300_000,
+    "large-transaction": 2_000_000,
+    "snapshot": 1_000_000,
+    "parallel-snapshot": 1_000_000,
+}
 """Rows of benchmarks that need another number than the others."""
 
 BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
