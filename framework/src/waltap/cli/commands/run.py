@@ -172,6 +172,9 @@ def run(
     --exit-on-change. With --all a failed pipeline is restarted, and SIGHUP reads the folder and
     its profiles again.
     """
+    if sys.platform == "linux":
+        # Arrow's own choice, mimalloc, keeps some 40 MiB more of what a run has freed.
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
     if set_from_stdin:
         set_ = [*(set_ or ()), *_given()]
     if log_file is not None:
