@@ -19,8 +19,6 @@ from tests.harness.spark import Rig
 import waltap_spark
 from waltap_spark.state.modes import ModeRules
 
-__all__ = ["Cost", "commits_cost", "counted"]
-
 OURS: Final = str(Path(waltap_spark.__file__).parent)
 
 # Delta describes the jobs that read its own log by these words; other jobs read or write rows.

@@ -366,11 +366,7 @@ class OutputApplier:
         )
         attempt.handed, attempt.shapes, attempt.repeats = self._elsewhere.of, self._shapes, repeats
         try:
-            with ThreadPoolExecutor(self._parallel) as pool:
-                found = pool.map(
-                    lambda name: self._attempt(attempt, name, plans[name], before), plans
-                )
-                applied = list(_reported(found, len(plans), stood))
+            applied = self._attempts(attempt, plans, before)
             if not all(name in stood.tables and stood.tables[name].failed for name in plans):
                 require_one([error for _table, error in applied])
         except Exception:
@@ -414,6 +410,14 @@ class OutputApplier:
             },
         )
         return state
+
+    def _attempts(
+        self, attempt: "_CommitAttempt", plans: Mapping[str, TableTask], before: OutputState
+    ) -> list[tuple[TableState, WaltapError | None]]:
+        """Apply each plan, several at a time; report each table that a first commit has."""
+        with ThreadPoolExecutor(self._parallel) as pool:
+            found = pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
+            return list(_reported(found, len(plans), self.state))
 
     def _tended(self) -> dict[str, TableState]:
         """Return tables with compaction results since the last commit."""
