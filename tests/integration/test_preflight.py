@@ -36,6 +36,22 @@ def test_the_command_fails_where_a_check_does(pipeline: PipelineRig) -> None:
     assert {check["verdict"] for check in json.loads(done.stdout)} <= {"ok", "warning"}
 
 
+def test_a_decoder_that_asks_for_more_than_the_server_has_is_refused_before_the_slot_is_made(
+    pipeline: PipelineRig,
+) -> None:
+    wrong = {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "out/lines")}
+    wrong |= {"pgoutput.streaming": "parallel", "pgoutput.proto_version": "3"}
+    done = pipeline.command("doctor", "--json", **wrong)
+    assert done.returncode == 1
+    failed = {c["name"]: c for c in json.loads(done.stdout) if c["verdict"] == "error"}
+    assert failed["decoder"]["code"] == "WT-1001"
+    assert "pgoutput.streaming" in failed["decoder"]["found"]
+    done = pipeline.command("run", "FILE", "--until-idle", 0.3, **wrong)
+    assert (done.returncode, "WT-1001" in done.stderr) == (2, True)
+    assert pipeline.database.slots() == {}, "a slot would hold WAL that nothing reads"
+    assert not (pipeline.folder / "out/lines").exists(), "no row of a snapshot was written"
+
+
 def test_status_tells_that_the_slot_cannot_be_resumed(pipeline: PipelineRig) -> None:
     pipeline.catch_up()
     database, slot = pipeline.database, pipeline.slot

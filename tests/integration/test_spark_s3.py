@@ -145,7 +145,7 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
         done = waltap("spark", *words, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         assert login.secret not in done.stdout + done.stderr
-        return done.stdout + done.stderr
+        return done.stdout if "--json" in words else done.stdout + done.stderr
 
     s3.ask_for_login(True)
     try:
@@ -156,7 +156,8 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
         for told in ("status", "top"):
             rest = ("--once",) if told == "top" else ()
             assert "public.t" in spark(told, tables, "--profile", "p.toml", *rest)
-        assert "public.t" in spark("maintain", tables, "--profile", "p.toml", *jars)
+        (kept,) = json.loads(spark("maintain", tables, "--profile", "p.toml", "--json", *jars))
+        assert (kept["table"], kept["skipped"]) == ("public.t", "")
         database.execute("INSERT INTO t VALUES (101, 'new', 'x')")
         pipeline.settings["sink.applier"] = "none"
         pipeline.catch_up()
@@ -165,7 +166,8 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
         apply = ("--changelog", "p.toml", "--output", f"{tables}/tables", "--once", *jars)
         spark("apply", *apply)
         dsn = ("--dsn", database.dsn, "--patience", "0")
-        spark("verify", tables, "--profile", "p.toml", *dsn, *jars)
+        (found,) = json.loads(spark("verify", tables, "--profile", "p.toml", "--json", *dsn, *jars))
+        assert [each["verdict"] for each in found["tables"]] == ["equal"]
         told = spark("relink", tables, "--changelog", "p.toml")
         assert f"s3://{bucket}/lake/changelog" in told
     finally:

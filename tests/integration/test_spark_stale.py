@@ -1,5 +1,6 @@
 """Tables that are suspended or need a new snapshot: reading one raises, unless it is asked for as it is."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,15 @@ def test_views_and_the_command_refuse_such_a_table_unless_it_is_asked_for(lake: 
     assert refused.returncode
     assert "WT-5270" in refused.stderr
     assert "public.grown needs a new snapshot" in " ".join(refused.stderr.split())
-    allowed = waltap("spark", "sql", output, "--allow-stale", "select count(*) from odd")
+    values = "double('NaN') n, date'0001-01-01' d, x'00ff' b, 1.50 p, cast(null as int) z, 1 z"
+    query = f"select count(*) c, timestamp'2020-01-01 00:00:00.000001Z' t, {values} from odd"
+    allowed = waltap("spark", "sql", output, "--allow-stale", "--json", query)
     assert allowed.returncode == 0, allowed.stderr
+    ((row),) = json.loads(allowed.stdout, object_pairs_hook=list)
+    assert row == [
+        ("c", 1), ("t", "2020-01-01T00:00:00.000001Z"), ("n", "NaN"), ("d", "0001-01-01"),
+        ("b", "AP8="), ("p", 1.5), ("z", None), ("z", 1),
+    ]  # fmt: skip
 
 
 # --- a new snapshot of one table ------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import ClassVar
 
-from waltap.changes.decode.decoder import ServerInfo
+from waltap.changes.decode.decoder import DecoderContext, ServerInfo
 from waltap.changes.decode.text_encoding import is_converted
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import RetryVerdict, SourceError, WaltapError
@@ -154,6 +154,7 @@ class PreflightChecks:
             if superuser
             else self._privileges(service, may_replicate=replication or granted),
             output_plugin(settings, self._decoder.output_plugin),
+            *self._decoding(),
             *slot_limits(settings, service, budgeted=self.context.budgeted),
             *writer_delay(settings, self._lazy()),
             *(service.checks() if service is not None else ()),
@@ -189,6 +190,18 @@ class PreflightChecks:
             )
             return [*checks, PreflightCheck.failed("publication", refused)]
         return [*checks, *self._publication(planned), *self._identities(planned)]
+
+    def _decoding(self) -> list[PreflightCheck]:
+        """Check that the server supports the decoder's properties."""
+        # Else the slot is created and the snapshot read before the stream is refused.
+        context = DecoderContext(
+            server=self.server, catalogue=self.catalogue, options=self._decoder.options
+        )
+        try:
+            self._decoder.factory(context)
+        except WaltapError as error:
+            return [PreflightCheck.failed("decoder", error)]
+        return []
 
     # One row for `hosted_roles`: is a superuser; may replicate; may create publications; is a member
     # of a role whose members may replicate, and of one whose members publish as superusers do; the

@@ -1,6 +1,5 @@
 """Answer the queries of ``waltap spark sql``."""
 
-import json
 import logging
 import re
 from functools import cache
@@ -13,7 +12,7 @@ from waltap.errors import WaltapError
 from waltap_spark.cli.prompt import SqlPrompt, history_file, sql_words
 from waltap_spark.errors import first_words
 from waltap_spark.read.live import LiveTables, open_tables
-from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.expression import EXACT, quoted
 
 if TYPE_CHECKING:
     from waltap.base.files import FileStore
@@ -86,14 +85,16 @@ class SqlQueries:
 
     def _print(self, frame: Any) -> None:
         """Print the first rows of a frame."""
+        from pyspark.sql import functions as F  # noqa: N812
         from rich.table import Table
         from rich.text import Text
 
+        if self._as_json:
+            frame = frame.select(F.to_json(F.struct("*"), EXACT))
         # one row more shows whether there are more
         found = frame.take(self._rows + 1)
         if self._as_json:
-            rows = [row.asDict(recursive=True) for row in found[: self._rows]]
-            echo(json.dumps(rows, indent=2, default=str))
+            echo("[" + ",\n ".join(row[0] for row in found[: self._rows]) + "]")
             if len(found) > self._rows:
                 notices().print(f"more than {self._rows} rows; --rows shows more", style="dim")
             return
