@@ -19,6 +19,7 @@ from waltap.services.recording.file import (
     OPTIONAL,
     AnsweredCatalogue,
     AnsweredNames,
+    Entry,
     RecordedAnswer,
     RecordedFrames,
     RecordedServer,
@@ -41,47 +42,69 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
     """
 
     def factory(context: DecoderContext) -> Decoder:
-        writer.put(
-            RecordingHeader(
-                identifier=identifier,
-                version=VERSION,
-                decoder=spec.name,
-                options=dict(context.options),
-                publications=tuple(context.publications),
-                server=RecordedServer.of(context.server),
-                asks=tuple(name for name in OPTIONAL if getattr(context, name) is not None),
-            )
+        header = RecordingHeader(
+            identifier=identifier,
+            version=VERSION,
+            decoder=spec.name,
+            options=dict(context.options),
+            publications=tuple(context.publications),
+            server=RecordedServer.of(context.server),
+            asks=tuple(name for name in OPTIONAL if getattr(context, name) is not None),
         )
-        notes = _AnswerRecorder(writer, context.unsettled)
-        return _RecordingDecoder(spec.factory(notes.around(context)), writer)
+        section = _Section(writer, header)
+        notes = _AnswerRecorder(section, context.unsettled)
+        return _RecordingDecoder(spec.factory(notes.around(context)), section)
 
     return replace(spec, factory=factory)
+
+
+class _Section:
+    """Write the entries of one decoder behind its header.
+
+    A decoder that only a check makes writes nothing.
+    """
+
+    def __init__(self, writer: RecordingWriter, header: RecordingHeader) -> None:
+        self._writer, self._header = writer, header
+        self._begun = False
+
+    def begin(self) -> None:
+        """Write the header, once."""
+        if not self._begun:
+            self._begun = True
+            self._writer.put(self._header)
+
+    def put(self, entry: Entry) -> None:
+        """Add one entry."""
+        self.begin()
+        self._writer.put(entry)
 
 
 class _RecordingDecoder(Decoder):
     """Record frames before the decoder reads them."""
 
-    def __init__(self, decoder: Decoder, writer: RecordingWriter) -> None:
-        self._decoder, self._writer = decoder, writer
+    def __init__(self, decoder: Decoder, section: _Section) -> None:
+        self._decoder, self._section = decoder, section
         self.name, self.capabilities = decoder.name, decoder.capabilities
 
     def start_options(self) -> dict[str, str]:
+        self._section.begin()
         return self._decoder.start_options()
 
     def prepare(self, relation: Relation) -> None:
         self._decoder.prepare(relation)
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
-        self._writer.put(RecordedFrames([(lsn, bytes(data)) for lsn, data in frames]))
+        self._section.put(RecordedFrames([(lsn, bytes(data)) for lsn, data in frames]))
         messages = self._decoder.feed(frames)
         # The mark has the last position that is complete. A message outside a transaction is
         # complete by itself.
         for message in reversed(messages):
             if isinstance(message, _ENDS):
-                self._writer.put(RecordingMark(message.end_lsn))
+                self._section.put(RecordingMark(message.end_lsn))
                 break
             if isinstance(message, LogicalMessage) and not message.transactional:
-                self._writer.put(RecordingMark(message.lsn))
+                self._section.put(RecordingMark(message.lsn))
                 break
         return messages
 
@@ -89,8 +112,8 @@ class _RecordingDecoder(Decoder):
 class _AnswerRecorder:
     """Record the answers to a decoder's questions."""
 
-    def __init__(self, writer: RecordingWriter, unsettled: dict[int, int]) -> None:
-        self._writer, self._unsettled, self._known = writer, unsettled, dict(unsettled)
+    def __init__(self, section: _Section, unsettled: dict[int, int]) -> None:
+        self._section, self._unsettled, self._known = section, unsettled, dict(unsettled)
 
     def around(self, context: DecoderContext) -> DecoderContext:
         """Return ``context`` whose answers are recorded."""
@@ -117,7 +140,7 @@ class _AnswerRecorder:
             unsettled = None
             if self._unsettled != self._known:
                 unsettled = self._known = dict(self._unsettled)
-            self._writer.put(RecordedAnswer(question, key, value, unsettled))
+            self._section.put(RecordedAnswer(question, key, value, unsettled))
             return answer
 
         return asked
