@@ -63,6 +63,12 @@ class SinkOfItsOwn(KafkaSink):
             self._producer = self._transactions = None
 
 
+# A transaction ends with a marker of 78 bytes, which the broker must accept. Without transactions
+# nothing may pass: a tombstone alone is smaller than the marker, and would come before the records
+# that the broker refused.
+REFUSES_RECORDS = {"at_least_once": "1", "exactly_once": "78"}
+
+
 def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
     prefix = f"rig{next(_numbers)}."
     create(kafka.bootstrap, *(NewTopic(prefix + name, 1) for name in TABLES))
@@ -104,7 +110,7 @@ def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
         spec,
         properties,
         read_back,
-        outage=lambda: refusing(kafka, names),
+        outage=lambda: refusing(kafka, names, REFUSES_RECORDS[guarantee]),
         forks=False,
         asks=True,
         unfit=lambda: "x" * 1_100_000,
@@ -112,10 +118,9 @@ def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
 
 
 @contextlib.contextmanager
-def refusing(kafka: Kafka, topics: list[str]) -> Iterator[None]:
-    """Let the broker refuse what is written to ``topics``, for its size; but not the marker of 78 bytes that
-    ends a transaction, without which it would never end."""
-    limit(kafka, topics, "78")
+def refusing(kafka: Kafka, topics: list[str], size: str) -> Iterator[None]:
+    """Let the broker refuse batches of more than ``size`` bytes in ``topics``."""
+    limit(kafka, topics, size)
     until_it_counts(kafka, topics, refuses=True)
     yield
     limit(kafka, topics, "1000000")

@@ -25,6 +25,10 @@ UPDATE f SET a = NULL, b = false WHERE id = 1;
 INSERT INTO f VALUES (2, 'null', NULL, 'infinity');
 DELETE FROM f WHERE id = 1;
 BEGIN; INSERT INTO t VALUES (4, 'lost', 4, NULL); ROLLBACK;
+INSERT INTO f VALUES (4, 'before the ALTER', true, NULL);
+"""
+# The decoder reads columns from the catalogue: it must have read the changes before the ALTER.
+WIDER = """
 ALTER TABLE t ADD extra int DEFAULT 7;
 INSERT INTO t VALUES (5, 'wider', 5, NULL, 8);
 TRUNCATE f;
@@ -46,6 +50,13 @@ def plain(events):
     return [msgspec.structs.replace(event, xid=None, commit_lsn=0) for event in events]
 
 
+def await_row(pipelines: list[PipelineRig], plugin: object, number: int) -> None:
+    """Run both pipelines until each has delivered row ``number`` of f."""
+    for pipeline, plugins in zip(pipelines, ((), (plugin,)), strict=True):
+        with pipeline.running(*plugins) as run:
+            run.until(lambda p=pipeline: number in p.destination.ids("f", "c"), f"row {number}")
+
+
 def test_the_example_decoder_tells_what_pgoutput_tells(
     database: Database, tmp_path: Path, plugin: object
 ) -> None:
@@ -58,9 +69,9 @@ def test_the_example_decoder_tells_what_pgoutput_tells(
     ]
     with pipelines[0].running(), pipelines[1].running(plugin):
         database.run(*CHANGES.split(";\n"))
-    for pipeline, plugins in zip(pipelines, ((), (plugin,)), strict=True):
-        with pipeline.running(*plugins) as run:
-            run.until(lambda p=pipeline: 3 in p.destination.ids("f", "c"), "the last change")
+    await_row(pipelines, plugin, 4)
+    database.run(*WIDER.split(";\n"))
+    await_row(pipelines, plugin, 3)
     pgoutput, example = (pipeline.destination for pipeline in pipelines)
     for table in ("t", "f"):
         assert plain(example.of(table)) == plain(pgoutput.of(table))
