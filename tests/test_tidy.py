@@ -651,7 +651,6 @@ def test_only_its_own_methods_change_the_state_of_a_run() -> None:
         "delivery",
         "stages",
         "branch",
-        "outlet",
         "connector",
         "memory",
         "desk",

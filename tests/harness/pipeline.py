@@ -239,8 +239,8 @@ def profile_text(
         lines = (f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
         return f"{head}\n{''.join(lines)}"
 
-    outlets = [table("[[sinks]]", each) for each in sinks] or [table("[sink]", sink)]
-    return "".join((f'name = "{name}"\n', table("[source]", source), *outlets, more))
+    branches = [table("[[sinks]]", each) for each in sinks] or [table("[sink]", sink)]
+    return "".join((f'name = "{name}"\n', table("[source]", source), *branches, more))
 
 
 SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text)"
@@ -250,7 +250,7 @@ SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NO
 class PipelineRig:
     """A profile of one database in a folder, and the destination of its runs.
 
-    ``settings`` are properties by their full names; None takes one away. With ``outlets``, [[sinks]] tables,
+    ``settings`` are properties by their full names; None takes one away. With ``branches``, [[sinks]] tables,
     the pipeline has several sinks; ``others`` are destinations by the names of their sinks, beside ``kept``.
     """
 
@@ -259,7 +259,7 @@ class PipelineRig:
     ) -> None:
         self.folder, self._database = folder, database
         self.destination = Destination()
-        self.outlets: list[dict[str, Any]] = []
+        self.branches: list[dict[str, Any]] = []
         self.tables: dict[str, Any] = {}
         self.others: dict[str, Destination] = {}
         source: dict[str, Any] = {"type": "postgres"}
@@ -294,11 +294,11 @@ class PipelineRig:
         )
 
     def file(self, **settings: Any) -> Path:
-        """Write the profile for the command line; its sink is ``null`` unless the settings or ``outlets`` name
+        """Write the profile for the command line; its sink is ``null`` unless the settings or ``branches`` name
         others."""
         source, sink = self._sections(settings)
         path = self.folder / "p.toml"
-        path.write_text(profile_text("p", source, {"type": "null"} | sink, *self.outlets))
+        path.write_text(profile_text("p", source, {"type": "null"} | sink, *self.branches))
         return path
 
     def _sections(self, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -325,7 +325,7 @@ class PipelineRig:
     def profile(self, host: Host, **settings: Any) -> Any:
         source, sink = self._sections(settings)
         tables: dict[str, Any] = {"name": "p", "source": source}
-        tables |= {"sinks": self.outlets} if self.outlets else {"sink": {"type": "kept"} | sink}
+        tables |= {"sinks": self.branches} if self.branches else {"sink": {"type": "kept"} | sink}
         return resolve(read_tables(tables | self.tables), host)
 
     def doctor(self, **settings: Any) -> dict[str, PreflightCheck]:

@@ -33,7 +33,7 @@ def test_columns_that_differ_by_case_keep_their_values_apart(
 ) -> None:
     """Debezium refuses such a table; they are columns of their own."""
     pipeline.settings |= {"plugin.name": plugin, "topic.prefix": "x"}
-    pipeline.outlets = [
+    pipeline.branches = [
         {"name": "lines", "type": "jsonl", "path": str(tmp_path / "lines")},
         {"name": "log", "type": "changelog", "path": str(tmp_path / "log")},
     ]
@@ -66,7 +66,7 @@ def test_columns_that_differ_by_case_keep_their_values_apart(
 def test_every_sink_calls_columns_alike(pipeline: PipelineRig, tmp_path: Path, mode: str) -> None:
     """field.name.adjustment.mode is for all: records, the change log, files and SQL targets."""
     pipeline.settings["field.name.adjustment.mode"] = mode
-    pipeline.outlets = [
+    pipeline.branches = [
         {"name": "lines", "type": "jsonl", "path": str(tmp_path / "lines")},
         {"name": "log", "type": "changelog", "path": str(tmp_path / "log")},
         {"name": "rows", "type": "sql", "url": f"sqlite:///{tmp_path / 'rows.db'}"},
@@ -117,7 +117,7 @@ def test_columns_that_are_left_out_come_and_go_within_one_flush(
 ) -> None:
     """What is kept stays what it is, in every sink that has columns."""
     log, files, lake = (tmp_path / name for name in ("log", "files", "lake"))
-    pipeline.outlets = [
+    pipeline.branches = [
         {"name": "log", "type": "changelog", "path": str(log)},
         {"name": "files", "type": "files", "path": str(files), "file.format": "parquet"},
         {"name": "lake", "type": "delta", "path": str(lake)},

@@ -178,7 +178,7 @@ def test_each_of_several_sinks_has_letters_of_its_own(
 ) -> None:
     lines = tmp_path / "events.jsonl"
     to_sql.settings = {k: v for k, v in to_sql.settings.items() if not k.startswith("sink.")}
-    to_sql.outlets = [
+    to_sql.branches = [
         {
             "name": "copy",
             "type": "sql",

@@ -99,7 +99,7 @@ pytestmark = pytest.mark.pipeline(
 
 def test_a_run_tells_its_tables_and_their_columns(pipeline: PipelineRig, tmp_path: Path) -> None:
     file = tmp_path / "lineage.jsonl"
-    pipeline.outlets = [{"type": "jsonl", "name": "lines", "path": str(tmp_path / "events")}]
+    pipeline.branches = [{"type": "jsonl", "name": "lines", "path": str(tmp_path / "events")}]
     run = Run(pipeline, limits=None, settings={"waltap.openlineage.to": str(file)})
     with observed(run.engine, run.host):
         with run:

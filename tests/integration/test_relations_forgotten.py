@@ -36,7 +36,7 @@ CONVERTERS = dict.fromkeys(
 )
 
 
-def outlets(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+def branches(folder: Path, *kinds: str) -> list[dict[str, Any]]:
     """Return sinks of these types that write into ``folder``."""
     more = {
         "files": {"file.format": "parquet", "file.max.age.ms": "0"},
@@ -70,7 +70,7 @@ class Recreations:
         }
         self._database = database
         self.pipeline = PipelineRig(database, folder, given | settings)
-        self.pipeline.outlets = outlets(folder, *sinks)
+        self.pipeline.branches = branches(folder, *sinks)
         self._read = self._made = 0
         self.name = "m"
 

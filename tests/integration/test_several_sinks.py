@@ -30,14 +30,14 @@ def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     made = PipelineRig(database, tmp_path)
     made.others["other"] = Destination()
-    made.outlets = [{"type": "kept"}, {"type": "other"}]
+    made.branches = [{"type": "kept"}, {"type": "other"}]
     return made
 
 
 @pytest.fixture
 def pausing(pipeline: PipelineRig) -> PipelineRig:
     """A pipeline whose second sink may be paused, and is tried again at once."""
-    pipeline.outlets[1] |= {"on.failure": "pause", "pause.retry.ms": 100}
+    pipeline.branches[1] |= {"on.failure": "pause", "pause.retry.ms": 100}
     return pipeline
 
 
@@ -52,7 +52,7 @@ def test_each_sink_has_its_filter_format_and_place(database: Database, tmp_path:
         "INSERT INTO a VALUES (1, 'x'); INSERT INTO b VALUES (1)"
     )
     pipeline = PipelineRig(database, tmp_path)
-    pipeline.outlets = [
+    pipeline.branches = [
         {"name": "lake", "type": "changelog", "path": str(tmp_path / "lake")},
         {
             "name": "some",
@@ -200,7 +200,7 @@ def test_a_sink_that_lost_something_is_not_paused(pausing: PipelineRig, step: st
 
 def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing: PipelineRig) -> None:
     other, database = pausing.others["other"], pausing.database
-    pausing.outlets[1] |= {"pause.max.bytes": 1000, "pause.retry.ms": 3_600_000}
+    pausing.branches[1] |= {"pause.max.bytes": 1000, "pause.retry.ms": 3_600_000}
     pausing.catch_up()
 
     def fail(_batch: object) -> None:
@@ -234,7 +234,7 @@ def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: PipelineRi
 
 
 @pytest.mark.parametrize(
-    ("outlets", "named"),
+    ("branches", "named"),
     [
         ([{"type": "kept"}, {"type": "kept"}], "two of them are called kept"),
         ([{"type": "kept", "on.failure": "ignore"}], "on.failure"),
@@ -247,9 +247,9 @@ def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: PipelineRi
     ],
 )
 def test_mistakes_are_told_by_their_place(
-    pipeline: PipelineRig, outlets: list[dict[str, object]], named: str
+    pipeline: PipelineRig, branches: list[dict[str, object]], named: str
 ) -> None:
-    pipeline.outlets = outlets
+    pipeline.branches = branches
     host, _ = pipeline.host()
     with pytest.raises(ConfigurationError, match=named):
         pipeline.profile(host)

@@ -434,8 +434,8 @@ def test_waits_differ_a_little_and_stay_finite_and_a_stop_ends_them() -> None:
         assert not left.wait()
 
 
-class Outlet:
-    """An outlet, and the sink of it, that is told what was left out and may fail when it is closed."""
+class StubBranch:
+    """A branch, and the sink of it, that is told what was left out and may fail when it is closed."""
 
     def __init__(self, problem: str = "", paused: str | None = None) -> None:
         self.problem, self.closed = problem, False
@@ -455,10 +455,15 @@ def test_every_sink_is_told_what_was_left_out_and_is_closed_whatever_becomes_of_
     tmp_path: Path,
 ) -> None:
     fan = FanOut([], BranchPositions(tmp_path), load=lambda: None, clock=SystemClock())
-    outlets = [Outlet(), Outlet("first", "it was unwell"), Outlet("second"), Outlet()]
-    fan.outlets = outlets  # type: ignore[assignment]
+    branches = [
+        StubBranch(),
+        StubBranch("first", "it was unwell"),
+        StubBranch("second"),
+        StubBranch(),
+    ]
+    fan.branches = branches  # type: ignore[assignment]
     fan.missed("public.t")
-    assert [each.tables for each in outlets] == [["public.t"]] * 4
+    assert [each.tables for each in branches] == [["public.t"]] * 4
     with pytest.raises(SinkError, match="first"):
         fan.close()
-    assert all(each.closed for each in outlets)
+    assert all(each.closed for each in branches)

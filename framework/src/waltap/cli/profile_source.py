@@ -118,7 +118,7 @@ def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
 
     A profile may lack a sink, and properties of a missing sink are not checked.
     """
-    if sink is not None or "sink" in raw.types or raw.outlets:
+    if sink is not None or "sink" in raw.types or raw.branches:
         return sink
     for name in ASKING:
         raw.settings.pop(name, None)

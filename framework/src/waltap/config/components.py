@@ -12,7 +12,7 @@ from waltap.base.property import Properties, declarations
 from waltap.base.text import nearest
 from waltap.config.layers import GivenProperty, RawProfile, RawSinkBranch
 from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult
-from waltap.config.pipeline_properties import OutletProperties
+from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import (
     Component,
     ConverterUse,
@@ -504,7 +504,7 @@ def _not_by_factory(_properties: object, _context: object) -> NoReturn:
 
 
 FAN_OUT = SinkSpec(name="sinks", summary="Several sinks of one pipeline.", factory=_not_by_factory)
-"""Stands in `Profile.sink` for all of a profile's outlets."""
+"""Stands in `Profile.sink` for all of a profile's branches."""
 
 
 class SurveyedSink(Protocol):
@@ -539,16 +539,16 @@ class SinkList:
 
         ``alone``: there is no [sink] table as well.
         """
-        found = [self._one(given) for given in self._raw.outlets]
+        found = [self._one(given) for given in self._raw.branches]
         if found and not alone:
             what = "stands beside [[sinks]]: which of them are meant?"
             self._complain("sink", what, "[sink] or [[sinks]]")
-        names = [outlet.name for outlet in found if outlet is not None]
+        names = [branch.name for branch in found if branch is not None]
         for name in sorted({name for name in names if names.count(name) > 1}):
             self._complain(
                 "sinks", f"two of them are called {name}", "name = NAME, another for each"
             )
-        places = [place for outlet in found if outlet is not None for place in _paths(outlet)]
+        places = [place for branch in found if branch is not None for place in _paths(branch)]
         for place in sorted({place for place in places if places.count(place) > 1}):
             self._complain("sinks", f"two of them write to {place}", "another path for each")
         return found
@@ -558,9 +558,9 @@ class SinkList:
 
     def _one(self, given: RawSinkBranch) -> SinkBranchProfile | None:
         properties = Namespace(given.sink, self._findings, given.place).model(
-            f"sink {given.place}", OutletProperties
+            f"sink {given.place}", SinkBranchProperties
         )
-        own = {name for each in declarations(OutletProperties) for name in each.names}
+        own = {name for each in declarations(SinkBranchProperties) for name in each.names}
         sink = {name: setting for name, setting in given.sink.items() if name not in own}
         form = dict(given.format)
         types = {name: kind for name, kind in self._raw.types.items() if name != "sink"}
@@ -608,12 +608,12 @@ class SinkList:
         )
 
 
-def _paths(outlet: SinkBranchProfile) -> list[str]:
+def _paths(branch: SinkBranchProfile) -> list[str]:
     """Return X of each ``--sink NAME:X`` that is a file or folder.
 
     It belongs to one sink only.
     """
-    spec, properties = outlet.sink.spec, outlet.sink.properties
+    spec, properties = branch.sink.spec, branch.sink.properties
     if properties is None:
         return []
     return [

@@ -72,7 +72,7 @@ class RawProfile:
     ``type`` of each section by section name, ``transform_names`` what their users write before the
     properties of each transform, ``sink_place`` before the sink's, where that is not as usual.
     ``predicates`` are those of transforms, by the names they are called there; ``converters`` those of
-    columns, in their order, by what their users write before their properties; ``outlets`` are several
+    columns, in their order, by what their users write before their properties; ``branches`` are several
     sinks, ``dead_letters`` is the one that gets copies of dead letters. ``problems`` are those found while
     reading, ``ignored`` names that have no effect, each with the reason. ``written``: what stands before
     ``transforms.`` and ``predicates.`` in the file. ``stopped`` is the setting that says that this is not
@@ -91,7 +91,7 @@ class RawProfile:
     transform_names: list[str] = field(default_factory=list)
     predicates: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
     converters: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
-    outlets: list[RawSinkBranch] = field(default_factory=list)
+    branches: list[RawSinkBranch] = field(default_factory=list)
     dead_letters: dict[str, GivenProperty] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     problems: list[PropertyProblem] = field(default_factory=list)
@@ -185,7 +185,7 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                 if not isinstance(table, Mapping):
                     raw.problems.append(PropertyProblem("sinks", "must be [[sinks]] tables"))
                     continue
-                raw.outlets.append(_outlet(table, f"{origin} [[sinks]] #{number}", number))
+                raw.branches.append(_raw_branch(table, f"{origin} [[sinks]] #{number}", number))
         elif section == "dead_letters" and isinstance(content, Mapping):
             raw.dead_letters = _flat(content, where)
         elif section in {*SECTIONS, "sink", "labels"} and isinstance(content, Mapping):
@@ -230,9 +230,9 @@ def read_debezium(values: Mapping[str, object], origin: str = "connector") -> Ra
             raw.settings[name] = setting
     _take_transforms(raw)
     _take_converters(raw)
-    _take_outlets(raw)
+    _take_branches(raw)
     servers = raw.settings.get("bootstrap.servers")
-    if servers is not None and "sink" not in raw.types and not raw.outlets:
+    if servers is not None and "sink" not in raw.types and not raw.branches:
         raw.types["sink"] = GivenProperty(servers.name, KAFKA, origin, whole=True)
     return raw
 
@@ -265,26 +265,26 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
     ]
     _take_transforms(raw)
     _take_converters(raw)
-    _take_outlets(raw)
+    _take_branches(raw)
     return raw
 
 
-def _outlet(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBranch:
+def _raw_branch(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBranch:
     """Return the settings of a [[sinks]] table."""
     named = str(table.get("name", number))
-    outlet = RawSinkBranch(place=f"sinks[{named}].")
+    branch = RawSinkBranch(place=f"sinks[{named}].")
     rest = dict(table)
     form, transforms = rest.get("format"), rest.get("transforms")
     if isinstance(form, Mapping):
-        outlet.format = _flat(rest.pop("format"), origin)
+        branch.format = _flat(rest.pop("format"), origin)
     elif isinstance(form, str):
-        outlet.format = {"type": GivenProperty("format", rest.pop("format"), origin)}
+        branch.format = {"type": GivenProperty("format", rest.pop("format"), origin)}
     if isinstance(transforms, list) and all(isinstance(each, Mapping) for each in transforms):
         for at, each in enumerate(rest.pop("transforms"), start=1):
-            outlet.transforms.append(_flat(each, f"{origin} transforms #{at}"))
-            outlet.transform_names.append(f"{outlet.place}transforms[{at}].")
-    outlet.sink = _flat(rest, origin)
-    return outlet
+            branch.transforms.append(_flat(each, f"{origin} transforms #{at}"))
+            branch.transform_names.append(f"{branch.place}transforms[{at}].")
+    branch.sink = _flat(rest, origin)
+    return branch
 
 
 def _toml(text: str, origin: str) -> RawProfile:
@@ -433,7 +433,7 @@ def _take_converters(raw: RawProfile) -> None:
         raw.converters[prefix] = own
 
 
-def _take_outlets(raw: RawProfile) -> None:
+def _take_branches(raw: RawProfile) -> None:
     """Move ``waltap.sinks=a,b`` and ``waltap.sinks.a.*`` out of the flat namespace."""
     listed = raw.settings.pop(OUTLETS, None)
     for alias in filter(None, map(str.strip, str(listed.value).split(","))) if listed else ():
@@ -444,7 +444,7 @@ def _take_outlets(raw: RawProfile) -> None:
         part = RawProfile(origin=raw.origin, settings=own)
         _take_transforms(part)
         form = [name for name in own if name.startswith("format.")]
-        raw.outlets.append(
+        raw.branches.append(
             RawSinkBranch(
                 place=prefix,
                 format={name.removeprefix("format."): own.pop(name) for name in form},

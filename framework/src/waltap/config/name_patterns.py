@@ -135,9 +135,9 @@ def in_database(profile: Profile) -> Profile:
         sink=of(profile.sink),
         transforms=tuple(map(of, profile.transforms)),
         converters=tuple(map(of, profile.converters)),
-        outlets=tuple(
+        branches=tuple(
             replace(each, sink=of(each.sink), transforms=tuple(map(of, each.transforms)))
-            for each in profile.outlets
+            for each in profile.branches
         ),
     )
 
@@ -217,7 +217,7 @@ def _parts(profile: Profile) -> Iterator[tuple[Properties, bool]]:
     for each in _of_transforms(profile.transforms):
         yield each, routed
         routed = routed or each.routes
-    ends = [(outlet.transforms, outlet.sink) for outlet in profile.outlets] or [((), profile.sink)]
+    ends = [(branch.transforms, branch.sink) for branch in profile.branches] or [((), profile.sink)]
     for transforms, sink in ends:
         here = routed
         for each in _of_transforms(transforms):

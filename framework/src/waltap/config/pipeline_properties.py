@@ -45,7 +45,7 @@ def budget_bytes(text: str | None, disk_bytes: int | None) -> int | None:
 # Properties of each of several sinks, beside the sink's own.
 
 
-class OutletProperties(Properties):
+class SinkBranchProperties(Properties):
     """A pipeline's properties of each of several sinks."""
 
     name: str | None = declare(

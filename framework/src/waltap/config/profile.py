@@ -25,7 +25,7 @@ from waltap.ports.specs import (
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureProperties
-    from waltap.config.pipeline_properties import EngineProperties, OutletProperties
+    from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
 
 
 # Define a resolved profile: a pipeline's components and properties.
@@ -69,7 +69,7 @@ class SinkBranchProfile:
     format: Component[FormatSpec]
     # The sink's own transforms, after the pipeline's.
     transforms: tuple[TransformUse, ...]
-    properties: "OutletProperties"
+    properties: "SinkBranchProperties"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Profile:
     transforms: tuple[TransformUse, ...] = ()
     converters: tuple[ConverterUse, ...] = ()
     # Several sinks; ``sink`` then represents all of them.
-    outlets: tuple[SinkBranchProfile, ...] = ()
+    branches: tuple[SinkBranchProfile, ...] = ()
     dead_letters: Component[SinkSpec] | None = None
     """Receives a copy of every dead letter."""
     signal_channels: tuple[Component[SignalChannelSpec], ...] = ()
@@ -256,8 +256,8 @@ def _settings(profile: Profile) -> Iterator[tuple[str, tuple[Any, PropertyDeclar
     for place, component in _components(profile):
         yield f"{place}type", (component.spec.name, None)
         yield from _values("" if place in COMMON else place, component.properties)
-    for outlet in profile.outlets:
-        yield from _values(f"sinks.{outlet.name}.", outlet.properties)
+    for branch in profile.branches:
+        yield from _values(f"sinks.{branch.name}.", branch.properties)
 
 
 COMMON = {
@@ -282,12 +282,12 @@ def _components(profile: Profile) -> Iterator[tuple[str, Component[Any]]]:
     yield "topic.naming.", profile.topic_naming
     yield "format.", profile.format
     yield "offsets.", profile.offset_store
-    if profile.outlets:
-        for outlet in profile.outlets:
-            place = f"sinks.{outlet.name}."
-            yield place, outlet.sink
-            yield f"{place}format.", outlet.format
-            yield from _transforms(place, outlet.transforms)
+    if profile.branches:
+        for branch in profile.branches:
+            place = f"sinks.{branch.name}."
+            yield place, branch.sink
+            yield f"{place}format.", branch.format
+            yield from _transforms(place, branch.transforms)
     else:
         yield "sink.", profile.sink
     yield from _transforms("", profile.transforms)

@@ -265,11 +265,11 @@ class _ProfileResolver:
         snapshotter = self._snapshotter(connector, choice)
         naming = self._find(TopicNamingSpec, choice.topic_naming, "topic.naming.strategy")
         store = self._offset_store(choice.offset_store)
-        outlets = self._outlets()
-        sink = FAN_OUT if outlets else self._sink_spec()
-        if outlets:
-            self._chosen["sink"] = ", ".join(each.name if each else "?" for each in outlets)
-        if sink is not None and self._raw.debezium and not outlets:
+        branches = self._branches()
+        sink = FAN_OUT if branches else self._sink_spec()
+        if branches:
+            self._chosen["sink"] = ", ".join(each.name if each else "?" for each in branches)
+        if sink is not None and self._raw.debezium and not branches:
             take_worker_settings(sink, self._flat, self._sink)
             exactly_once(sink, self._flat, self._sink)
         formats = FormatResolver(
@@ -309,7 +309,7 @@ class _ProfileResolver:
         self._topic_of_notifications(engine, capture)
         if self._host.implements("choose_password"):
             flat.claim("database.connection.factory.class")  # the plugin takes its place
-        self._leftovers(sink is not None and not outlets)
+        self._leftovers(sink is not None and not branches)
         survey = self._found(name)
         if survey.problems:
             return survey, None
@@ -319,7 +319,7 @@ class _ProfileResolver:
             engine=engine,  # type: ignore[arg-type]
             transforms=uses,
             converters=of_columns,
-            outlets=tuple(outlet for outlet in outlets if outlet is not None),
+            branches=tuple(branch for branch in branches if branch is not None),
             signal_channels=signals,
             notification_channels=notifications,
             labels=dict(self._raw.labels),
@@ -547,15 +547,15 @@ class _ProfileResolver:
             self._sink.settings[spec.shorthand] = GivenProperty(spec.shorthand, value, "--sink")
         return spec
 
-    def _outlets(self) -> list[SinkBranchProfile | None]:
+    def _branches(self) -> list[SinkBranchProfile | None]:
         """Return the sinks of a profile with several; none if an argument names one."""
         if self._sink_argument is not None or self._at_rest:
             return []
         raw = replace(self._raw, settings=self._flat.settings, types=self._types)
-        outlets = SinkList(
+        branches = SinkList(
             raw, self._findings, lambda each: _ProfileResolver(each, self._host, None, {}).survey()
         )
-        return outlets.profiles(alone="sink" not in self._types and not self._sink.settings)
+        return branches.profiles(alone="sink" not in self._types and not self._sink.settings)
 
     def _component(self, role: str, spec: S | None, space: Namespace) -> Component[S] | None:
         if spec is None:

@@ -42,7 +42,7 @@ def choose_comparison(
 
 
 def _held_by_target(context: Any) -> Any:
-    sinks = [outlet.sink for outlet in context.profile.outlets] or [context.profile.sink]
+    sinks = [branch.sink for branch in context.profile.branches] or [context.profile.sink]
     if not any(each.spec.name == "sql" for each in sinks):
         return []
     from waltap_sinks.sql.fit_check import held

@@ -24,7 +24,7 @@ def _keeps(properties: Any, table: str) -> str:
 
 def _kept_as_said(context: Any) -> Any:
     profile = context.profile
-    sinks = [branch.sink for branch in profile.outlets] or [profile.sink]
+    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
     properties = [sink.properties for sink in sinks if sink.spec.name == SPARK]
     if not properties:
         # the check loads pyarrow and the applier, a third of the start of a run into other sinks

@@ -321,7 +321,7 @@ def _before(table: "PlannedTable", stages: "PipelineStages") -> str:
 def _kept(table: "PlannedTable", stages: "PipelineStages") -> str:
     """Return the form in which sinks keep a table, "" for one form of all tables."""
     profile = stages.profile
-    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
+    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
     told = (
         sink.spec.keeps(sink.properties, table.relation.name) for sink in sinks if sink.spec.keeps
     )

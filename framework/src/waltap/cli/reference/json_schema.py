@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.cli.reference.properties import components
-from waltap.config.pipeline_properties import OutletProperties
+from waltap.config.pipeline_properties import SinkBranchProperties
 
 if TYPE_CHECKING:
     from waltap.plugins.host import Host
@@ -36,7 +36,7 @@ def profile_schema(host: "Host") -> dict[str, Any]:
             "format": _section(shared, sorted(host.formats)),
             "offsets": _section(shared, sorted(host.offset_stores)),
             "sink": _choice({name: spec.properties for name, spec in sorted(host.sinks.items())}),
-            "sinks": {"type": "array", "items": _outlet(shared, host)},
+            "sinks": {"type": "array", "items": _branch_schema(shared, host)},
             "transforms": {
                 "type": "array",
                 "items": _choice(
@@ -60,18 +60,18 @@ def profile_schema(host: "Host") -> dict[str, Any]:
     }
 
 
-def _outlet(shared: dict[str, Any], host: "Host") -> dict[str, Any]:
+def _branch_schema(shared: dict[str, Any], host: "Host") -> dict[str, Any]:
     """Return the schema of one entry of ``[[sinks]]``."""
-    outlet = _choice({name: spec.properties for name, spec in sorted(host.sinks.items())})
-    outlet["properties"] |= _nested({d.name: d for d in declarations(OutletProperties)})
-    outlet["properties"]["format"] = {
+    branch = _choice({name: spec.properties for name, spec in sorted(host.sinks.items())})
+    branch["properties"] |= _nested({d.name: d for d in declarations(SinkBranchProperties)})
+    branch["properties"]["format"] = {
         "anyOf": [{"type": "string"}, _section(shared, sorted(host.formats))]
     }
-    outlet["properties"]["transforms"] = {
+    branch["properties"]["transforms"] = {
         "type": "array",
         "items": _choice({name: spec.properties for name, spec in sorted(host.transforms.items())}),
     }
-    return outlet
+    return branch
 
 
 def _section(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.text import GENERATED, table
 from waltap.changes.capture.properties import CaptureProperties
-from waltap.config.pipeline_properties import EngineProperties, OutletProperties
+from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
 from waltap.config.profile import SelectionProperties
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
     yield "Pipeline", "[source]", SelectionProperties
     yield "Capture and events", "[source]", CaptureProperties
     yield "Engine", "[engine]", EngineProperties
-    yield "One of several sinks", "[[sinks]]", OutletProperties
+    yield "One of several sinks", "[[sinks]]", SinkBranchProperties
     kinds = (
         ("Connector", "[source]", host.connectors),
         ("Decoder", "[source]", host.decoders),

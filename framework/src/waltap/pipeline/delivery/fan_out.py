@@ -39,7 +39,7 @@ SinkPausedTooLong = SinkError.define(
     "SinkPausedTooLong",
     "WT-5803",
     "The server keeps more WAL for a paused sink than its limit.",
-    "Make {outlet} work again and start: it continues where it stopped. Or raise its "
+    "Make {sink} work again and start: it continues where it stopped. Or raise its "
     "pause.max.bytes, or remove it from the profile and lose what it missed.",
 )
 
@@ -66,21 +66,21 @@ class FanOut(Sink):
         returns: bool = True,
         repairs: bool = False,
     ) -> None:
-        self.outlets = [PositionedBranch(each, clock) for each in stages]
+        self.branches = [PositionedBranch(each, clock) for each in stages]
         self._file, self._load, self._clock = positions, load, clock
         self._failed, self._returns, self._repairs = failed, returns, repairs
         self.order = TransactionOrder()
         self._written = Positions()
         self._given: tuple[Batch | None, set[str]] = None, set()
         self.capabilities = _shared(
-            [each.sink.capabilities for each in self.outlets],
-            pauses=any(map(_may_pause, self.outlets)),
+            [each.sink.capabilities for each in self.branches],
+            pauses=any(map(_may_pause, self.branches)),
         )
 
     @property
     def notifies(self) -> bool:
         """Return whether a sink takes notifications."""
-        return any(outlet.renders for outlet in self.outlets)
+        return any(branch.renders for branch in self.branches)
 
     @property
     def sink(self) -> Sink:
@@ -93,12 +93,12 @@ class FanOut(Sink):
         A failed check of a sink that may be paused is a warning.
         """
         found: list[PreflightCheck] = []
-        for outlet in self.outlets:
+        for branch in self.branches:
             try:
-                checks = outlet.sink.check()
+                checks = branch.sink.check()
             except SinkError as error:
-                checks = [PreflightCheck.failed(f"sink {outlet.name}", error)]
-            found += [_excused(each, outlet) for each in checks]
+                checks = [PreflightCheck.failed(f"sink {branch.name}", error)]
+            found += [_excused(each, branch) for each in checks]
         return found
 
     def open(self) -> Positions | None:
@@ -109,42 +109,42 @@ class FanOut(Sink):
         """
         stored = self._load() or Positions()
         reached = self._file.load(stored)
-        for outlet in self.outlets:
-            kept = reached.get(outlet.name)
+        for branch in self.branches:
+            kept = reached.get(branch.name)
             try:
-                outlet.open(kept, stored, repairs=self._repairs)
+                branch.open(kept, stored, repairs=self._repairs)
             except SinkError as error:
-                if not stored or not _may_pause(outlet) or error.loses:
+                if not stored or not _may_pause(branch) or error.loses:
                     raise
-                outlet.go_on(kept, stored)
-                self._pause(outlet, error)
+                branch.go_on(kept, stored)
+                self._pause(branch, error)
         return self._slowest() if stored and self.capabilities.exactly_once else None
 
     def forget(self, oid: int) -> None:
         """Drop the state of a dropped relation in every branch."""
-        for outlet in self.outlets:
-            outlet.forget(oid)
+        for branch in self.branches:
+            branch.forget(oid)
 
     def onward(self) -> Sequence[DownstreamProgress]:
         """Return the progress of each sink and of its consumers."""
         found = []
-        for outlet in self.outlets:
-            durable, written = outlet.durable, self._written
+        for branch in self.branches:
+            durable, written = branch.durable, self._written
             lsn = min((each.end_lsn for each in durable.values()), default=0)
             whole = max((each.end_lsn for each in written.values()), default=lsn)
             found.append(
                 DownstreamProgress(
-                    stage=outlet.name,
+                    stage=branch.name,
                     lsn=lsn,
                     lag_bytes=max(0, whole - lsn) if lsn else None,
                     current=all(durable.get(n, p) >= p for n, p in written.items()),
-                    applied_ms=outlet.flushed_ms,
-                    problem="" if outlet.paused is None else outlet.paused.problem,
+                    applied_ms=branch.flushed_ms,
+                    problem="" if branch.paused is None else branch.paused.problem,
                 )
             )
-            if isinstance(outlet.sink, ProgressSink):
-                behind = outlet.sink.onward()
-                found += [replace(each, stage=f"{outlet.name}/{each.stage}") for each in behind]
+            if isinstance(branch.sink, ProgressSink):
+                behind = branch.sink.onward()
+                found += [replace(each, stage=f"{branch.name}/{each.stage}") for each in behind]
         return found
 
     def rendered(self, given: Batch) -> Batch:
@@ -162,18 +162,18 @@ class FanOut(Sink):
         a sink that may not be paused, or not now.
         """
         if self._given[0] is not batch and batch.snapshot and _opens(batch):
-            for outlet in self.outlets:
-                outlet.begin_anew()
-        self._each(batch, lambda outlet: outlet.write(batch))
+            for branch in self.branches:
+                branch.begin_anew()
+        self._each(batch, lambda branch: branch.write(batch))
 
     def notify(
         self, notifications: Sequence[Notification], topic: str, batch: Batch, attempt: Attempt
     ) -> Batch:
         """Write notifications to the sinks of records, as `SinkBranch.notify` does."""
 
-        def notified(outlet: PositionedBranch) -> None:
-            if outlet.renders:
-                outlet.notify(notifications, topic, batch)
+        def notified(branch: PositionedBranch) -> None:
+            if branch.renders:
+                branch.notify(notifications, topic, batch)
 
         def write(batch: Batch) -> None:
             self._each(batch, notified)
@@ -186,21 +186,21 @@ class FanOut(Sink):
         if self._given[0] is not batch:
             self._given = batch, set()
         taken = self._given[1]
-        for outlet in self.outlets:
-            if outlet.name in taken:
+        for branch in self.branches:
+            if branch.name in taken:
                 continue
-            if outlet.paused is not None:
+            if branch.paused is not None:
                 if batch.snapshot or _has_rows(batch):
-                    raise outlet.paused
+                    raise branch.paused
                 continue
             try:
-                call(outlet)
+                call(branch)
             except SinkError as error:
-                may_pause = _may_pause(outlet) and not error.loses
+                may_pause = _may_pause(branch) and not error.loses
                 if not may_pause or batch.snapshot or _has_rows(batch):
                     raise
-                self._pause(outlet, error)
-            taken.add(outlet.name)
+                self._pause(branch, error)
+            taken.add(branch.name)
         self._written = self._written.moved(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
@@ -209,20 +209,20 @@ class FanOut(Sink):
         The progress of each sink is stored. Raises: SinkError, after the others were flushed.
         """
         failure: BaseException | None = None
-        for outlet in self.outlets:
-            if outlet.paused is not None:
+        for branch in self.branches:
+            if branch.paused is not None:
                 continue
             try:
-                outlet.flush()
+                branch.flush()
             except SinkError as error:
-                if _may_pause(outlet) and not error.loses:
-                    self._pause(outlet, error)
+                if _may_pause(branch) and not error.loses:
+                    self._pause(branch, error)
                 else:
                     failure = failure or error
             except Exception as error:  # noqa: BLE001 - a plugin's; the others are worth their promises
                 failure = failure or error
         slowest = self._slowest()
-        self._file.store({outlet.name: outlet.kept() for outlet in self.outlets}, slowest)
+        self._file.store({branch.name: branch.kept() for branch in self.branches}, slowest)
         if failure is not None:
             raise failure
         return slowest or None
@@ -232,7 +232,7 @@ class FanOut(Sink):
 
         A position is confirmed only when all sinks have it.
         """
-        running = [each.sink for each in self.outlets if each.paused is None]
+        running = [each.sink for each in self.branches if each.paused is None]
         return bool(running) and all(sink.holds_back() for sink in running)
 
     def missed(self, table: str) -> None:
@@ -240,9 +240,9 @@ class FanOut(Sink):
 
         A paused sink gets it too, since it gets no second call. Raises: SinkError.
         """
-        for outlet in self.outlets:
-            if isinstance(outlet.sink, GapAwareSink):
-                outlet.sink.missed(table)
+        for branch in self.branches:
+            if isinstance(branch.sink, GapAwareSink):
+                branch.sink.missed(table)
 
     def tend(self) -> None:
         """Run periodic work of sinks, and try paused ones.
@@ -250,18 +250,18 @@ class FanOut(Sink):
         Raises: SinkReturned, SinkPausedTooLong; SinkError of a sink that stops the pipeline.
         """
         now = self._clock.monotonic()
-        for outlet in self.outlets:
-            if outlet.paused is None:
+        for branch in self.branches:
+            if branch.paused is None:
                 try:
-                    outlet.sink.tend()
+                    branch.sink.tend()
                 except SinkError as error:
-                    if not _may_pause(outlet) or error.loses:
+                    if not _may_pause(branch) or error.loses:
                         raise
-                    self._pause(outlet, error)
+                    self._pause(branch, error)
                 continue
-            self._look_at_wal(outlet)
-            if self._returns and now >= outlet.retry_at:
-                self._try(outlet)
+            self._look_at_wal(branch)
+            if self._returns and now >= branch.retry_at:
+                self._try(branch)
 
     def close(self) -> None:
         """Close every sink; may be called twice.
@@ -269,9 +269,9 @@ class FanOut(Sink):
         Raises: SinkError, the first one, after the others were closed.
         """
         failed: SinkError | None = None
-        for outlet in self.outlets:
+        for branch in self.branches:
             try:
-                outlet.close()
+                branch.close()
             except SinkError as error:
                 failed = failed or error
         if failed is not None:
@@ -279,42 +279,42 @@ class FanOut(Sink):
 
     # --- pauses -------------------------------------------------------------------------------------
 
-    def _pause(self, outlet: PositionedBranch, error: SinkError) -> None:
+    def _pause(self, branch: PositionedBranch, error: SinkError) -> None:
         """Continue without a sink, which gets the missed changes later."""
         with suppress(Exception):
-            outlet.close()
-        outlet.pause(error)
-        log.warning("sink %s is paused: %s", outlet.name, error)
+            branch.close()
+        branch.pause(error)
+        log.warning("sink %s is paused: %s", branch.name, error)
         self._failed(error)
 
-    def _try(self, outlet: PositionedBranch) -> None:
+    def _try(self, branch: PositionedBranch) -> None:
         """Try to open a paused sink. Raises: SinkReturned."""
-        candidate = outlet.stages.make()
+        candidate = branch.stages.make()
         try:
             candidate.open()
         except SinkError as error:
-            outlet.pause(error)
+            branch.pause(error)
             return
         finally:
             with suppress(Exception):
                 candidate.close()
-        raise SinkReturned(f"sink {outlet.name} answers again")
+        raise SinkReturned(f"sink {branch.name} answers again")
 
-    def _look_at_wal(self, outlet: PositionedBranch) -> None:
-        most = outlet.stages.properties.pause_bytes
-        for name, position in outlet.durable.items():
+    def _look_at_wal(self, branch: PositionedBranch) -> None:
+        most = branch.stages.properties.pause_bytes
+        for name, position in branch.durable.items():
             written = self._written.get(name)
             behind = 0 if written is None else written.end_lsn - position.end_lsn
             if behind > most:
-                why = outlet.paused.problem if outlet.paused else ""
+                why = branch.paused.problem if branch.paused else ""
                 raise SinkPausedTooLong(
-                    f"the server keeps {size(behind)} of WAL for {outlet.name}, which is paused ({why})",
-                    outlet=outlet.name,
+                    f"the server keeps {size(behind)} of WAL for {branch.name}, which is paused ({why})",
+                    sink=branch.name,
                 )
 
     def wants_chunks(self) -> bool:
         """Return False: all sinks get the rows of one reading."""
-        sinks = [outlet.sink for outlet in self.outlets]
+        sinks = [branch.sink for branch in self.branches]
         if any(isinstance(sink, SnapshotChoosingSink) and sink.wants_chunks() for sink in sinks):
             log.warning("the engine reads the snapshot: it goes to several sinks")
         return False
@@ -324,7 +324,7 @@ class FanOut(Sink):
 
         A partition that one sink does not know is left out.
         """
-        every = [outlet.durable for outlet in self.outlets]
+        every = [branch.durable for branch in self.branches]
         shared = set(every[0]).intersection(*every[1:])
         return Positions({name: min(each[name] for each in every) for name in sorted(shared)})
 
@@ -346,12 +346,12 @@ def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabiliti
     )
 
 
-def _may_pause(outlet: PositionedBranch) -> bool:
-    return outlet.stages.properties.on_failure == "pause"
+def _may_pause(branch: PositionedBranch) -> bool:
+    return branch.stages.properties.on_failure == "pause"
 
 
-def _excused(check: PreflightCheck, outlet: PositionedBranch) -> PreflightCheck:
-    if check.verdict != "error" or not _may_pause(outlet):
+def _excused(check: PreflightCheck, branch: PositionedBranch) -> PreflightCheck:
+    if check.verdict != "error" or not _may_pause(branch):
         return check
     return PreflightCheck.warning(check.name, check.found, check.remedy)
 

@@ -18,7 +18,7 @@ from waltap.changes.transactions.order import (
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch, events_in, remaining
 from waltap.clock import Clock
-from waltap.config.pipeline_properties import OutletProperties
+from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import Component
 from waltap.encoders.format.format import Format
 from waltap.encoders.format.record_stage import RecordStep
@@ -72,7 +72,7 @@ class BranchStages:
     chain: TransformChain
     undeliverable: PoisonEventHandler
     order: TransactionOrder
-    properties: OutletProperties = field(default_factory=OutletProperties)
+    properties: SinkBranchProperties = field(default_factory=SinkBranchProperties)
     # None as long as no sink was made, and where the sink takes changes.
     format: Format | None = None
 

@@ -265,7 +265,7 @@ class PipelineRun:
                 return
             log.warning(
                 "sink %s has not come to an end with %s for %s; the pipeline waits for it",
-                ", ".join(each.name for each in self.state.profile.outlets)
+                ", ".join(each.name for each in self.state.profile.branches)
                 or self.state.profile.sink.spec.name,
                 what,
                 duration(seconds),

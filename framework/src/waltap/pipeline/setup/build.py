@@ -18,7 +18,7 @@ from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.clock import Clock, SystemClock
-from waltap.config.pipeline_properties import OutletProperties
+from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import Component, Profile, SinkBranchProfile, TransformUse
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep
@@ -142,7 +142,7 @@ class PipelineStages:
         self._letters_form: Format | None = None
         self.policy = FailurePolicy.of(profile.engine, profile.capture)
         # Of each branch what outlives its sink: one, or those of [[sinks]].
-        self._branches = [self._outlet(each, run_id) for each in profile.outlets]
+        self._branches = [self._branch_stages(each, run_id) for each in profile.branches]
         self._branches = self._branches or [self._sole(run_id)]
         self.branch = self._branch()
 
@@ -154,7 +154,7 @@ class PipelineStages:
     @property
     def branches(self) -> Sequence[SinkBranch]:
         """Return the branches of all sinks, mostly of one."""
-        return self.branch.outlets if isinstance(self.branch, FanOut) else [self.branch]
+        return self.branch.branches if isinstance(self.branch, FanOut) else [self.branch]
 
     def renew_sink(self) -> None:
         """Replace the failed sink by a new one."""
@@ -239,10 +239,10 @@ class PipelineStages:
 
         Paths below the profile's folder are relative to it, so that the folder may be moved.
         """
-        outlets = self.profile.outlets
-        if not outlets:
+        branches = self.profile.branches
+        if not branches:
             return self._place(self.profile.sink)
-        return ", ".join(f"{outlet.name}={self._place(outlet.sink)}" for outlet in outlets)
+        return ", ".join(f"{branch.name}={self._place(branch.sink)}" for branch in branches)
 
     def _place(self, sink: Component[SinkSpec]) -> str:
         spec, properties = sink.spec, sink.properties
@@ -259,7 +259,7 @@ class PipelineStages:
     def _branch(self) -> SinkBranch | FanOut:
         """Make the sinks, which are not open, with their branches."""
         profile = self.profile
-        if not profile.outlets:
+        if not profile.branches:
             return SinkBranch(self._branches[0], self._clock)
         return FanOut(
             self._branches,
@@ -292,7 +292,7 @@ class PipelineStages:
                 sink=profile.sink,
                 format=profile.format,
                 transforms=(),
-                properties=OutletProperties(),
+                properties=SinkBranchProperties(),
             ),
             self.state_dir,
             self.policy,
@@ -300,33 +300,33 @@ class PipelineStages:
             whole=whole,
         )
 
-    def _outlet(self, outlet: SinkBranchProfile, run_id: str) -> BranchStages:
+    def _branch_stages(self, branch: SinkBranchProfile, run_id: str) -> BranchStages:
         """Return the stages of one of several sinks."""
         policy = FailurePolicy.of(
-            self.profile.engine, self.profile.capture, outlet.properties.errors_tolerance
+            self.profile.engine, self.profile.capture, branch.properties.errors_tolerance
         )
-        return self._stages_of(outlet, self.state_dir / OUTLETS / outlet.name, policy, run_id)
+        return self._stages_of(branch, self.state_dir / OUTLETS / branch.name, policy, run_id)
 
     def _stages_of(
         self,
-        outlet: SinkBranchProfile,
+        branch: SinkBranchProfile,
         folder: Path,
         policy: FailurePolicy,
         run_id: str,
         *,
         whole: bool = False,
     ) -> BranchStages:
-        chain = self._chain((*self.profile.transforms, *outlet.transforms))
+        chain = self._chain((*self.profile.transforms, *branch.transforms))
         order = TransactionOrder()
         return BranchStages(
-            name=outlet.name,
-            component=outlet.sink,
-            format_component=outlet.format,
-            properties=outlet.properties,
-            make=lambda: self._made_sink(outlet.sink, folder, policy, whole=whole),
-            make_format=lambda: self._format(outlet.format, chain, order, run_id),
+            name=branch.name,
+            component=branch.sink,
+            format_component=branch.format,
+            properties=branch.properties,
+            make=lambda: self._made_sink(branch.sink, folder, policy, whole=whole),
+            make_format=lambda: self._format(branch.format, chain, order, run_id),
             chain=chain,
-            undeliverable=PoisonEventHandler(policy, outlet.name, order, self.desk),
+            undeliverable=PoisonEventHandler(policy, branch.name, order, self.desk),
             order=order,
         )
 

@@ -25,7 +25,8 @@ class SinkProgress(msgspec.Struct, frozen=True, kw_only=True):
 class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
     """The stored form of the file."""
 
-    outlets: dict[str, SinkProgress]
+    # The file keeps the name that this field had first.
+    branches: dict[str, SinkProgress] = msgspec.field(name="outlets")
     # The pipeline's position at that time: a lower offset was set by hand.
     slowest: dict[str, Position] = {}
     version: int = 1
@@ -61,11 +62,11 @@ class BranchPositions:
         if any(stored.get(n, p) < p for n, p in found.slowest.items()):
             return {}
         self._stored = found
-        return dict(found.outlets)
+        return dict(found.branches)
 
-    def store(self, outlets: dict[str, SinkProgress], slowest: Positions) -> None:
+    def store(self, branches: dict[str, SinkProgress], slowest: Positions) -> None:
         """Store changed positions durably. Raises: BranchPositionsUnreadable."""
-        new = _StoredPositions(outlets=dict(outlets), slowest=dict(slowest))
+        new = _StoredPositions(branches=dict(branches), slowest=dict(slowest))
         # Most flushes change nothing here: skip the fsync.
         if new != self._stored:
             self._document.save(new)

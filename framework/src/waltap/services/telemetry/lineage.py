@@ -197,7 +197,7 @@ class LineageObserver:
         naming = profile.topic_naming
         self._capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
         self._source = _source(profile.connector.properties)
-        found = [each.sink for each in profile.outlets] or [profile.sink]
+        found = [each.sink for each in profile.branches] or [profile.sink]
         self._sinks = [(e.spec.name, _destination(e.spec.name, e.properties)) for e in found]
         self._known: dict[str, Relation] = {}
         self._begun = self._over = self._changed = False

@@ -127,7 +127,7 @@ def profile_store(file: str) -> FileStore:
     from waltap.plugins.host import Host
 
     profile = resolve(read(file), Host())
-    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
+    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
     for sink in sinks:
         properties = sink.properties
         if isinstance(properties, StorageProperties) and isinstance(properties, WritesChangeLog):

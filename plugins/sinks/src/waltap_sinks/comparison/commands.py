@@ -111,7 +111,7 @@ def verify(
     for name, results in _comparisons(
         profile, dsn or dsn_of(profile), sink, table or (), without or (), patience, captured=True
     ):
-        mine = with_letters(results, letters, name if profile.outlets else "")
+        mine = with_letters(results, letters, name if profile.branches else "")
         if as_json:
             codes.append(exit_code(mine, wanted=table or ()))
             documents.append(document(mine, name, wanted=table or ()))
@@ -267,7 +267,7 @@ def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
     from waltap.changes.capture.capture import CaptureRules
 
     capture = CaptureRules(profile.capture)
-    own = [use for outlet in profile.outlets if outlet.name == sink for use in outlet.transforms]
+    own = [use for branch in profile.branches if branch.name == sink for use in branch.transforms]
     leaves_out = sorted({u.spec.name for u in (*profile.transforms, *own) if not u.spec.keeps_all})
     properties = profile.connector.properties
     if (
@@ -365,12 +365,12 @@ def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Verifi
     from waltap_sinks.changelog.verification import ComparableLog
 
     sinks: list[tuple[str, Component[SinkSpec]]] = [
-        (outlet.name, outlet.sink) for outlet in profile.outlets
+        (branch.name, branch.sink) for branch in profile.branches
     ] or [("the target", profile.sink)]
     if wanted is not None:
         sinks = [each for each in sinks if each[0] == wanted]
         if not sinks:
-            names = ", ".join(outlet.name for outlet in profile.outlets)
+            names = ", ".join(branch.name for branch in profile.branches)
             problem = PropertyProblem(
                 "--sink", "names none of the sinks", value=wanted, allowed=names
             )
@@ -381,7 +381,7 @@ def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Verifi
             text = f"{sink.spec.name} keeps nothing that could be read back by rows"
             raise ConfigurationError([PropertyProblem("sink.type", text)], origin=COMMAND_LINE)
         opened = sink.spec.readable(sink.properties, profile.name)
-        if isinstance(opened, ComparableLog) and not profile.outlets:
+        if isinstance(opened, ComparableLog) and not profile.branches:
             opened.stored = partial(_stored_lsn, profile)
         found.append((name, opened))
     return found
@@ -412,7 +412,7 @@ def compared(
 
     The result is None if one of them cannot be read. Raises: WaltapError.
     """
-    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
+    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
     if any(sink.spec.readable is None for sink in sinks):
         return None
     found: dict[str, TableComparison] = {}

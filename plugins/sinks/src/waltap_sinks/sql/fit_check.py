@@ -32,7 +32,7 @@ SHORT: Final = frozenset(
 def held(context: CheckContext) -> list[PreflightCheck]:
     """Return the values that a MariaDB or MySQL target would refuse."""
     profile = context.profile
-    sinks = [outlet.sink for outlet in profile.outlets] or [profile.sink]
+    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
     mine = [
         each.properties
         for each in sinks
