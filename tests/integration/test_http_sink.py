@@ -45,18 +45,10 @@ def insert(pipeline: PipelineRig, first: int, last: int) -> None:
     )
 
 
-def test_a_receiver_that_is_down_loses_nothing(database: Database, tmp_path: Path) -> None:
+def test_a_receiver_that_is_down_loses_nothing(pipeline: PipelineRig) -> None:
     """Nothing is confirmed meanwhile; the engine goes on with the same batch."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     with Receiver(started=False) as receiver:
-        sink = {
-            "sink.type": "http",
-            "sink.url": receiver.url,
-            "sink.retry.interval.ms": 10,
-            "sink.retry.timeout.ms": 50,
-            "snapshot.mode": "no_data",
-        }
-        pipeline = PipelineRig(database, tmp_path, sink)
+        pipeline.settings |= {"sink.url": receiver.url, "sink.retry.timeout.ms": 50}
         with pipeline.running() as run:
             insert(pipeline, 1, 3)
             run.until(lambda: run.notices.failures, "a failure that is told")
@@ -70,11 +62,9 @@ def test_a_receiver_that_is_down_loses_nothing(database: Database, tmp_path: Pat
 
 
 def test_what_a_service_asks_to_wait_ends_with_the_time_for_a_request(
-    database: Database, tmp_path: Path, receiver: Receiver
+    pipeline: PipelineRig, receiver: Receiver
 ) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    sink = {"sink.type": "http", "sink.url": receiver.url, "sink.retry.timeout.ms": 50}
-    pipeline = PipelineRig(database, tmp_path, sink | {"snapshot.mode": "no_data"})
+    pipeline.settings["sink.retry.timeout.ms"] = 50
     with pipeline.running() as run:
         receiver.answers.extend([(503, {"Retry-After": "99999999"})] * 2)
         insert(pipeline, 1, 3)
@@ -108,15 +98,12 @@ class _EndlessServer(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), _EndlessAnswers)
 
 
-def test_an_answer_without_end_is_not_read_to_its_end(database: Database, tmp_path: Path) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+def test_an_answer_without_end_is_not_read_to_its_end(pipeline: PipelineRig) -> None:
     with _EndlessServer() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
-            url = f"http://127.0.0.1:{server.server_address[1]}"
-            sink = {"sink.type": "http", "sink.url": url, "snapshot.mode": "no_data"}
-            pipeline = PipelineRig(database, tmp_path, sink)
+            pipeline.settings["sink.url"] = f"http://127.0.0.1:{server.server_address[1]}"
             pipeline.catch_up()
             insert(pipeline, 1, 3)
             pipeline.catch_up()
@@ -126,13 +113,11 @@ def test_an_answer_without_end_is_not_read_to_its_end(database: Database, tmp_pa
             thread.join()
 
 
-def test_headers_without_end_do_not_hold_a_stop(database: Database, tmp_path: Path) -> None:
+def test_headers_without_end_do_not_hold_a_stop(pipeline: PipelineRig) -> None:
     """The receiver sends a byte of its headers every 20 ms for as long as anybody listens."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     asked = threading.Event()
     with server(trickle(b"HTTP/1.1 200 OK\r\nX-Slow: "), asked) as url:
-        sink = {"sink.type": "http", "sink.url": url, "sink.timeout.ms": 3_600_000}
-        pipeline = PipelineRig(database, tmp_path, sink | {"snapshot.mode": "no_data"})
+        pipeline.settings |= {"sink.url": url, "sink.timeout.ms": 3_600_000}
         with pipeline.running() as run:
             insert(pipeline, 1, 1)
             run.until(asked.is_set, "the sink sends the row")
