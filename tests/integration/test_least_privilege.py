@@ -1,4 +1,4 @@
-"""The grants of docs/howto/least-privilege.md, and no others, are enough. Without one of them a start, and
+"""The grants of docs/howto/postgresql.md, and no others, are enough. Without one of them a start, and
 `doctor`, which has the same checks, names it with the SQL that gives it, and that SQL suffices."""
 
 import json
@@ -17,7 +17,7 @@ from waltap.errors import WaltapError
 from waltap.pipeline import Limits
 from waltap.pipeline.setup.preflight import checks
 
-PAGE = (Path(__file__).parents[2] / "docs/howto/least-privilege.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/howto/postgresql.md").read_text()
 HEARTBEAT = (
     "INSERT INTO sales.heartbeat VALUES (1, now()) ON CONFLICT (id) DO UPDATE SET at = now()"
 )
@@ -35,7 +35,7 @@ def documented(*headings: str) -> list[str]:
     """Return the statements that the page has under ``headings``."""
     found = []
     for heading in headings:
-        text = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+        text = PAGE.partition(f"\n### {heading}\n")[2].partition("\n###")[0]
         (block,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
         found += [line.rstrip(";") for line in block.splitlines() if line.strip()]
     return found
