@@ -24,7 +24,6 @@ from typing import Any
 import psutil
 import psycopg
 from psycopg import conninfo, sql
-from tests.harness.servers.place import data_folder, data_folders
 
 ADDRESS = "WALTAP_TEST_POSTGRES"
 """Environment variable: a libpq URL or key/value string of a superuser on a server to use."""
@@ -272,7 +271,7 @@ class Cluster(Server):
     @classmethod
     def _create(cls, programs: Path, settings: dict[str, str]) -> "Cluster":
         account = _account()
-        folder = data_folder(PREFIX)
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
             return cls._initialise(folder, programs, account, settings)
         except BaseException:
@@ -324,7 +323,7 @@ class Cluster(Server):
     def standby(self, slot: str, **settings: str) -> "Cluster":
         """Make a physical standby of this server that streams by the physical slot ``slot``, and start it.
         It is removed before this one. Raises: Unavailable."""
-        folder = data_folder(PREFIX)
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         if self.account is not None:
             shutil.chown(folder, self.account)
         (folder / "owner").write_text(str(os.getpid()))
@@ -548,7 +547,7 @@ def running() -> Iterator[Server]:
 
 def sweep() -> None:
     """Remove clusters that killed test runs left behind: their owner is no more."""
-    for folder in data_folders(PREFIX):
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             owner = int((folder / "owner").read_text())
         except (OSError, ValueError):
