@@ -23,7 +23,7 @@ SECTIONS = ("source", "engine", "format", "offsets")
 """Sections whose properties share one namespace; [sink] and [[transforms]] have their own."""
 
 SINK_PREFIX = "waltap.sink."
-OUTLETS = "waltap.sinks"
+SINK_NAMES = "waltap.sinks"
 """In a Debezium file: the names of several sinks, and what stands before the properties of each."""
 
 POST = "post.processors"
@@ -435,12 +435,12 @@ def _take_converters(raw: RawProfile) -> None:
 
 def _take_branches(raw: RawProfile) -> None:
     """Move ``waltap.sinks=a,b`` and ``waltap.sinks.a.*`` out of the flat namespace."""
-    listed = raw.settings.pop(OUTLETS, None)
+    listed = raw.settings.pop(SINK_NAMES, None)
     for alias in filter(None, map(str.strip, str(listed.value).split(","))) if listed else ():
-        prefix = f"{OUTLETS}.{alias}."
+        prefix = f"{SINK_NAMES}.{alias}."
         names = [name for name in raw.settings if name.startswith(prefix)]
         own = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
-        own.setdefault("name", GivenProperty(OUTLETS, alias, raw.origin))
+        own.setdefault("name", GivenProperty(SINK_NAMES, alias, raw.origin))
         part = RawProfile(origin=raw.origin, settings=own)
         _take_transforms(part)
         form = [name for name in own if name.startswith("format.")]

@@ -37,9 +37,9 @@ from waltap.ports.offsets.sink_positions import BranchPositions
 from waltap.ports.offsets.state_folder import (
     BELONGINGS,
     DEAD_LETTERS,
-    OUTLET_POSITIONS,
-    OUTLETS,
     RELATIONS,
+    SINK_FOLDERS,
+    SINK_POSITIONS,
     TABLES,
 )
 from waltap.ports.sink.sink import Sink, SinkContext
@@ -141,9 +141,9 @@ class PipelineStages:
         )
         self._letters_form: Format | None = None
         self.policy = FailurePolicy.of(profile.engine, profile.capture)
-        # Of each branch what outlives its sink: one, or those of [[sinks]].
-        self._branches = [self._branch_stages(each, run_id) for each in profile.branches]
-        self._branches = self._branches or [self._sole(run_id)]
+        # The stages of each branch outlive its sink: one, or those of [[sinks]].
+        self._stages = [self._branch_stages(each, run_id) for each in profile.branches]
+        self._stages = self._stages or [self._sole(run_id)]
         self.branch = self._branch()
 
     @property
@@ -260,10 +260,10 @@ class PipelineStages:
         """Make the sinks, which are not open, with their branches."""
         profile = self.profile
         if not profile.branches:
-            return SinkBranch(self._branches[0], self._clock)
+            return SinkBranch(self._stages[0], self._clock)
         return FanOut(
-            self._branches,
-            BranchPositions(self.state_dir / OUTLET_POSITIONS),
+            self._stages,
+            BranchPositions(self.state_dir / SINK_POSITIONS),
             load=self._stored_positions,
             clock=self._clock,
             failed=lambda error: self.host.notify(
@@ -305,7 +305,7 @@ class PipelineStages:
         policy = FailurePolicy.of(
             self.profile.engine, self.profile.capture, branch.properties.errors_tolerance
         )
-        return self._stages_of(branch, self.state_dir / OUTLETS / branch.name, policy, run_id)
+        return self._stages_of(branch, self.state_dir / SINK_FOLDERS / branch.name, policy, run_id)
 
     def _stages_of(
         self,

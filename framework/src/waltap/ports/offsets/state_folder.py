@@ -34,10 +34,10 @@ HTTP_KEY: Final = "http-token"
 TABLES: Final = "tables.json"
 """Tables of the database at the last start (`NewTables`)."""
 
-OUTLET_POSITIONS: Final = "sinks.json"
+SINK_POSITIONS: Final = "sinks.json"
 """Position of each of several sinks (`BranchPositions`)."""
 
-OUTLETS: Final = "sinks"
+SINK_FOLDERS: Final = "sinks"
 """Folder with a state folder for each of several sinks."""
 
 DEAD_LETTERS: Final = "dead-letters"
@@ -62,7 +62,7 @@ class StateFolderUnusable(OffsetError):
 
 def own_files(folder: Path) -> list[Path]:
     """Return the pipeline's existing files in ``folder``, except its lock."""
-    names = (OFFSET, BELONGINGS, TABLES, RELATIONS, OUTLET_POSITIONS, HTTP_KEY)
+    names = (OFFSET, BELONGINGS, TABLES, RELATIONS, SINK_POSITIONS, HTTP_KEY)
     files = [folder / name for name in names]
     # A crash may leave a draft beside each of these files.
     paths = [path for file in files for path in (file, draft_of(file))]

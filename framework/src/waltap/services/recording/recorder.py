@@ -59,7 +59,7 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
 
 
 class _Section:
-    """Write the entries of one decoder behind its header.
+    """Write the entries of one decoder after its header.
 
     A decoder that only a check makes writes nothing.
     """

@@ -290,8 +290,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             "privileges",
             f"role {self.properties.user} is a superuser, which capturing does not need: functions "
             "in indexes of captured tables run with its rights",
-            "Capture with a role of its own: CREATE ROLE waltap LOGIN REPLICATION; the page "
-            "least-privilege has what else it is granted",
+            "Capture with a role of its own: CREATE ROLE waltap LOGIN REPLICATION; "
+            "docs/howto/postgresql.md lists its other grants",
         )
 
     def _privileges(self, service: ServerHosting | None, *, may_replicate: bool) -> PreflightCheck:
