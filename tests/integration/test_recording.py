@@ -140,6 +140,44 @@ def test_the_commands(database: Database, tmp_path: Path) -> None:
     assert found[:6] == ["c", "d", None, "c", "d", None]
 
 
+@pytest.mark.parametrize("end", ["killed", "cut off from the server"])
+def test_a_recorder_that_ends_early_leaves_its_transactions(
+    database: Database, tmp_path: Path, end: str
+) -> None:
+    """A second connection cannot continue: the slot was temporary, and the error names that."""
+    database.psql("CREATE TABLE t (id int PRIMARY KEY)")
+    ready, path = tmp_path / "ready", tmp_path / "s.recording"
+    command = [
+        *(sys.executable, "-m", "waltap", "record", database.dsn, "s.recording"),
+        *("--ready-file", str(ready)),
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until(lambda: ready.exists() or process.poll() is not None, "the recorder")
+            for number in (1, 2):
+                database.psql(f"INSERT INTO t VALUES ({number})")
+                until(lambda number=number: len(marks(path)) >= number, "the transaction")
+            if end != "killed":
+                database.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                    " WHERE database = current_database()"
+                )
+                assert "it was temporary" in process.communicate(timeout=90)[1]
+        finally:
+            process.kill()
+    done = waltap("replay", "s.recording", "--sink", "jsonl:out.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [each["value"]["after"]["id"] for each in records(tmp_path / "out.jsonl")] == [1, 2]
+
+
+def marks(path: Path) -> list[Entry]:
+    """Return the marks that the file has by now."""
+    try:
+        return [entry for entry in entries(path) if type(entry) is RecordingMark]
+    except RecordingDamaged:
+        return []
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_so_many_records_end_with_a_transaction(
     database: Database, tmp_path: Path, several: bool

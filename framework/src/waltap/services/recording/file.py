@@ -200,6 +200,9 @@ class RecordingWriter:
         self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
         if type(entry) is RecordedFrames:
             self.frames += len(entry.frames)
+        elif type(entry) is RecordingMark:
+            # A killed recorder must leave every complete transaction in the file.
+            self._file.flush()
 
     def close(self) -> None:
         """End the file. May be called twice."""

@@ -110,9 +110,10 @@ class ResumeCheck:
 
     def _missing(self, offset: Offset) -> SlotMissing:
         position = lsn_text(offset.sole.position.end_lsn)
+        why = ": it was temporary, and ended with its connection"
         return SlotMissing(
             f"replication slot {offset.sole.slot!r} no longer exists, but an offset at {position} "
-            "is stored",
+            f"is stored{why if self._properties.slot_temporary else ''}",
             position=position,
         )
 
