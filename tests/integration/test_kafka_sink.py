@@ -403,11 +403,16 @@ def test_a_record_that_is_too_large_stops_the_run_otherwise(
     made.write(batch(1, Record(topic, b"1", b"v")))
     assert made.flush() == Positions({"": Position(1)})
     with pytest.raises(KafkaRecordTooLarge, match=topic) as large:
-        made.write(batch(2, Record(topic, b"2", bytes(50_000))))
+        made.write(
+            batch(2, *(Record(topic, b"2", value) for value in (b"v", bytes(50_000), b"w", None)))
+        )
         made.flush()
     assert large.value.retry is RetryVerdict.NEVER
     with pytest.raises(KafkaRecordTooLarge):
         made.flush()
+    made.close()
+    values = [message.value() for message in read_all(kafka.bootstrap, topic)]
+    assert values == [b"v", b"v"], "a later record of the key came before the refused one"
 
 
 def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(

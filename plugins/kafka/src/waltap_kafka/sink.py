@@ -138,6 +138,7 @@ class KafkaSink(Sink):
             self._topics,
             self._message_limit(),
             tolerant=self._context.tolerant,
+            atomic=self._once,
         )
         self._producer = made
         if not self._once:
@@ -326,7 +327,7 @@ class KafkaSink(Sink):
     ) -> None:
         """Send a record alone that may be too large.
 
-        No neighbour can then be refused with it.
+        No neighbour can then be refused with it, and no later record comes before it.
         """
         error: SinkError = self._oversize.error(record)
         # A failed record would abort the whole transaction, so exactly once trusts the estimate.
@@ -343,11 +344,11 @@ class KafkaSink(Sink):
                 self._drain()
             except KafkaException as raised:
                 error = self._named(kafka_error(raised), record)
-                if not self._oversize.caused(error):
+                if self._oversize.stops or not self._oversize.caused(error):
                     raise error from raised
             except SinkError as reported:
                 error = reported
-                if not self._oversize.caused(error):
+                if self._oversize.stops or not self._oversize.caused(error):
                     raise
                 self._undelivered = None
             else:

@@ -198,7 +198,8 @@ RECORD_BYTES: Final = 64
 class OversizePolicy:
     """Apply the policy ``oversize.records``.
 
-    Under ``fail`` the pipeline's own policy decides (``tolerant``).
+    Under ``fail`` the pipeline's own policy decides (``tolerant``). ``atomic``: a refused record
+    takes the whole transaction with it.
     """
 
     def __init__(
@@ -207,14 +208,18 @@ class OversizePolicy:
         topics: TopicCreator,
         client_limit: int,
         *,
-        tolerant: bool = False,
+        tolerant: bool,
+        atomic: bool,
     ) -> None:
         self._topics, self._client_limit = topics, client_limit
         self._policy, self._topic = properties.oversize, properties.oversize_topic
         # The engine receives each record that is too large.
         self.refuses = properties.oversize == "fail"
-        # The sink must ask about each record before it is sent.
-        self.watches = tolerant or not self.refuses
+        # The run ends with the first one.
+        self.stops = self.refuses and not tolerant
+        # The sink must ask about each record before it is sent: else the broker accepts later
+        # records of the same key while it refuses this one. A transaction ends all at once.
+        self.watches = not (self.stops and atomic)
 
     def room(self, record: Record) -> int:
         """Return the limit of key and value of similar records.
