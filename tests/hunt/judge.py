@@ -205,7 +205,7 @@ class _Trial:
             at += 1
 
     def _next(self, at: int) -> int | None:
-        """The next event that must come; one that may be missing is passed over by `_elsewhere`."""
+        """The next event that must come; one that may be missing is skipped by `_elsewhere`."""
         while at < len(self.items):
             if isinstance(self.items[at], Expected):
                 return at

@@ -242,7 +242,7 @@ def test_an_aborted_stream_leaves_nothing_behind(tmp_path: Path, memory: int) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_kind_of_change_survives_a_spool(tmp_path: Path, memory: int) -> None:
+def test_every_kind_of_change_survives_a_buffer(tmp_path: Path, memory: int) -> None:
     changes: list[Message] = [
         Insert(TABLE, 1, ("1", None), 7),
         Insert(TABLE, 2, (b"\0\xff", UNCHANGED), 7),

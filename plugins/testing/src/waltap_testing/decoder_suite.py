@@ -411,7 +411,7 @@ class DecoderSuite(RigSuite):
                 if not isinstance(outcome, DecodeError):
                     at = f"{case}, {what}: {_outcome(outcome)}"
                     assert isinstance(outcome, list), at
-                    assert len(_telling(outcome)) >= told, f"passed over: {at}"
+                    assert len(_telling(outcome)) >= told, f"skipped: {at}"
 
     def test_frames_out_of_order_give_decode_errors_only(self, rig: DecoderRig) -> None:
         """Lost, repeated and swapped frames give messages or a DecodeError."""

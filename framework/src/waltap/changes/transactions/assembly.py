@@ -56,7 +56,7 @@ from waltap.changes.decode.message import (
     TransactionBlock,
 )
 from waltap.changes.decode.relation import Relation
-from waltap.changes.transactions.parts import PART_CHANGES, pass_over, spooled_parts
+from waltap.changes.transactions.parts import PART_CHANGES, add_gap, buffered_parts
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.spill import Item, SpillArea, TransactionBuffer
 from waltap.changes.transactions.transaction import TransactionPart, TransactionRun
@@ -219,18 +219,18 @@ class TransactionAssembler:
         # Blocks of it, and the changes before each.
         self._before: list[Sequence[Change]] = []
         self._gaps: list[tuple[int, int]] = []
-        self._spool: TransactionBuffer | None = None
+        self._buffer: TransactionBuffer | None = None
         self._begun: Begin | BeginPrepare | None = None
         # Takes a run of changes.
         self._extend: Callable[[Sequence[Item]], None] = _reject
         self._release: Iterator[TransactionPart] | None = None
         self._queue: list[Message] = []
-        for record, decided, spool in self._area.recover():
+        for record, decided, buffer in self._area.recover():
             # The position contains the commit, so the server does not send it again.
             if decided is not None and decided <= resume.end_lsn:
-                spool.discard()
+                buffer.discard()
             else:
-                self._prepared[record.xid, record.gid] = record.prepare_lsn, spool
+                self._prepared[record.xid, record.gid] = record.prepare_lsn, buffer
         self._early = EarlyDeliveries(spill_dir and spill_dir / EARLY)
         with self._area.guarded():
             self._early.load(resume.end_lsn)
@@ -351,8 +351,8 @@ class TransactionAssembler:
         if self._open is not None:
             # An open transaction must not wait for its commit: it may be larger than memory.
             self._hand_out(self._open, parts)
-        elif self._spool is not None:
-            self._spool.seal()
+        elif self._buffer is not None:
+            self._buffer.seal()
             self._area.relieve()
         return parts
 
@@ -371,13 +371,13 @@ class TransactionAssembler:
     # --- ordinary transactions -------------------------------------------------------------------
 
     def _begin(self, message: Begin, _parts: list[TransactionPart]) -> None:
-        if self._open is not None or self._spool is not None:
+        if self._open is not None or self._buffer is not None:
             self._between(message)
         commit_lsn = message.commit_lsn
         # Its position is unknown until the commit, so its changes wait in a buffer.
         if not commit_lsn:
             self._begun = message
-            self._hold(self._area.spool(0), message.lsn)
+            self._hold(self._area.new_buffer(0), message.lsn)
             return
         part = self._open = TransactionPart(
             xid=message.xid,
@@ -467,10 +467,10 @@ class TransactionAssembler:
             return
         if not isinstance(self._begun, Begin):
             _out_of_order(message, "an open transaction")
-        spool, begin = self._unhold(), self._begun
+        buffer, begin = self._unhold(), self._begun
         self._begun = None
         self._deliver(
-            spool,
+            buffer,
             parts,
             xid=begin.xid or message.xid,
             commit_lsn=message.commit_lsn or message.end_lsn,
@@ -479,7 +479,7 @@ class TransactionAssembler:
         )
 
     def _origin(self, message: Origin, _parts: list[TransactionPart]) -> None:
-        target = self._open or self._spool
+        target = self._open or self._buffer
         if target is None:
             _out_of_order(message, "an open transaction")
         target.origin, target.origin_lsn = message.name, message.origin_lsn
@@ -519,12 +519,12 @@ class TransactionAssembler:
             self._drop -= dropped
             count -= dropped
         if count:
-            pass_over(self._gaps, len(part.changes) + sum(map(len, self._before)), count)
+            add_gap(self._gaps, len(part.changes) + sum(map(len, self._before)), count)
 
     def _inserts(self, message: InsertBlock, _parts: list[TransactionPart]) -> None:
         part = self._open
-        if self._spool is not None:
-            self._spool.add_block(message)
+        if self._buffer is not None:
+            self._buffer.add_block(message)
         elif part is None:
             self._extend(message)
         elif self._drop is not None:
@@ -538,7 +538,7 @@ class TransactionAssembler:
                 self._before.append(block)
 
     def _transactions(self, message: TransactionBlock, parts: list[Any]) -> None:
-        if self._open is not None or self._spool is not None:
+        if self._open is not None or self._buffer is not None:
             _out_of_order(message.inserts[0], "a change inside a transaction")
         # An earlier run delivered some of them.
         if int(message.commit_lsns.min()) <= max(self._resume.end_lsn, self._resume.commit_lsn):
@@ -558,22 +558,22 @@ class TransactionAssembler:
 
     def _stream_start(self, message: StreamStart, _parts: list[TransactionPart]) -> None:
         self._between(message)
-        spool = self._streams.get(message.xid)
-        if spool is None:
-            spool = self._streams[message.xid] = self._area.spool(message.xid)
-        self._hold(spool, message.lsn)
+        buffer = self._streams.get(message.xid)
+        if buffer is None:
+            buffer = self._streams[message.xid] = self._area.new_buffer(message.xid)
+        self._hold(buffer, message.lsn)
 
     def _stream_stop(self, message: StreamStop, _parts: list[TransactionPart]) -> None:
-        if self._spool is None or self._begun is not None:
+        if self._buffer is None or self._begun is not None:
             _out_of_order(message, "an open segment")
         self._unhold()
         self._area.relieve()
 
     def _stream_commit(self, message: StreamCommit, parts: list[TransactionPart]) -> None:
-        spool = self._streamed(message)
+        buffer = self._streamed(message)
         del self._streams[message.xid]
         self._deliver(
-            spool,
+            buffer,
             parts,
             xid=message.xid,
             commit_lsn=message.commit_lsn,
@@ -582,36 +582,36 @@ class TransactionAssembler:
         )
 
     def _stream_abort(self, message: StreamAbort, _parts: list[TransactionPart]) -> None:
-        spool = self._streamed(message)
+        buffer = self._streamed(message)
         if message.subxid == message.xid:
             del self._streams[message.xid]
-            spool.discard()
+            buffer.discard()
         else:
-            spool.cut(message.subxid)
+            buffer.cut(message.subxid)
 
     # --- prepared transactions -------------------------------------------------------------------
 
     def _begin_prepare(self, message: BeginPrepare, _parts: list[TransactionPart]) -> None:
         self._between(message)
         self._begun = message
-        self._hold(self._area.spool(0), message.lsn)
+        self._hold(self._area.new_buffer(0), message.lsn)
 
     def _prepare(self, message: Prepare, parts: list[TransactionPart]) -> None:
         if not isinstance(self._begun, BeginPrepare):
             _out_of_order(message, "an open prepared transaction")
         self._begun = None
-        spool = self._unhold()
-        spool.xid = message.xid
-        self._keep(spool, message, parts)
+        buffer = self._unhold()
+        buffer.xid = message.xid
+        self._keep(buffer, message, parts)
 
     def _stream_prepare(self, message: StreamPrepare, parts: list[TransactionPart]) -> None:
-        spool = self._streamed(message)
+        buffer = self._streamed(message)
         del self._streams[message.xid]
-        self._keep(spool, message, parts)
+        self._keep(buffer, message, parts)
 
     def _keep(
         self,
-        spool: TransactionBuffer,
+        buffer: TransactionBuffer,
         message: Prepare | StreamPrepare,
         parts: list[TransactionPart],
     ) -> None:
@@ -625,7 +625,7 @@ class TransactionAssembler:
         if (self._policy == "prepare" or begun) and not late:
             self._early.note(message.xid, message.gid, message.end_lsn)
             self._deliver(
-                spool,
+                buffer,
                 parts,
                 xid=message.xid,
                 commit_lsn=message.prepare_lsn,
@@ -638,16 +638,16 @@ class TransactionAssembler:
         if known is not None:  # sent again: its PREPARE was not confirmed before a restart
             known[1].discard()
         if not late:
-            spool.persist(message.gid, message.prepare_lsn, message.end_lsn)
-        self._prepared[key] = message.prepare_lsn, spool
+            buffer.persist(message.gid, message.prepare_lsn, message.end_lsn)
+        self._prepared[key] = message.prepare_lsn, buffer
 
     def _commit_prepared(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
-        _, spool = self._prepared.pop((message.xid, message.gid), (0, None))
-        if spool is None:
+        _, buffer = self._prepared.pop((message.xid, message.gid), (0, None))
+        if buffer is None:
             self._commit_without_rows(message, parts)
             return
         self._deliver(
-            spool,
+            buffer,
             parts,
             xid=message.xid,
             commit_lsn=message.commit_lsn,
@@ -687,31 +687,31 @@ class TransactionAssembler:
         self._previous = end_lsn
 
     def _rollback_prepared(self, message: RollbackPrepared, _parts: list[TransactionPart]) -> None:
-        _, spool = self._prepared.pop((message.xid, message.gid), (0, None))
-        if spool is not None:
-            spool.discard()
+        _, buffer = self._prepared.pop((message.xid, message.gid), (0, None))
+        if buffer is not None:
+            buffer.discard()
         elif self._early.decide(message.xid, message.gid, message.rollback_end_lsn):
             self._warn(ROLLED_BACK, message.gid)
 
-    # --- spools ----------------------------------------------------------------------------------
+    # --- buffers ----------------------------------------------------------------------------------
 
-    def _hold(self, spool: TransactionBuffer, lsn: int) -> None:
-        """Direct the following changes to ``spool``."""
-        spool.begin_lsn = spool.begin_lsn or lsn
-        self._spool = spool
-        self._extend = spool.tail.extend
+    def _hold(self, buffer: TransactionBuffer, lsn: int) -> None:
+        """Direct the following changes to ``buffer``."""
+        buffer.begin_lsn = buffer.begin_lsn or lsn
+        self._buffer = buffer
+        self._extend = buffer.tail.extend
 
     def _unhold(self) -> TransactionBuffer:
-        spool = self._spool
-        assert spool is not None
-        spool.seal()
-        self._spool = None
+        buffer = self._buffer
+        assert buffer is not None
+        buffer.seal()
+        self._buffer = None
         self._extend = _reject
-        return spool
+        return buffer
 
     def _deliver(
         self,
-        spool: TransactionBuffer,
+        buffer: TransactionBuffer,
         parts: list[TransactionPart],
         *,
         xid: int,
@@ -720,14 +720,14 @@ class TransactionAssembler:
         end_lsn: int,
         prepared: bool = False,
     ) -> None:
-        """Hand out the committed transaction in ``spool``."""
+        """Hand out the committed transaction in ``buffer``."""
         if end_lsn <= self._resume.end_lsn:
-            spool.discard()
+            buffer.discard()
             return
         skip = self._resume.index if commit_lsn == self._resume.commit_lsn else 0
         part = TransactionPart(
             xid=xid,
-            begin_lsn=spool.begin_lsn,
+            begin_lsn=buffer.begin_lsn,
             commit_lsn=commit_lsn,
             commit_ts=commit_ts,
             end_lsn=end_lsn,
@@ -735,29 +735,29 @@ class TransactionAssembler:
             changes=[],
             first_index=skip,
             starts=not skip,
-            origin=spool.origin,
-            origin_lsn=spool.origin_lsn,
+            origin=buffer.origin,
+            origin_lsn=buffer.origin_lsn,
         )
         # Its file must survive until the commit is durable, as the server does not send the rows
         # again.
         if prepared:
-            spool.decided(end_lsn)
-            self._decided.append((end_lsn, spool))
+            buffer.decided(end_lsn)
+            self._decided.append((end_lsn, buffer))
         if self._describe is not None:
-            spool.describe(self._describe)
+            buffer.describe(self._describe)
         self._previous = end_lsn
-        self._release = spooled_parts(spool, part, skip, discard=not prepared)
+        self._release = buffered_parts(buffer, part, skip, discard=not prepared)
 
     def _streamed(self, message: StreamCommit | StreamAbort | StreamPrepare) -> TransactionBuffer:
         self._between(message)
-        spool = self._streams.get(message.xid)
-        if spool is None:
+        buffer = self._streams.get(message.xid)
+        if buffer is None:
             _out_of_order(message, "the xid of a streamed transaction")
-        return spool
+        return buffer
 
     def _between(self, message: Message) -> None:
         # A segment or a transaction must end before another message of this kind comes.
-        if self._open is not None or self._spool is not None:
+        if self._open is not None or self._buffer is not None:
             _out_of_order(message, "it between transactions")
 
     _CONTROL: ClassVar[dict[type, Callable[..., None]]] = {

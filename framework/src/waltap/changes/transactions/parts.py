@@ -14,8 +14,8 @@ PART_CHANGES = 4096
 PART_BYTES = 8 * 1024 * 1024
 
 
-def spooled_parts(
-    spool: TransactionBuffer, head: TransactionPart, skip: int, *, discard: bool
+def buffered_parts(
+    buffer: TransactionBuffer, head: TransactionPart, skip: int, *, discard: bool
 ) -> Iterator[TransactionPart]:
     """Yield the parts of a committed transaction.
 
@@ -30,7 +30,7 @@ def spooled_parts(
     def rows() -> Sequence[Change]:
         return joined(blocks) if blocks else changes
 
-    for items, chunk_bytes in spool.chunks():
+    for items, chunk_bytes in buffer.chunks():
         fits = not changes if isinstance(items, InsertBlock) else not blocks
         if blocks and isinstance(items, InsertBlock):
             last = blocks[-1]
@@ -53,7 +53,7 @@ def spooled_parts(
             skip = _add(items, skip, changes, gaps)
         count = len(changes) + sum(map(len, blocks))
     if discard:
-        spool.discard()
+        buffer.discard()
     head.changes, head.gaps = rows(), gaps
     yield head
 
@@ -68,13 +68,13 @@ def _add(
         skip -= dropped
         if isinstance(item, Skipped):
             if count > dropped:
-                pass_over(gaps, len(changes), count - dropped)
+                add_gap(gaps, len(changes), count - dropped)
         elif not dropped:
             changes.append(item)
     return skip
 
 
-def pass_over(gaps: list[tuple[int, int]], at: int, count: int) -> None:
+def add_gap(gaps: list[tuple[int, int]], at: int, count: int) -> None:
     """Record ``count`` missing changes before change ``at``."""
     # Adjacent gaps become one, so that the list stays short where whole tables are filtered.
     if gaps and gaps[-1][0] == at:

@@ -104,7 +104,7 @@ class SpillArea:
     def __init__(self, folder: Path | None, memory_bytes: int) -> None:
         self.folder, self.memory_limit = folder, memory_bytes
         self.memory_bytes = 0
-        self._spools: set[TransactionBuffer] = set()
+        self._buffers: set[TransactionBuffer] = set()
         self._serial = 0
         if folder is not None and folder.is_dir():
             with self.guarded():
@@ -120,20 +120,20 @@ class SpillArea:
     def bytes(self) -> int:
         """Return the size of all buffers; any thread may ask."""
         # The copy guards against a set that grows in the engine's thread.
-        return sum(spool.size for spool in list(self._spools))
+        return sum(buffer.size for buffer in list(self._buffers))
 
-    def spool(self, xid: int) -> "TransactionBuffer":
+    def new_buffer(self, xid: int) -> "TransactionBuffer":
         """Return a new, empty buffer for the transaction ``xid``."""
-        spool = TransactionBuffer(self, xid)
-        self._spools.add(spool)
-        return spool
+        buffer = TransactionBuffer(self, xid)
+        self._buffers.add(buffer)
+        return buffer
 
     def relieve(self) -> None:
         """Move the largest buffers to files, down to the limit."""
         if self.folder is None:
             return
         while self.memory_bytes > self.memory_limit:
-            max(self._spools, key=lambda spool: spool.memory_bytes).to_file()
+            max(self._buffers, key=lambda buffer: buffer.memory_bytes).to_file()
 
     def recover(self) -> "Iterator[tuple[PreparedRecord, int | None, TransactionBuffer]]":
         """Yield the prepared transactions that an earlier run kept.
@@ -146,21 +146,21 @@ class SpillArea:
             with self.guarded():
                 record = msgspec.msgpack.decode(path.read_bytes(), type=PreparedRecord)
                 name, _, decided = path.stem.partition("@")
-                spool = self.spool(record.xid)
-                spool.adopt(record, self.folder / f"{name}.spill", path)
-            yield record, int(decided, 16) if decided else None, spool
+                buffer = self.new_buffer(record.xid)
+                buffer.restore(record, self.folder / f"{name}.spill", path)
+            yield record, int(decided, 16) if decided else None, buffer
 
     def close(self) -> None:
         """Remove all files except those of prepared transactions."""
-        for spool in list(self._spools):
-            if spool.record_path is None:
-                spool.discard()
+        for buffer in list(self._buffers):
+            if buffer.record_path is None:
+                buffer.discard()
             else:
-                spool.close()
+                buffer.close()
 
-    def forget(self, spool: "TransactionBuffer") -> None:
+    def forget(self, buffer: "TransactionBuffer") -> None:
         """Remove a discarded buffer from the totals."""
-        self._spools.discard(spool)
+        self._buffers.discard(buffer)
 
     def new_path(self, name: str) -> Path:
         """Return the path of a new file."""
@@ -195,7 +195,7 @@ class _SpillErrors:
 class TransactionBuffer:
     """Hold the changes of one transaction, in order.
 
-    `SpillArea.spool` makes it. Callers append messages to ``tail`` directly, and must `seal`
+    `SpillArea.new_buffer` makes it. Callers append messages to ``tail`` directly, and must `seal`
     before they call anything else.
     """
 
@@ -371,7 +371,7 @@ class TransactionBuffer:
             self.path = self.path.rename(folder / f"{name}.spill")
             self.record_path = _write_record(folder, name, record)
 
-    def adopt(self, record: PreparedRecord, path: Path, record_path: Path) -> None:
+    def restore(self, record: PreparedRecord, path: Path, record_path: Path) -> None:
         """Become the buffer that an earlier run persisted."""
         self.path, self.record_path = path, record_path
         self._file = path.open("r+b")
