@@ -18,7 +18,7 @@ from tests.harness.servers.prometheus import Prometheus, promtool
 from tests.harness.servers.requirement import missing
 from tests.harness.shop import Shop
 
-from waltap.cli.reference.pages import SNAPSHOT, STREAMING
+from waltap.cli.reference.pages import EVENTS, SNAPSHOT, STREAMING
 from waltap.services.monitor.metrics import METRICS, OBSERVED
 
 FILES = Path(__file__).parents[2] / "examples/monitoring"
@@ -42,7 +42,8 @@ def rules() -> list[str]:
 
 
 def of_debezium() -> list[str]:
-    spans = re.findall(r"`([^`]+)`", " ".join({*STREAMING.values(), *SNAPSHOT.values()}))
+    told = {**EVENTS, **STREAMING, **SNAPSHOT}
+    spans = re.findall(r"`([^`]+)`", " ".join(told.values()))
     return [span for span in spans if "waltap_" in span]
 
 

@@ -41,13 +41,18 @@ SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for everything the demo makes.")
+        Path,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for everything the demo makes."),
     ] = Path("demo-output"),
     day: Annotated[
-        str, typer.Option("--day", help="Day of 2013 that is held back and replayed.")
+        str,
+        typer.Option("--day", metavar="DATE", help="Day of 2013 that is held back and replayed."),
     ] = STORMY,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0, help="Time that the day takes in the replay.")
+        float,
+        typer.Option(
+            "--seconds", metavar="S", min=0, help="Time that the day takes in the replay."
+        ),
     ] = 20.0,
     keep_running: Annotated[
         bool, typer.Option("--keep-running", help="Leave database and pipeline running at the end.")

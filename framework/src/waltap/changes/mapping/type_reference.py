@@ -1,5 +1,6 @@
 """The page of types: every sample in each mode."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -32,6 +33,8 @@ MODES: dict[str, tuple[str, tuple[str, ...]]] = {
     "include_unknown_datatypes": ("include.unknown.datatypes", ("true",)),
 }
 
+HEADINGS = ("type", "mode", "Connect schema", "value", "JSON", "Arrow", "does not fit")
+
 INTRODUCTION = """\
 What a column becomes: its Connect schema, the JSON of a sample value, and the Arrow type of the
 change log and of Spark tables. The first row of a type holds with every mode at its default; further
@@ -60,11 +63,11 @@ def types_page(specs: Iterable[TypeSpec]) -> str:
     for spec in listed:
         if spec.samples:
             lines += [f"## {spec.name}", "", f"{spec.summary[0].upper()}{spec.summary[1:]}.", ""]
-            lines += table(
-                ("type", "mode", "Connect schema", "value", "JSON", "Arrow", "does not fit"),
-                _rows(spec, listed),
-            )
-            lines.append("")
+            rows = [HEADINGS, *_rows(spec, listed)]
+            # A column without content in this family is left out.
+            used = [any(row[at] for row in rows[1:]) for at in range(len(HEADINGS))]
+            heads, *shown = (tuple(itertools.compress(row, used)) for row in rows)
+            lines += [*table(heads, shown), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -24,7 +24,7 @@ LONGEST_S = 3600.0
 """How long a running pipeline may take for letters once it has begun."""
 
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]…", help="Letters; without any, all.")
+    list[str] | None, typer.Argument(metavar="[ID]…", help="Dead letters; by default all.")
 ]
 
 dead_letters = typer.Typer(

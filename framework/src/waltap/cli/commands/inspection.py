@@ -246,7 +246,7 @@ def plan(
         ),
     ] = 100_000,
     as_sql: Annotated[bool, typer.Option("--sql", help="Print only the SQL, for a DBA.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, columns included.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the objects and tables that a start would create and read.
 

@@ -57,7 +57,14 @@ def new(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the plugin, e.g. acme or waltap-acme.")
     ],
-    kind: Annotated[TemplateKind, typer.Option("--kind", help="What the plugin provides.")],
+    kind: Annotated[
+        TemplateKind,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help=f"What it provides: {', '.join(kind.value for kind in TemplateKind)}.",
+        ),
+    ],
     into: Annotated[
         Path, typer.Option("--into", metavar="DIR", help="Folder to make the package's folder in.")
     ] = Path(),

@@ -131,11 +131,12 @@ def top(
         ),
     ] = Path(),
     sort: Annotated[
-        Literal["name", "lag", "rate", "state"], typer.Option("--sort", help="The order of lines.")
+        Literal["name", "lag", "rate", "state"],
+        typer.Option("--sort", metavar="BY", help="Order of lines: name, lag, rate or state."),
     ] = "name",
     every: Every = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one look as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the state of every pipeline of a folder, live; Ctrl-C ends it.
 

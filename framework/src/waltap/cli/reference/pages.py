@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -16,7 +17,7 @@ from waltap.config.debezium import OLD_NAMES, debezium_names
 from waltap.errors import RetryVerdict, WaltapError
 from waltap.plugins import hookspecs
 from waltap.plugins.host import PluginHealth
-from waltap.ports.specs import KINDS, DecoderSpec, SpecKind
+from waltap.ports.specs import KINDS, DecoderSpec, Spec, SpecKind
 from waltap.services.monitor.metrics import METRICS, OBSERVED
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 
 # Generate the page of all commands from the application.
+
+_Row = tuple[str, str]
+
+# An argument that so many commands have in the same words is explained once, at the top.
+SHARED_ROWS: Final = 3
 
 
 def commands_page(host: "Host") -> str:
@@ -43,38 +49,62 @@ def commands_page(host: "Host") -> str:
         "limits which plugins load, `WALTAP_LOG_LEVEL` and `WALTAP_LOG` (json, text) what is logged.",
         "",
     ]
-    for name in COMMANDS:
-        lines += _command(f"waltap {name}", root.get_command(context, name))
-    # A plugin may register a command that the application has too; it is listed once, above.
+    commands = {name: root.get_command(context, name) for name in COMMANDS}
+    # A plugin may register a command that the application has too; it is listed once.
     for name in sorted(set(host.commands) - set(COMMANDS)):
-        lines += _command(f"waltap {name}", root.plugin_command(name))
+        commands[name] = root.plugin_command(name)
+    counted = Counter(row for each in commands.values() for row in _all_rows(each))
+    shared = [row for row, count in counted.most_common() if count >= SHARED_ROWS]
+    lines += ["Arguments of several commands:", "", *table(("argument", "meaning"), shared), ""]
+    for name, command in commands.items():
+        lines += _command(f"waltap {name}", command, shared)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _command(name: str, command: Any) -> list[str]:
+def _command(name: str, command: Any, shared: list[_Row]) -> list[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
     usage = " ".join([name, *(_argument(p) for p in arguments)])
     children = getattr(command, "commands", {})
     # A group has no action of its own: the user names one of its commands.
     if children:
         usage += " COMMAND"
     lines = [f"## `{usage}`", "", _text(command.help), ""]
-    if arguments or options:
-        rows = [(f"`{_argument(p)}`", _text(getattr(p, "help", ""))) for p in arguments]
-        rows += [(f"`{_option(p)}`", _text(p.help)) for p in options]
-        lines += [*table(("argument", "meaning"), rows), ""]
+    rows = _rows(command)
+    own = [row for row in rows if row not in shared]
+    if own:
+        lines += [*table(("argument", "meaning"), own), ""]
+    # The usage shows the arguments.
+    options = [
+        name for name, meaning in rows if name.startswith("`-") and (name, meaning) in shared
+    ]
+    if options:
+        lines += [f"{'Also' if own else 'Options:'} {', '.join(options)}.", ""]
     if getattr(command, "epilog_of", None) is not None:
         lines += [_text(command.epilog_of()), ""]
     for child, nested in children.items():
-        lines += _command(f"{name} {child}", nested)
+        lines += _command(f"{name} {child}", nested, shared)
     return lines
+
+
+def _rows(command: Any) -> list[_Row]:
+    """Return (argument or option, meaning) of a command."""
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
+    rows = [(f"`{_argument(p)}`", _text(getattr(p, "help", ""))) for p in arguments]
+    return rows + [(f"`{_option(p)}`", _text(p.help)) for p in options]
+
+
+def _all_rows(command: Any) -> Iterator[_Row]:
+    """Yield the rows of a command and of those below it."""
+    yield from _rows(command)
+    for nested in getattr(command, "commands", {}).values():
+        yield from _all_rows(nested)
 
 
 def _argument(parameter: Any) -> str:
     metavar = str(parameter.metavar or parameter.name.upper())
     # Some metavars are declared with brackets already.
-    return metavar if parameter.required else f"[{metavar.strip('[]')}]"
+    return metavar if parameter.required or metavar.startswith("[") else f"[{metavar}]"
 
 
 def _option(parameter: Any) -> str:
@@ -120,10 +150,11 @@ def decoders_page(host: "Host") -> str:
     ]
     heads = ("", *(f"`{spec.name}`" for spec in specs))
     rows = [("output plugin", *(f"`{spec.output_plugin}`" for spec in specs))]
-    rows += [(f"`{name}`", *(_mark(spec, name) for spec in specs)) for name in _capabilities()]
+    rows += [
+        (f"`{name}`: {MEANINGS[name]}", *(_mark(spec, name) for spec in specs))
+        for name in _capabilities()
+    ]
     lines += ["## What each can carry", "", *table(heads, rows), ""]
-    meanings = [(f"`{name}`", MEANINGS[name]) for name in _capabilities()]
-    lines += [*table(("capability", "meaning"), meanings), ""]
     for spec in specs:
         lines += [*_section(spec), ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -170,8 +201,8 @@ FAMILIES = {
 }
 RETRIES = {
     RetryVerdict.NEVER: "",
-    RetryVerdict.RECONNECT: " Tried again after a reconnect.",
-    RetryVerdict.SAME_BATCH: " Tried again with the same batch.",
+    RetryVerdict.RECONNECT: " *Reconnects.*",
+    RetryVerdict.SAME_BATCH: " *Repeats.*",
 }
 
 
@@ -200,9 +231,10 @@ def errors_page(host: "Host") -> str:
     """Return the page."""
     lines = ["# Errors", "", GENERATED, ""]
     lines += [
-        "Every error has a stable code and a remedy: the command, property or SQL that fixes it. waltap",
-        "tries again by itself only where it says so. The message fills `{…}` in. Exit codes: 1 failed,",
-        "2 bad configuration or plugin, 3 retriable and retries spent.",
+        "Every error has a stable code, a cause, and a remedy: the command, property or SQL that fixes",
+        "it. waltap tries again by itself only where an entry says so: after a reconnect (*reconnects*),",
+        "or with the same batch (*repeats*). The message fills `{…}` in. Exit codes: 1 failed, 2 bad",
+        "configuration or plugin, 3 retriable and retries spent.",
         "",
     ]
     family = ""
@@ -213,7 +245,7 @@ def errors_page(host: "Host") -> str:
         lines += [f"### {error.code}", ""]  # other pages link to the code
         about = _flat(inspect.cleandoc(error.__doc__ or "").split("\n\n")[0])
         lines += [f"`{error.__name__}`: {about}{RETRIES[error.retry]}", ""]
-        lines += [f"**Remedy:** {_flat(error.remedy)}", ""]
+        lines += [_flat(error.remedy), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -238,6 +270,9 @@ def _subclasses(error: type[WaltapError]) -> Iterator[type[WaltapError]]:
 
 # Generate the page of hooks for plugin authors.
 
+# Most words of a first sentence of a spec that only repeats the noun of its hook.
+SPEC_NOUN_WORDS: Final = 4
+
 # Prefix of a hook's name → heading of its phase.
 PHASES = (
     ("register_", "Register: once, at start-up"),
@@ -254,6 +289,10 @@ def hooks_page() -> str:
         "A plugin is a module, named by an entry point of group `waltap`, with functions marked",
         "`@hookimpl` (`from waltap.plugins.hookspecs import hookimpl`). Keep heavy imports inside the",
         "factories: the module is imported by every `waltap` command.",
+        "",
+        "The specs that hooks return, each with the fields of its own:",
+        "",
+        *_fields(Spec),
         "",
     ]
     for prefix, heading in PHASES:
@@ -290,18 +329,28 @@ def _type(annotation: object) -> str:
 
 
 def _spec(kind: SpecKind) -> list[str]:
-    """Return the fields of the spec that a hook collects."""
-    assert is_dataclass(kind.spec)
-    rows = []
-    for entry in fields(kind.spec):
+    """Return the spec that a hook collects, with its fields."""
+    first, _, rest = _paragraphs(inspect.getdoc(kind.spec) or "").partition(". ")
+    # A short first sentence repeats the noun of the hook.
+    said = rest if len(first.split()) <= SPEC_NOUN_WORDS else f"{first}. {rest}".rstrip(" .") + "."
+    return [*([said, ""] if said else []), *_fields(kind.spec)]
+
+
+def _fields(spec: Any) -> list[str]:
+    """Return the fields of a spec that its base does not have, as Python."""
+    assert is_dataclass(spec)
+    base = f"({Spec.__name__})" if issubclass(spec, Spec) and spec is not Spec else ""  # type: ignore[arg-type]
+    lines = ["```python", f"class {spec.__name__}{base}:"]  # type: ignore[union-attr]
+    for entry in fields(spec):
+        if base and entry.name in Spec.__dataclass_fields__:
+            continue
+        line = f"    {entry.name}: {_type(entry.type)}"
         if entry.default is not MISSING:
-            default = f"`{entry.default!r}`"
-        else:
-            default = "required" if entry.default_factory is MISSING else "empty"
-        rows.append((f"`{entry.name}`", f"`{_type(entry.type)}`", default))
-    first = (inspect.getdoc(kind.spec) or "").split("\n\n")
-    heading = f"`{kind.spec.__name__}`: {_paragraphs(chr(10).join(first))}"
-    return [heading, "", *table(("field", "type", "default"), rows)]
+            line += f" = {entry.default!r}"
+        elif entry.default_factory is not MISSING:
+            line += f" = {entry.default_factory()!r}"
+        lines.append(line)
+    return [*lines, "```"]
 
 
 def _paragraphs(text: str) -> str:
@@ -315,10 +364,8 @@ def _paragraphs(text: str) -> str:
 #
 # The attributes are those of Debezium 3.6 for PostgreSQL.
 
-_NOTIFIED: Final = "notifications of snapshots: the values are keys of rows, which no metric has"
-
 # attributes of both contexts
-_EVENTS: Final[Mapping[str, str]] = {
+EVENTS: Final[Mapping[str, str]] = {
     "LastEvent": "`last_event` of `/api/status`: operation, table, transaction, LSN",
     "MilliSecondsSinceLastEvent": "`time() - waltap_last_event_time_seconds`",
     "TotalNumberOfEventsSeen": "`waltap_events_total`, and `waltap_filtered_events_total`",
@@ -335,7 +382,6 @@ _EVENTS: Final[Mapping[str, str]] = {
 }
 
 SNAPSHOT: Final[Mapping[str, str]] = {
-    **_EVENTS,
     "TotalTableCount": "`waltap_snapshot_tables`",
     "RemainingTableCount": "`waltap_snapshot_tables_remaining`",
     "SnapshotRunning": '`waltap_snapshot_state{state="running"}`',
@@ -346,18 +392,14 @@ SNAPSHOT: Final[Mapping[str, str]] = {
     "SnapshotDurationInSeconds": "`waltap_snapshot_duration_seconds`",
     "SnapshotPausedDurationInSeconds": "`waltap_snapshot_paused_seconds`",
     "RowsScanned": "`waltap_snapshot_table_rows`",
-    "ChunkId": _NOTIFIED,
-    "ChunkFrom": _NOTIFIED,
-    "ChunkTo": _NOTIFIED,
-    "TableFrom": _NOTIFIED,
-    "TableTo": _NOTIFIED,
+    "ChunkId, ChunkFrom, ChunkTo, TableFrom, TableTo": "notifications of snapshots: the values are keys of"
+    " rows, which no metric has",
     "TableChunkCounts": "`waltap_snapshot_table_rows_estimate`: progress is told in rows",
     "TableChunksCompletedCounts": "`waltap_snapshot_table_rows`: progress is told in rows",
 }
 """Attribute of ``type=connector-metrics,context=snapshot`` → its counterpart here."""
 
 STREAMING: Final[Mapping[str, str]] = {
-    **_EVENTS,
     "Connected": "`waltap_connected`",
     "SourceEventPosition": "`waltap_lsn`",
     "MilliSecondsBehindSource": "`1000 * waltap_lag_seconds`",
@@ -383,26 +425,34 @@ STREAMING: Final[Mapping[str, str]] = {
 
 
 METRICS_INTRODUCTION = """\
-What `/metrics` of `waltap run FILE --http HOST:PORT` gives, in Prometheus' text form. Every metric has the
-label `pipeline`. Counters begin at 0 with each run. [Dashboard and alert rules](../howto/monitoring.md)
-use them."""
+`/metrics` of `waltap run FILE --http HOST:PORT`, in Prometheus' text form. Every metric has the label
+`pipeline`. Names in `_total` are counters, which begin at 0 with each run; others are gauges, if not
+marked. [Dashboard and alert rules](../howto/monitoring.md) use them."""
 
 OF_DEBEZIUM = """\
-Each attribute of the MBeans of Debezium 3.6's connector for PostgreSQL, as its JMX exporter gives them,
-and what tells the same here. Labels `pipeline` and others narrow the expressions."""
+Each attribute of the MBeans of Debezium 3.6's connector for PostgreSQL, and its counterpart."""
 
 
 def metrics_page() -> str:
     """Return the page."""
     rows = (
-        (f"`{each.shown}`", each.kind, ", ".join(each.labels), each.summary)
+        (
+            f"`{each.shown}`",
+            ", ".join(each.labels),
+            f"{'*Histogram*: ' if each.kind == 'histogram' else ''}{each.summary}",
+        )
         for each in (*METRICS, *OBSERVED)
     )
     lines = ["# Metrics", "", GENERATED, "", METRICS_INTRODUCTION, ""]
-    lines += table(("metric", "kind", "labels", "meaning"), rows)
+    lines += table(("metric", "labels", "meaning"), rows)
     lines += ["", "## Coming from Debezium", "", OF_DEBEZIUM]
-    for name, mapping in (("streaming", STREAMING), ("snapshot", SNAPSHOT)):
-        lines += ["", f"### `context={name}`", ""]
+    contexts = {
+        "Both contexts": EVENTS,
+        "`context=streaming`": STREAMING,
+        "`context=snapshot`": SNAPSHOT,
+    }
+    for name, mapping in contexts.items():
+        lines += ["", f"### {name}", ""]
         lines += table(("attribute", "here"), mapping.items())
     return "\n".join(lines).rstrip() + "\n"
 

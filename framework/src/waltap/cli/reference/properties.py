@@ -1,11 +1,13 @@
 """Generate the page of properties, grouped by component."""
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.text import GENERATED, table
 from waltap.changes.capture.properties import CaptureProperties
+from waltap.config.debezium import OLD_NAMES
 from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
 from waltap.config.profile import SelectionProperties
 
@@ -24,21 +26,26 @@ Values may hold secrets as `${env:NAME}`, `${file:PATH}` or `${file:PATH:KEY}`; 
 A relative path in a profile starts at the profile's folder; in an argument (`--sink`, `--set`) or
 in tables given to `waltap.stream()`, at the current directory.
 
-*Records only*: the property concerns records of every format and their topics, not the rows that
-a change log, Spark, SQL targets, lakes and files in columns get; *rows only* is the opposite. A
+*Records*: the property concerns only records of every format and their topics, not the rows that
+a change log, Spark, SQL targets, lakes and files in columns get; *rows* is the opposite. A
 sink's or format's property concerns that alone. SIGHUP changes a *reloadable* property during a
-run. Without another form, a number is a whole one.
+run. Without another form, a number is whole and at least 0, and a list is separated by commas; the
+end of a name is the unit (`.ms`, `.bytes`). [Old names](debezium.md#old-names) of Debezium work, too.
 """
 
 # So many equal rows are listed once, by the first component that has them.
 SHARED_ROWS: Final = 3
 
+# A word of a summary, as a value is spelled; and the bounds of a number.
+_WORD: Final = re.compile(r"[\w-]+")
+_RANGE: Final = re.compile(r"^at least (\S+), at most (\S+)$")
+
 _Row = tuple[str, str, str]
 
-# `PropertyDeclaration.reach` → sentence about it. No sentence stands for both kinds.
+# `PropertyDeclaration.reach` → word about it. No word stands for both kinds.
 REACH = {
-    ("records",): " Records only.",
-    ("rows",): " Rows only.",
+    ("records",): " Records.",
+    ("rows",): " Rows.",
     (): " Changes no event.",
 }
 
@@ -86,8 +93,7 @@ def properties_page(host: "Host") -> str:
         own, shared = _shared(rows, shown)
         lines += table(("property", "default", "meaning"), own)
         for name, common in shared.items():
-            names = ", ".join(row[0] for row in common)
-            lines += ["", f"As in [{name}](#{_anchor(name)}): {names}."]
+            lines += ["", f"{_named(name, common, shown[name])}."]
         lines.append("")
         shown[heading] = rows
     return "\n".join(lines).rstrip() + "\n"
@@ -106,29 +112,39 @@ def _shared(
     return own, shared
 
 
+def _named(heading: str, common: list[_Row], others: list[_Row]) -> str:
+    """Return the rows that two components have in common, in the shorter way."""
+    link = f"[{heading}](#{_anchor(heading)})"
+    left = [row[0] for row in others if row not in common]
+    if len(left) < len(common):
+        return f"As in {link}: all but {', '.join(left)}" if left else f"As in {link}: all"
+    return f"As in {link}: {', '.join(row[0] for row in common)}"
+
+
 def _anchor(heading: str) -> str:
     return heading.lower().replace("`", "").replace(" ", "-")
 
 
 def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
     meaning = declaration.summary
-    allowed = _allowed(declaration)
+    allowed, unit = _allowed(declaration), _unit(declaration)
     if allowed:
-        meaning += f" *{allowed}*"
-        meaning += f", in {declaration.unit}" if declaration.unit else ""
-    elif declaration.unit:
-        meaning += f" In {declaration.unit}."
+        meaning += f" *{allowed}*" + (f", in {unit}" if unit else "")
+    elif unit:
+        meaning += f" In {unit}."
     if declaration.secret:
         meaning += " **Secret.**"
     if declaration.reloadable:
         meaning += " Reloadable."
     meaning += REACH.get(declaration.reach, "")
-    others = [n for n in declaration.names[1:] if n not in declaration.deprecated]
+    known = {*declaration.deprecated, *OLD_NAMES}  # debezium.md has these
+    others = [n for n in declaration.names[1:] if n not in known]
     if others:
         meaning += f" Also called {', '.join(f'`{name}`' for name in others)}."
     # The present name may be deprecated itself; it is no old name then.
-    if declaration.deprecated.keys() - {declaration.name}:
-        meaning += f" Old name: {', '.join(f'`{name}`' for name in declaration.deprecated)}."
+    old = declaration.deprecated.keys() - {declaration.name, *OLD_NAMES}
+    if old:
+        meaning += f" Old name: {', '.join(f'`{name}`' for name in sorted(old))}."
     examples = declaration.info.examples
     if examples:
         meaning += f" Example: {', '.join(f'`{example}`' for example in examples)}."
@@ -136,12 +152,27 @@ def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
 
 
 def _allowed(declaration: PropertyDeclaration) -> str:
-    """Return the form of a value, unless its default shows it already."""
+    """Return the form of a value, unless its default or its summary shows it already."""
     allowed = declaration.allowed
     if isinstance(declaration.default, bool) and allowed == "true or false":
         return ""
-    # The introduction says that numbers are whole.
-    return allowed.removeprefix("a whole number, ").removeprefix("a ")
+    if declaration.choices:
+        told = set(_WORD.findall(declaration.summary))
+        # A Java class is chosen by its last part, too.
+        choices = [c for c in declaration.choices if c.rpartition(".")[2] not in told]
+        short = [c for c in declaration.choices if c.rpartition(".")[2] == c]
+        return ", ".join(short) if choices else ""
+    # The introduction says that numbers are whole and at least 0, and lists have commas.
+    allowed = allowed.removeprefix("a whole number, ").removeprefix("a ")
+    allowed = {"at least 0": "", "comma list": "list"}.get(allowed, allowed)
+    allowed = _RANGE.sub(r"\1 to \2", allowed)
+    return allowed.removeprefix("string, ")
+
+
+def _unit(declaration: PropertyDeclaration) -> str:
+    """Return the unit, unless the name ends with it."""
+    unit = declaration.unit
+    return unit if unit and not declaration.name.endswith(f".{unit}") else ""
 
 
 def _default(declaration: PropertyDeclaration) -> str:

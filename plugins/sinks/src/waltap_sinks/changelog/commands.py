@@ -17,17 +17,22 @@ application = typer.Typer(
 
 PathArgument = Annotated[
     str,
-    typer.Argument(metavar="PATH", help="Its folder, a URI, or the profile that writes it."),
+    typer.Argument(
+        metavar="PATH", help="Folder or URI of the change log, or the profile that writes it."
+    ),
 ]
 HoursOption = Annotated[
-    float, typer.Option("--older-than-hours", min=0, help="Only files written before that.")
+    float,
+    typer.Option("--older-than-hours", metavar="N", min=0, help="Only files written before that."),
 ]
 
 
 @application.command("list")
 def list_manifests(
     path: PathArgument,
-    last: Annotated[int, typer.Option("--last", min=1, help="Most manifests to show.")] = 20,
+    last: Annotated[
+        int, typer.Option("--last", metavar="N", min=1, help="Most manifests to show.")
+    ] = 20,
     as_json: Json = False,
 ) -> None:
     """Show the newest manifests: position, transactions, rows per table."""
@@ -69,7 +74,12 @@ def list_manifests(
 def expire(
     path: PathArgument,
     applied: Annotated[
-        str, typer.Option("--applied", help="The position up to which every reader has applied it.")
+        str,
+        typer.Option(
+            "--applied",
+            metavar="MARK",
+            help="The position up to which every reader has applied it.",
+        ),
     ],
     older_than_hours: HoursOption = 24.0,
 ) -> None:
@@ -97,7 +107,10 @@ def readers(
         str | None, typer.Option("--at", metavar="MARK", help="How far it is; the log's end.")
     ] = None,
     hold_hours: Annotated[
-        float, typer.Option("--hold-hours", min=0, help="How long to wait for its next word.")
+        float,
+        typer.Option(
+            "--hold-hours", metavar="N", min=0, help="How long to wait for its next word."
+        ),
     ] = HOLD_S / 3600,
     as_json: Json = False,
 ) -> None:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 DsnOption = Annotated[
     str | None,
-    typer.Option("--dsn", help="The source: postgres://user@host/db or key=value pairs."),
+    typer.Option(
+        "--dsn", metavar="DSN", help="The source: postgres://user@host/db or key=value pairs."
+    ),
 ]
 TableOption = Annotated[
     list[str] | None,
@@ -48,7 +50,7 @@ WithoutOption = Annotated[
     ),
 ]
 PatienceOption = Annotated[
-    float, typer.Option(min=0, help="Seconds to wait for rows on their way.")
+    float, typer.Option(metavar="S", min=0, help="Seconds to wait for rows on their way.")
 ]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -30,21 +30,23 @@ application = typer.Typer(
 )
 
 OutputArgument = Annotated[
-    str, typer.Argument(metavar="OUTPUT", help="The sink's path, or its tables' folder.")
+    str, typer.Argument(metavar="OUTPUT", help="The spark sink's path, or its tables' folder.")
 ]
 ProfileOption = Annotated[
     str | None,
     typer.Option(
         "--profile",
         metavar="FILE",
-        help="The profile that writes them, with the settings of an object store.",
+        help="Profile with the settings of the object store.",
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="spark.NAME=VALUE", help="A setting of Spark's; repeatable."),
 ]
-MasterOption = Annotated[str, typer.Option("--master", help="Master of the Spark session.")]
+MasterOption = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Master of the Spark session.")
+]
 
 
 @application.command()
@@ -53,12 +55,14 @@ def apply(
         str,
         typer.Option(
             "--changelog",
-            help="The change log: its folder, a URI, or the profile that writes it.",
+            metavar="PATH",
+            help="Folder or URI of the change log, or the profile that writes it.",
         ),
     ],
-    output: Annotated[str, typer.Option("--output", help="Folder of the tables.")],
+    output: Annotated[str, typer.Option("--output", metavar="DIR", help="Folder of the tables.")],
     master: Annotated[
-        str | None, typer.Option("--master", help="Master of the Spark session: local[*].")
+        str | None,
+        typer.Option("--master", metavar="URL", help="Master of the Spark session: local[*]."),
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Apply the present changes, then end.")
@@ -73,7 +77,10 @@ def apply(
         ),
     ] = 60.0,
     type_change: Annotated[
-        str | None, typer.Option(help="A type that does not fit: fail, or string (keep as text).")
+        str | None,
+        typer.Option(
+            metavar="ACTION", help="A type that does not fit: fail, or string (keep as text)."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -126,7 +133,8 @@ def relink(
         str,
         typer.Option(
             "--changelog",
-            help="The change log: its folder, a URI, or the profile that writes it.",
+            metavar="PATH",
+            help="Folder or URI of the change log, or the profile that writes it.",
         ),
     ],
 ) -> None:
@@ -149,7 +157,7 @@ def relink(
 @application.command()
 def status(
     output: OutputArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     profile: ProfileOption = None,
 ) -> None:
     """Show tables with their rows, positions and problems. Needs no Java.
@@ -181,7 +189,7 @@ def top(
         typer.Option("--every", metavar="S", min=0.2, max=3600, help="Seconds between two looks."),
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one look as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     profile: ProfileOption = None,
 ) -> None:
     """Show rows of each commit by table, and waiting rows, live.
@@ -216,7 +224,7 @@ def maintain(
     master: MasterOption = "local[*]",
     set_: SetOption = None,
     profile: ProfileOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compact small files, and remove files that are no longer used.
 
@@ -327,7 +335,9 @@ def sql(
         ),
     ] = None,
     master: MasterOption = "local[*]",
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Most rows to show.")] = 50,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=1, help="Most rows to show.")
+    ] = 50,
     allow_stale: Annotated[
         bool,
         typer.Option(
@@ -369,7 +379,10 @@ def sql(
 def verify(
     output: OutputArgument,
     dsn: Annotated[
-        str, typer.Option("--dsn", help="The source: postgres://user@host/db or key=value pairs.")
+        str,
+        typer.Option(
+            "--dsn", metavar="DSN", help="The source: postgres://user@host/db or key=value pairs."
+        ),
     ],
     table: TableOption = None,
     without: WithoutOption = None,
@@ -377,7 +390,7 @@ def verify(
     master: MasterOption = "local[*]",
     set_: SetOption = None,
     profile: ProfileOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare source tables with Spark's, as ``waltap verify`` does.
 
