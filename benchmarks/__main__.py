@@ -223,11 +223,11 @@ def large_transaction(benchmark: str, options: argparse.Namespace) -> None:
 def _drained(makers: Sequence[Make], options: argparse.Namespace, **settings: str) -> list[Result]:
     """Load a backlog and let every contender take it. ``settings`` are the server's."""
     with _workspace(**settings) as (database, folder):
-        lanes = [
+        rounds = [
             [make(database, folder, f"bench_{round_}_{n}", round_) for n, make in enumerate(makers)]
             for round_ in range(1, options.rounds + 1)
         ]
-        everyone = [contender for lane in lanes for contender in lane]
+        everyone = [contender for contenders in rounds for contender in contenders]
         # Debezium first: it needs a few rows of its own, which nobody else should find
         for contender in sorted(everyone, key=lambda c: not isinstance(c, Debezium)):
             _say(f"round {contender.round}, {contender.name}: slot and offset")
@@ -239,7 +239,7 @@ def _drained(makers: Sequence[Make], options: argparse.Namespace, **settings: st
             fill(connection, first, last, size)
         database.execute("CHECKPOINT")
         end = str(database.execute("SELECT pg_current_wal_lsn()")[0][0])
-        return _rounds(lanes, lambda contender: contender.drain(options.rows, end))
+        return _rounds(rounds, lambda contender: contender.drain(options.rows, end))
 
 
 def snapshot(benchmark: str, options: argparse.Namespace) -> None:
@@ -274,11 +274,11 @@ def _snapshots(options: argparse.Namespace, makers: Sequence[Make]) -> list[Resu
         with database.connect() as connection:
             fill(connection, 1, options.rows, 10_000)
         database.execute("VACUUM ANALYZE bench")
-        lanes = [
+        rounds = [
             [make(database, folder, f"bench_{round_}_{n}", round_) for n, make in enumerate(makers)]
             for round_ in range(1, options.rounds + 1)
         ]
-        return _rounds(lanes, lambda contender: contender.snapshot(options.rows))
+        return _rounds(rounds, lambda contender: contender.snapshot(options.rows))
 
 
 STARTS = 9
@@ -307,12 +307,12 @@ BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
 
 
 def _rounds(
-    lanes: Sequence[Sequence[Contender]], measure: Callable[[Contender], Result]
+    rounds: Sequence[Sequence[Contender]], measure: Callable[[Contender], Result]
 ) -> list[Result]:
     """Measure each round's contenders, every other round in reverse: drift hits all alike."""
     results = []
-    for number, lane in enumerate(lanes):
-        for contender in lane if number % 2 == 0 else reversed(lane):
+    for number, contenders in enumerate(rounds):
+        for contender in contenders if number % 2 == 0 else reversed(contenders):
             result = measure(contender)
             _say(
                 f"round {result.round}, {result.contender}: {result.rate:,.0f} rows/s,"

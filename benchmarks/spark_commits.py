@@ -1,7 +1,7 @@
 """What a commit of Spark's tables costs, and how that grows: ``python -m benchmarks.spark_commits WHAT``.
 
 ``tables``: so many tables with one change each a commit, and a commit every ``--every`` seconds, while
-files are tended beside them; the time of a commit, and the size of what says where the tables stand,
+files are maintained beside them; the time of a commit, and the size of what says where the tables stand,
 early and late. ``versions``: one table whose schema is another with every transaction, in one commit.
 Both without a server: a change log is written by hand, and applied in this process. ``latency``: a
 PostgreSQL with ``--rate`` transactions a second, `waltap run` with the sink spark; from when COMMIT

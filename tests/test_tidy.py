@@ -653,7 +653,7 @@ def test_only_its_own_methods_change_the_state_of_a_run() -> None:
         "branch",
         "connector",
         "memory",
-        "desk",
+        "dead_letters",
     }
     assigned = [
         f"{named(path)}:{node.lineno} {ast.unparse(node)}"

@@ -68,7 +68,7 @@ class Rig:
         self.epoch += 1
 
     def apply(self) -> None:
-        """Apply all of the change log that was not applied yet; tend the tables' files."""
+        """Apply all of the change log that was not applied yet; maintain the tables' files."""
         self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
         self.applier.maintain()
 

@@ -631,7 +631,7 @@ class Machine:
 
     def reopen(self, step: Reopen) -> None:
         """Have another driver."""
-        if step.tends:
+        if step.maintains:
             self.rig.applier.close()
             list(maintain(self.rig.spark, SparkOutput(self.rig.output.location), grace_s=0.0))
         self._another_driver()

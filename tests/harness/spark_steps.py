@@ -183,9 +183,9 @@ class Apply:
 
 @dataclass(frozen=True)
 class Reopen:
-    """Another driver; ``tends``: somebody makes files few before it comes."""
+    """Another driver; ``maintains``: somebody makes files few before it comes."""
 
-    tends: bool = False
+    maintains: bool = False
 
 
 Step = Commit | Snapshot | Reread | Again | Apply | Reopen

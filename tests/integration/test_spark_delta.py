@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 from tests.harness.changelog import relation
 from tests.harness.failing_steps import steps_that_fail_are_taken_once
+from tests.harness.maintained_by_others import a_table_at_rest_outlives_its_version
 from tests.harness.remade_tables import COURSES as REMADE
 from tests.harness.spark import Rig
-from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
 from tests.integration.test_spark_applier import PEOPLE
 
 from waltap_sinks.changelog.manifest import LogPosition

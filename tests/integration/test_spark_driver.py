@@ -307,7 +307,7 @@ def test_a_driver_that_dies_while_nothing_comes_is_started_again(tmp_path: Path)
     first = made._driver.pid
     made._driver._child.kill()  # type: ignore[union-attr]
     until(
-        lambda: made.tend() or made._driver.pid not in (None, first),  # type: ignore[func-returns-value,union-attr]
+        lambda: made.maintain() or made._driver.pid not in (None, first),  # type: ignore[func-returns-value,union-attr]
         "another driver",
     )
     made._driver.abandon()

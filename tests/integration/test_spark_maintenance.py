@@ -206,11 +206,11 @@ def test_versions_that_ended_are_no_reason_to_fold(
         rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
         upkeep = rig.applier._upkeep
         assert upkeep is not None
-        tended = 0
-        while upkeep.tend(patient=False):
+        maintained = 0
+        while upkeep.maintain(patient=False):
             rig.applier.apply([])
-            tended += 1
-            assert tended < 3, "it is folded again and again"
+            maintained += 1
+            assert maintained < 3, "it is folded again and again"
     parts = rig.output.table("others").base
     assert len([part for part in parts if part.closed]) > 2
     assert len([part for part in parts if not part.closed]) == 1
@@ -345,17 +345,17 @@ def test_upkeep_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPa
     rig.db.update(OTHERS, ["1"], name="y")
     rig.commit()
     rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
-    tended: list[set[str]] = []
+    maintained: list[set[str]] = []
 
     def fail(*_arguments: Any) -> Any:
-        tended.append(rig.folders() - rig.named_folders())
+        maintained.append(rig.folders() - rig.named_folders())
         raise ArithmeticError
 
     with monkeypatch.context() as patch:
         patch.setattr(ParquetFormat, "_merge", fail)
         with pytest.raises(ArithmeticError):
             rig.applier.maintain()
-    assert [len(each) for each in tended] == [1], "what was folded"
+    assert [len(each) for each in maintained] == [1], "what was folded"
     assert rig.folders() == rig.named_folders()
     rig.apply()
     rig.check(OTHERS)

@@ -91,7 +91,7 @@ NAMED: Final[dict[str, tuple[str, list[Step]]]] = {
     "a table that is made anew under its name, and files made few": ("past here", [
         FILLED, Apply(2),
         Commit((Update(1), Recreate(2), Update(2), Insert(3))),
-        Apply(5), Reopen(tends=True),
+        Apply(5), Reopen(maintains=True),
         Commit((Delete(2), Insert(1), Update(3))),
     ]),
     "keys of rows that were deleted, taken anew and passed through": ("alone here, alone spark", [

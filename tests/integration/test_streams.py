@@ -314,7 +314,7 @@ def test_nats_that_is_away_at_the_start_or_later_is_told(tmp_path: Path) -> None
         made.open()
         made.write(batch(2, record("t.t")))
         assert made.flush() == Positions({"": Position(2)})
-        made.tend()
+        made.maintain()
         made.close()
     finally:
         server.remove()

@@ -1,5 +1,5 @@
 """Tables in Apache Iceberg while they are written: one cut for readers, one table that is suspended, files
-that are tended, and a comparison with the source."""
+that are maintained, and a comparison with the source."""
 
 import random
 import threading
@@ -13,11 +13,11 @@ from tests.harness.busy_lake import looks_right_while_it_runs
 from tests.harness.changelog import relation
 from tests.harness.failing_steps import steps_that_fail_are_taken_once
 from tests.harness.lake import Lake
+from tests.harness.maintained_by_others import a_table_at_rest_outlives_its_version
 from tests.harness.remade_tables import COURSES as REMADE
 from tests.harness.servers.iceberg import spark_jars
 from tests.harness.shared_outputs import sources_keep_to_themselves
 from tests.harness.spark import Rig
-from tests.harness.tended_by_others import a_table_at_rest_outlives_its_version
 from tests.integration.test_spark_lake import OPTIONS, SOURCE, nested_values_follow, site
 from tests.integration.test_spark_modes import STAMPED, rows_have_columns_of_their_changes
 from tests.integration.test_spark_snapshots import Tables, die_between_two_steps

@@ -177,11 +177,11 @@ def test_what_is_made_again_is_counted_once(
     """In the middle of a transaction, too: its first part was counted with the batch before."""
     first, rest = transaction(8, 0, 0x180).split(3)
     make = Counted(bad)
-    desk = DeadLetterQueue(
+    dead_letters = DeadLetterQueue(
         DeadLetterStore(tmp_path), VirtualClock(), describe=lambda r: r, form=lambda: None
     )
     undeliverable = PoisonEventHandler(
-        FailurePolicy(events=policy, records=policy), "", make.order, desk
+        FailurePolicy(events=policy, records=policy), "", make.order, dead_letters
     )
     make(batch(first))
     mark = make.order.mark()

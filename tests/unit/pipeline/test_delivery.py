@@ -63,7 +63,7 @@ class Rig:
             position=Position(0x10), slot="s", database="d", system_id="7", timeline=1
         )
         order = order or TransactionOrder()
-        desk = DeadLetterQueue(
+        dead_letters = DeadLetterQueue(
             DeadLetterStore(Path("unused")), self.clock, describe=lambda r: r, form=lambda: None
         )
         made = sink_of(self.destination).factory(
@@ -76,7 +76,7 @@ class Rig:
             make=lambda: sink or made,
             make_format=lambda: render,  # type: ignore[arg-type, return-value]
             chain=TransformChain(),
-            undeliverable=PoisonEventHandler(FailurePolicy(), "", order, desk),
+            undeliverable=PoisonEventHandler(FailurePolicy(), "", order, dead_letters),
             order=order,
             format=render,
         )
@@ -347,13 +347,13 @@ def confirmation_of(
 ) -> SlotAdvancer:
     """Return the confirmation of partitions with these streams; "sole" is the one without a name."""
     names = {SOLE if name == "sole" else name: stream for name, stream in streams.items()}
-    lanes = [
+    readers = [
         PartitionReader(
             name, stream, TransactionAssembler(Position(0x10), None, folder / name, 1 << 20)
         )
         for name, stream in names.items()
     ]
-    return SlotAdvancer(pipeline.engine()._run.state, lanes, rig.delivery)
+    return SlotAdvancer(pipeline.engine()._run.state, readers, rig.delivery)
 
 
 def test_what_the_owner_held_back_is_told_to_each_partition_whichever_is_further(

@@ -125,8 +125,8 @@ def test_lag_in_time_grows_while_a_sink_hangs_with_nothing_to_write(
 ) -> None:
     pipeline.source.insert(at=20.0)
     pipeline.source.foreign(at=49.9, octets=0x5000)
-    pipeline.clock.at(45.0, lambda: setattr(pipeline.destination, "tend_s", 300.0))
-    pipeline.clock.at(150.0, lambda: setattr(pipeline.destination, "tend_s", 0.0))
+    pipeline.clock.at(45.0, lambda: setattr(pipeline.destination, "maintain_s", 300.0))
+    pipeline.clock.at(150.0, lambda: setattr(pipeline.destination, "maintain_s", 0.0))
     before, hung, _ = watched(pipeline, 44.0, 140.0, stop_at=400.0)
     (was,), (part,) = before.partitions, hung.partitions
     assert was.lag_ms is not None

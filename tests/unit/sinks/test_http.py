@@ -26,7 +26,7 @@ from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.http.errors import HttpRefused
 from waltap_sinks.http.properties import HttpProperties
-from waltap_sinks.http.requests import lanes, packer
+from waltap_sinks.http.requests import packer, shards_of
 from waltap_sinks.http.sink import ClientCredentials, HttpSink
 
 RECORDS = [
@@ -47,11 +47,11 @@ some_records = st.lists(
 
 @given(some_records, st.integers(1, 8))
 def test_records_of_a_key_stay_in_order(records: list[Record], count: int) -> None:
-    shared = lanes(records, count)
-    assert sorted(map(id, records)) == sorted(id(r) for lane in shared for r in lane)
+    shared = shards_of(records, count)
+    assert sorted(map(id, records)) == sorted(id(r) for shard in shared for r in shard)
     for place in {(r.topic, r.key) for r in records}:
         wanted = [r for r in records if (r.topic, r.key) == place]
-        holding = [lane for lane in shared if any((r.topic, r.key) == place for r in lane)]
+        holding = [shard for shard in shared if any((r.topic, r.key) == place for r in shard)]
         assert len(holding) == 1
         assert [r for r in holding[0] if (r.topic, r.key) == place] == wanted
 

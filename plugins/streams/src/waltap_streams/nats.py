@@ -186,7 +186,7 @@ class NatsSink(AcknowledgedSink):
         if self._properties.create:
             self._server.run(self._make())
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Let the client answer the server's pings.
 
         Raises: SinkError.

@@ -190,9 +190,9 @@ def _redelivered(
     stages = _stages(file, set_)
     try:
         with PipelineLock(stages.state_dir):
-            known = {each.id: each for each in stages.desk.store.letters()}
+            known = {each.id: each for each in stages.dead_letters.store.letters()}
             those = [known[each.id] for each in letters if each.id in known]
-            store = stages.desk.store
+            store = stages.dead_letters.store
             redelivery = Redeliveries(store, stages.branches, stages.store, SystemClock())
             for found in redelivery.run(those, again=again, re_render=re_render):
                 yield found.letter.id, "" if found.error is None else found.error.problem

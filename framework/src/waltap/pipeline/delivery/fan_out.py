@@ -244,7 +244,7 @@ class FanOut(Sink):
             if isinstance(branch.sink, GapAwareSink):
                 branch.sink.missed(table)
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Run periodic work of sinks, and try paused ones.
 
         Raises: SinkReturned, SinkPausedTooLong; SinkError of a sink that stops the pipeline.
@@ -253,7 +253,7 @@ class FanOut(Sink):
         for branch in self.branches:
             if branch.paused is None:
                 try:
-                    branch.sink.tend()
+                    branch.sink.maintain()
                 except SinkError as error:
                     if not _may_pause(branch) or error.loses:
                         raise

@@ -517,10 +517,10 @@ class SinkWriter:
         if self.unflushed_since is None and self.signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(self.signals)))
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Run the sink's periodic work; an error ends the sink. Raises: SinkError."""
-        with self.counts.calls.call("the upkeep of what it has"):
-            self._sink.tend()
+        with self.counts.calls.call("its maintenance"):
+            self._sink.maintain()
 
     def due(self, seconds: float) -> bool:
         """Return whether a batch has waited ``seconds``, and the sink flushes now."""

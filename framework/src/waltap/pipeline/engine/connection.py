@@ -182,7 +182,7 @@ class SourceConnection:
         stored = msgspec.structs.replace(
             stored, sink=stages.destination, sink_identity=stages.sink.identity() or msgspec.UNSET
         )
-        stages.desk.report_to(state.counts, run.channels.tell)
+        stages.dead_letters.report_to(state.counts, run.channels.tell)
         delivery = SinkWriter(
             pipeline=state.profile.name,
             branch=stages.branch,

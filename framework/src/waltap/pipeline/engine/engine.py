@@ -318,7 +318,7 @@ class Engine:
                 run.guard.stop()
                 run.channels.close()
                 run.redeliveries.close("the pipeline has stopped")
-                stages.desk.close()
+                stages.dead_letters.close()
                 if state.sink_open:
                     with state.counts.calls.call("its end"):
                         stages.sink.close()
@@ -361,10 +361,10 @@ class Engine:
                 own = self._stages()
                 try:
                     run.redeliveries.serve(
-                        Redeliveries(own.desk.store, own.branches, own.store, state.clock)
+                        Redeliveries(own.dead_letters.store, own.branches, own.store, state.clock)
                     )
                 finally:
-                    own.desk.close()
+                    own.dead_letters.close()
             except StopRequested:
                 state.tenure.check()  # waits end, too, when the lease is lost
                 return

@@ -18,7 +18,7 @@ from waltap.pipeline.stages.partition_reader import (
     PartitionMerge,
     PartitionReader,
     ReadLoop,
-    lane,
+    open_reader,
 )
 from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.pipeline.stages.slot_advancer import SlotAdvancer
@@ -37,11 +37,11 @@ class StreamEnd:
         self,
         state: RunState,
         connector: Connector,
-        lanes: Sequence[PartitionReader],
+        readers: Sequence[PartitionReader],
         delivery: SinkWriter,
     ) -> None:
-        self._state, self._lanes, self._delivery = state, lanes, delivery
-        self._stream = lanes[0].stream
+        self._state, self._readers, self._delivery = state, readers, delivery
+        self._stream = readers[0].stream
         self._lsn, self._silence = state.limits.until_lsn, _silence(state, connector)
 
     @property
@@ -62,7 +62,7 @@ class StreamEnd:
 
     @property
     def _idle(self) -> bool:
-        return all(lane.assembler.idle for lane in self._lanes)
+        return all(reader.assembler.idle for reader in self._readers)
 
     def _at_lsn(self) -> bool:
         if self._lsn is None:
@@ -105,12 +105,12 @@ class StreamLoop:
         engine = run.state.profile.engine
         self._run, self._state, self._connector = run, run.state, connector
         self._stages, self._delivery = stages, delivery
-        self._lanes = [
-            lane(run.state, stages.relations.complete, delivery, name, stream)
+        self._readers = [
+            open_reader(run.state, stages.relations.complete, delivery, name, stream)
             for name, stream in streams.items()
         ]
-        self._confirmation = SlotAdvancer(run.state, self._lanes, delivery)
-        self._pumps: list[ReadLoop] = []
+        self._confirmation = SlotAdvancer(run.state, self._readers, delivery)
+        self._loops: list[ReadLoop] = []
         self._merge: PartitionMerge | None = None
         self._looks = 0
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
@@ -131,7 +131,7 @@ class StreamLoop:
                     with suppress(ConnectionLost):
                         self._confirmation.idle()
         finally:
-            for each in self._lanes:
+            for each in self._readers:
                 each.close()
 
     def _stream(self, *, whole: bool) -> None:
@@ -142,7 +142,7 @@ class StreamLoop:
             self._connector,
             delivery,
             self._stages.relations,
-            lambda: [gid for lane in self._lanes for gid in lane.assembler.undecided],
+            lambda: [gid for reader in self._readers for gid in reader.assembler.undecided],
         )
         new_tables = self._stages.new_tables
         new_tables.begin(
@@ -165,9 +165,9 @@ class StreamLoop:
         """Do all periodic steps in turn; only `ReadLoop.pull` waits."""
         run, state, delivery = self._run, self._state, self._delivery
         clock, stopping = state.clock.monotonic, state.stop.is_set
-        self._open_pumps(signals)
-        first, proven = self._lanes[0], False
-        end = StreamEnd(state, self._connector, self._lanes, delivery)
+        self._open_loops(signals)
+        first, proven = self._readers[0], False
+        end = StreamEnd(state, self._connector, self._readers, delivery)
         heartbeats = HeartbeatTimer(state, self._connector, delivery)
         now = clock()
         next_look = next_idle = now + self._idle_s
@@ -206,9 +206,9 @@ class StreamLoop:
                     self._note()
                 except StopRequested:  # the loop would end at its head
                     break
-                delivery.tend()
+                delivery.maintain()
                 next_look = clock() + self._idle_s
-            urged = [each.stream.urged() for each in self._lanes]  # each forgets it
+            urged = [each.stream.urged() for each in self._readers]  # each forgets it
             if run.guard.hurries():
                 self._confirmation.flush_now()
                 first.stream.ask()
@@ -223,21 +223,21 @@ class StreamLoop:
         self._write_rest()
         delivery.write_told()
 
-    # --- several lanes ----------------------------------------------------------------------------
+    # --- several readers --------------------------------------------------------------------------
 
-    def _open_pumps(self, signals: SignalStage) -> None:
+    def _open_loops(self, signals: SignalStage) -> None:
         state, connector = self._state, self._connector
         overlap = connector.overlap(self._delivery.offset)
-        if overlap is not None and len(self._lanes) == 1:  # LSNs of several cannot be compared
+        if overlap is not None and len(self._readers) == 1:  # LSNs of several cannot be compared
             self._delivery.expect_overlap(overlap.horizon)
-        names = [each.partition for each in self._lanes]
+        names = [each.partition for each in self._readers]
         quiet_s = connector.merges_within_s
         if quiet_s is not None and len(names) > 1:
             most = state.profile.engine.batch_events
             self._merge = PartitionMerge(names, quiet_s, most, state.clock.monotonic())
-        for each in self._lanes:
+        for each in self._readers:
             took = None if self._merge is None else partial(self._hold, each.partition)
-            self._pumps.append(
+            self._loops.append(
                 ReadLoop(
                     state, each, signals, self._delivery, overlap, connector.xmin_reader(), took
                 )
@@ -248,19 +248,19 @@ class StreamLoop:
         self._merge.add(partition, parts, self._state.clock.monotonic())
 
     def _receive(self, now: float, *, hurried: bool) -> bool | None:
-        """Receive from each lane; return whether changes came.
+        """Receive from each reader; return whether changes came.
 
-        None: nothing came at all. The lanes wait in turn, together as long as one would.
+        None: nothing came at all. The readers wait in turn, together as long as one would.
         """
-        pumps, merge = self._pumps, self._merge
-        if len(pumps) == 1:
-            return pumps[0].pull(self._patience(pumps[0], now, hurried=hurried))
+        loops, merge = self._loops, self._merge
+        if len(loops) == 1:
+            return loops[0].pull(self._patience(loops[0], now, hurried=hurried))
         found: list[bool | None] = []
-        for each, pump in zip(self._lanes, pumps, strict=True):
+        for each, loop in zip(self._readers, loops, strict=True):
             if merge is not None and merge.full(each.partition):
                 continue
-            patience = min(self._patience(pump, now, hurried=hurried), ASK_S) / len(pumps)
-            found.append(pump.pull(0.0 if merge else patience))
+            patience = min(self._patience(loop, now, hurried=hurried), ASK_S) / len(loops)
+            found.append(loop.pull(0.0 if merge else patience))
         if merge is not None and not any(found):
             self._state.wait(MERGE_POLL_S)
         return True if True in found else None if set(found) <= {None} else False
@@ -268,23 +268,25 @@ class StreamLoop:
     def _write_if_due(self, now: float) -> None:
         if self._merge is not None:
             self._write_merged(self._merge, now)
-        for pump in self._pumps:
-            pump.write_if_due(now)
+        for loop in self._loops:
+            loop.write_if_due(now)
 
     def _write_rest(self) -> None:
-        for pump in self._pumps:
-            pump.write_rest()
+        for loop in self._loops:
+            loop.write_rest()
 
     def _write_merged(self, merge: PartitionMerge, now: float) -> None:
         """Write the released parts of the merge in order."""
-        pumps = {each.partition: pump for each, pump in zip(self._lanes, self._pumps, strict=True)}
+        loops = {
+            each.partition: loop for each, loop in zip(self._readers, self._loops, strict=True)
+        }
         for partition, parts in merge.take(now):
-            pumps[partition].take(parts)
-            pumps[partition].write_rest()
+            loops[partition].take(parts)
+            loops[partition].write_rest()
 
     @property
     def _gathered(self) -> bool:
-        return bool(self._merge) or any(bool(pump.gathered) for pump in self._pumps)
+        return bool(self._merge) or any(bool(loop.gathered) for loop in self._loops)
 
     def _note(self) -> None:
         """Record the captured tables and the slot for the status."""
@@ -304,7 +306,7 @@ class StreamLoop:
         stages = self._stages
         return [each.name for each in orphan_slots(stages.profile, self._connector, stages.store)]
 
-    def _patience(self, pump: ReadLoop, now: float, *, hurried: bool) -> float:
+    def _patience(self, loop: ReadLoop, now: float, *, hurried: bool) -> float:
         """Return the seconds that the next pull may wait."""
         if hurried:
             longest = ASK_S
@@ -314,22 +316,22 @@ class StreamLoop:
             longest = ASK_S  # an acknowledgement does not wake this thread
         else:
             longest = min(POLL_S, self._state.flush_s)
-        return pump.gathered.wait(longest, now)
+        return loop.gathered.wait(longest, now)
 
     # --- for any thread (`StreamGauges`) ----------------------------------------------------------
 
     @property
     def queued_events(self) -> int:
-        return sum(pump.gathered.changes for pump in self._pumps)
+        return sum(loop.gathered.changes for loop in self._loops)
 
     @property
     def open_transactions(self) -> int:
-        return sum(each.assembler.open_transactions for each in self._lanes)
+        return sum(each.assembler.open_transactions for each in self._readers)
 
     @property
     def held_bytes(self) -> int:
-        return sum(each.assembler.held_bytes for each in self._lanes)
+        return sum(each.assembler.held_bytes for each in self._readers)
 
     @property
     def spilled_bytes(self) -> int:
-        return sum(each.assembler.spilled_bytes for each in self._lanes)
+        return sum(each.assembler.spilled_bytes for each in self._readers)

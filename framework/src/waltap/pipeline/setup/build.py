@@ -132,7 +132,7 @@ class PipelineStages:
                 "on_new_table", pipeline=profile.name, table=table, event=event
             ),
         )
-        self.desk = DeadLetterQueue(
+        self.dead_letters = DeadLetterQueue(
             DeadLetterStore(self.state_dir / DEAD_LETTERS),
             clock,
             describe=self.relations.describe,
@@ -326,7 +326,7 @@ class PipelineStages:
             make=lambda: self._made_sink(branch.sink, folder, policy, whole=whole),
             make_format=lambda: self._format(branch.format, chain, order, run_id),
             chain=chain,
-            undeliverable=PoisonEventHandler(policy, branch.name, order, self.desk),
+            undeliverable=PoisonEventHandler(policy, branch.name, order, self.dead_letters),
             order=order,
         )
 

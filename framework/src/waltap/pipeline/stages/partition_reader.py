@@ -158,7 +158,7 @@ class PartitionReader:
         self.assembler.close()
 
 
-def lane(
+def open_reader(
     state: RunState,
     describe: Callable[[Relation], Relation],
     delivery: SinkWriter,
@@ -198,7 +198,7 @@ class ReadLoop:
     def __init__(
         self,
         state: RunState,
-        lane: PartitionReader,
+        reader: PartitionReader,
         signals: SignalStage,
         delivery: SinkWriter,
         overlap: SnapshotOverlap | None,
@@ -207,9 +207,9 @@ class ReadLoop:
     ) -> None:
         """Prepare one stream; ``took`` gets received parts in place of `take`."""
         engine = state.profile.engine
-        self._state, self._stream, self._assembler = state, lane.stream, lane.assembler
+        self._state, self._stream, self._assembler = state, reader.stream, reader.assembler
         self._signals, self._delivery = signals, delivery
-        self._partition, self._batch_events = lane.partition, engine.batch_events
+        self._partition, self._batch_events = reader.partition, engine.batch_events
         self._overlap, self._read_xmin = overlap, read_xmin
         whole = delivery.whole_transactions
         self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)

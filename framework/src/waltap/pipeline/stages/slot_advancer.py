@@ -19,10 +19,10 @@ class SlotAdvancer:
     def __init__(
         self,
         state: RunState,
-        lanes: Sequence[PartitionReader],
+        readers: Sequence[PartitionReader],
         delivery: SinkWriter,
     ) -> None:
-        self._state, self._lanes, self._delivery = state, lanes, delivery
+        self._state, self._readers, self._delivery = state, readers, delivery
         partitions = {} if state.confirmable is None else delivery.offset.partitions
         self._owed = {name: each.position.end_lsn for name, each in partitions.items()}
         """LSNs that the owner may have held back, by partition, also of a start:
@@ -67,54 +67,54 @@ class SlotAdvancer:
         if self._delivery.unflushed_since is not None:
             return False
         # each one advances, whatever the others do
-        idle = [self._idle(lane) for lane in self._lanes]
+        idle = [self._idle(reader) for reader in self._readers]
         return all(idle)
 
-    def _idle(self, lane: PartitionReader) -> bool:
-        delivery, partition = self._delivery, lane.partition
-        if not lane.assembler.idle:
+    def _idle(self, reader: PartitionReader) -> bool:
+        delivery, partition = self._delivery, reader.partition
+        if not reader.assembler.idle:
             return False
         stored = delivery.offset.partitions[partition].position
         if delivery.written[partition] != stored:
             return False
         delivery.counts.calls.caught_up(self._state.now_ms())
-        lsn = lane.assembler.confirmable(lane.stream.idle_lsn())
+        lsn = reader.assembler.confirmable(reader.stream.idle_lsn())
         if lsn > stored.end_lsn:
             delivery.advance(partition, Position(lsn))
-            self._tell(lane, lsn)
+            self._tell(reader, lsn)
         return True
 
     def _flushed(self) -> Positions:
         self._delivery.check()
-        for lane in self._lanes:
-            lane.assembler.secure()
+        for reader in self._readers:
+            reader.assembler.secure()
         return self._delivery.flush()
 
     def _confirm(self, moved: Positions) -> None:
-        for lane in self._lanes:
-            position = moved.get(lane.partition)
+        for reader in self._readers:
+            position = moved.get(reader.partition)
             if position is not None:
-                self._tell(lane, lane.assembler.confirmable(position.end_lsn))
+                self._tell(reader, reader.assembler.confirmable(position.end_lsn))
 
-    def _tell(self, lane: PartitionReader, lsn: int) -> None:
-        partition = self._delivery.offset.partitions[lane.partition]
+    def _tell(self, reader: PartitionReader, lsn: int) -> None:
+        partition = self._delivery.offset.partitions[reader.partition]
         stored = partition.position.end_lsn
         assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"
-        if not lane.stream.confirms:
+        if not reader.stream.confirms:
             return
         if self._state.confirmable is not None:
             wanted, lsn = lsn, self._state.release(lsn)
-            self._owed.pop(lane.partition, None)
+            self._owed.pop(reader.partition, None)
             if lsn < wanted:
-                self._owed[lane.partition] = wanted
-            if lsn <= self._told.get(lane.partition, 0):
+                self._owed[reader.partition] = wanted
+            if lsn <= self._told.get(reader.partition, 0):
                 return
-            self._told[lane.partition] = lsn
-        lane.stream.confirm(lsn)
+            self._told[reader.partition] = lsn
+        reader.stream.confirm(lsn)
         self._state.confirmed(partition, lsn)
 
     def _pay(self) -> None:
-        for lane in self._lanes:
-            owed = self._owed.get(lane.partition)
+        for reader in self._readers:
+            owed = self._owed.get(reader.partition)
             if owed is not None:
-                self._tell(lane, owed)
+                self._tell(reader, owed)

@@ -225,7 +225,7 @@ class Sink(abc.ABC):
         """
         return False
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Run periodic work while no change arrives.
 
         Called between two batches, about every ``status.update.interval.ms`` and at least every ten

@@ -48,9 +48,18 @@ class PoisonEventHandler:
     """
 
     def __init__(
-        self, policy: FailurePolicy, sink: str, order: TransactionOrder, desk: DeadLetterQueue
+        self,
+        policy: FailurePolicy,
+        sink: str,
+        order: TransactionOrder,
+        dead_letters: DeadLetterQueue,
     ) -> None:
-        self._policy, self._sink, self._order, self._desk = policy, sink, order, desk
+        self._policy, self._sink, self._order, self._dead_letters = (
+            policy,
+            sink,
+            order,
+            dead_letters,
+        )
 
     def made_without(self, given: Batch, make: Make, mark: OrderMark) -> Batch:
         """Return the batch that ``make`` renders, without failing events.
@@ -220,19 +229,19 @@ class PoisonEventHandler:
             if handling is FailureHandling.DEAD_LETTER
         ]
         if letters:
-            self._desk.keep(letters)
+            self._dead_letters.keep(letters)
         for handling, case in handled:
-            self._desk.left_out(handling, self._sink, str(case.place), case.reason)
+            self._dead_letters.left_out(handling, self._sink, str(case.place), case.reason)
 
     def _letter(self, case: "_PoisonEvent") -> DeadLetter:
         return letter_of(
             self._sink,
             case.place,
             case.reason,
-            self._desk.now_ms(),
-            change=None if case.form is None else self._desk.described(case.form),
+            self._dead_letters.now_ms(),
+            change=None if case.form is None else self._dead_letters.described(case.form),
             record=case.record,
-            event=None if case.piece is None else self._desk.envelope(case.piece),
+            event=None if case.piece is None else self._dead_letters.envelope(case.piece),
         )
 
 

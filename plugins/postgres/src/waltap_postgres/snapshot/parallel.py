@@ -82,7 +82,7 @@ class ParallelReading:
         self._works, self._open, self._stopping = works, open_reader, stopping
         self._count = min(threads, sum(max(1, len(work.parts)) for work in works))
         self._changed = threading.Condition()
-        self._lanes = [_WorkQueue() for _ in works]
+        self._queues = [_WorkQueue() for _ in works]
         self._next = self._current = self._ahead = 0
         self._error: BaseException | None = None
         self._closed = False
@@ -111,25 +111,25 @@ class ParallelReading:
     def _of(self, place: int, work: ReadTask) -> Iterator[SnapshotRows]:
         with self._changed:
             self._current = place
-            self._ahead -= self._lanes[place].bytes
+            self._ahead -= self._queues[place].bytes
             self._changed.notify_all()
         wanted = len(work.targets)
         while wanted:
-            piece = self._taken(self._lanes[place])
+            piece = self._taken(self._queues[place])
             work.arrived(piece)
             wanted -= piece.complete
             yield piece
 
-    def _taken(self, lane: _WorkQueue) -> SnapshotRows:
+    def _taken(self, queue: _WorkQueue) -> SnapshotRows:
         with self._changed:
-            while not lane.pieces:
+            while not queue.pieces:
                 if self._error is not None:
                     raise self._error
                 if self._stopping():
                     raise StopRequested
                 self._changed.wait(POLL_S)
-            piece, size = lane.pieces.popleft()
-            lane.bytes -= size
+            piece, size = queue.pieces.popleft()
+            queue.bytes -= size
             self._changed.notify_all()
         return piece
 
@@ -173,19 +173,19 @@ class ParallelReading:
 
     def _put(self, place: int, piece: SnapshotRows) -> None:
         size = text_bytes(piece.rows)
-        lane = self._lanes[place]
+        queue = self._queues[place]
         with self._changed:
-            while not self._closed and not self._room(place, lane):
+            while not self._closed and not self._room(place, queue):
                 self._changed.wait(POLL_S)
             if self._closed:
                 raise _ReaderClosed
-            lane.pieces.append((piece, size))
-            lane.bytes += size
+            queue.pieces.append((piece, size))
+            queue.bytes += size
             if place != self._current:
                 self._ahead += size
             self._changed.notify_all()
 
-    def _room(self, place: int, lane: _WorkQueue) -> bool:
+    def _room(self, place: int, queue: _WorkQueue) -> bool:
         if place == self._current:
-            return lane.bytes < CURRENT_BYTES
+            return queue.bytes < CURRENT_BYTES
         return self._ahead < AHEAD_BYTES

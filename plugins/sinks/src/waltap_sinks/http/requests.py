@@ -29,7 +29,7 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
 Pack = Callable[[Sequence[Record]], Iterator[HttpRequest]]
 
 
-def lanes(records: Iterable[Record], count: int) -> list[list[Record]]:
+def shards_of(records: Iterable[Record], count: int) -> list[list[Record]]:
     """Distribute ``records`` among ``count`` lists by topic and key.
 
     Each list keeps the order.
@@ -40,7 +40,7 @@ def lanes(records: Iterable[Record], count: int) -> list[list[Record]]:
     for record in records:
         place = record.topic.encode() if record.key is None else record.key
         shared[zlib.crc32(place) % count].append(record)
-    return [lane for lane in shared if lane]
+    return [shard for shard in shared if shard]
 
 
 def packer(

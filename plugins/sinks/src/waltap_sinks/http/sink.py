@@ -26,7 +26,7 @@ from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
 from waltap_sinks.http.properties import HttpProperties
-from waltap_sinks.http.requests import HttpRequest, lanes, packer
+from waltap_sinks.http.requests import HttpRequest, packer, shards_of
 
 if TYPE_CHECKING:
     from waltap.base.http.client import HttpClient
@@ -90,7 +90,7 @@ LONGEST_ANSWER: Final = 1 << 16
 class HttpSink(Sink):
     """Post each record until it is accepted: at least once, in order by key.
 
-    A batch is distributed among ``concurrency`` lanes by key. `write` returns when every lane is
+    A batch is distributed among ``concurrency`` shards by key. `write` returns when every shard is
     empty, so `flush` has nothing to do. A batch that comes again after HttpUnavailable resumes
     behind its accepted records. A refused request of several records is halved until the refused
     record is found; the others are sent.
@@ -160,19 +160,19 @@ class HttpSink(Sink):
         """
         # The engine repeats the same object after HttpUnavailable: its accepted requests are gone.
         if self._pending is None or self._pending[0] is not batch:
-            shared = lanes(batch.records or (), self._properties.concurrency)
-            self._pending = batch, [_HttpShard(self._pack(lane)) for lane in shared]
+            shared = shards_of(batch.records or (), self._properties.concurrency)
+            self._pending = batch, [_HttpShard(self._pack(shard)) for shard in shared]
         given = self._pending[1]
         try:
-            self._send([lane for lane in given if not lane.empty])
+            self._send([shard for shard in given if not shard.empty])
         except HttpRefused as error:
             self._pending = None
-            blamed = [lane.blamed for lane in given if lane.blamed is not None]
+            blamed = [shard.blamed for shard in given if shard.blamed is not None]
             if not (blamed and error.of_a_record):
                 raise
             index = [id(record) for record in batch.records or ()].index(id(blamed[0]))
             raise RecordsRefused([RefusedEvent(index=index, error=error)]) from error
-        refused = {id(record): error for lane in given for record, error in lane.refused}
+        refused = {id(record): error for shard in given for record, error in shard.refused}
         if refused:  # The others are sent, so the rest of the batch only counts.
             self._pending = batch, []
             raise RecordsRefused(
@@ -201,15 +201,15 @@ class HttpSink(Sink):
     # --- requests -----------------------------------------------------------------------------------
 
     def _send(self, waiting: "list[_HttpShard]") -> None:
-        """Empty the lanes, each in its order.
+        """Empty the shards, each in its order.
 
-        A failure is raised when all lanes have ended.
+        A failure is raised when all shards have ended.
         """
         if self._threads is None or len(waiting) == 1:
-            for lane in waiting:
-                self._empty(lane)
+            for shard in waiting:
+                self._empty(shard)
             return
-        running = [self._threads.submit(self._empty, lane) for lane in waiting]
+        running = [self._threads.submit(self._empty, shard) for shard in waiting]
         failures = [failure for each in running if (failure := each.exception()) is not None]
         # A refusal needs the operator, so it goes before failures that may pass.
         for failure in failures:
@@ -218,25 +218,25 @@ class HttpSink(Sink):
         if failures:
             raise failures[0]
 
-    def _empty(self, lane: "_HttpShard") -> None:
-        while (request := lane.next()) is not None:
+    def _empty(self, shard: "_HttpShard") -> None:
+        while (request := shard.next()) is not None:
             try:
-                self._deliver(request, lane.identifier)
+                self._deliver(request, shard.identifier)
             except HttpRefused as error:
                 several = len(request.held) > 1
                 splits = several and (self._context.tolerant or error.too_large)
                 if not error.of_a_record or not (splits or self._context.tolerant):
-                    lane.blamed = None if several else request.held[0]
+                    shard.blamed = None if several else request.held[0]
                     raise
                 # 413 is about the size of the request, so halves may pass even without tolerance.
                 if splits:  # find the refused record
                     middle = len(request.held) // 2
                     halves = request.held[:middle], request.held[middle:]
-                    lane.instead(chain.from_iterable(map(self._pack, halves)))
+                    shard.instead(chain.from_iterable(map(self._pack, halves)))
                 else:
-                    lane.leave(error)
+                    shard.leave(error)
             else:
-                lane.taken()
+                shard.taken()
 
     def _deliver(self, request: HttpRequest, identifier: str) -> None:
         """Send one request until it is accepted."""
@@ -316,7 +316,7 @@ class HttpSink(Sink):
             headers=headers,
             auth=None if given.user is None else (given.user, given.password or ""),
             verify=self._trust(),
-            # One connection per lane, and one for a token that a lane requests meanwhile.
+            # One connection per shard, and one for a token that a shard requests meanwhile.
             limits=httpx.Limits(max_connections=given.concurrency + 1),
         )
 

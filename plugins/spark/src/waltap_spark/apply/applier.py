@@ -304,7 +304,7 @@ class OutputApplier:
 
     def maintain(self, *, patient: bool = False) -> OutputState:
         """Compact the files of all tables now, in this thread."""
-        while self._upkeep is not None and self._upkeep.tend(patient=patient):
+        while self._upkeep is not None and self._upkeep.maintain(patient=patient):
             self._apply([], again=False)
         return self.state
 
@@ -340,12 +340,14 @@ class OutputApplier:
         asked = self._asked()
         due = self._due() if again else []
         rested = {} if self._owed else self._resting.found(self._sessions, self.state)
-        tended = self._tended() | rested
-        if not manifests and not due and not tended:
+        maintained = self._maintained() | rested
+        if not manifests and not due and not maintained:
             return self.state
         started = time.monotonic()
         stood = self.state
-        before = msgspec.structs.replace(stood, tables={**stood.tables, **tended, **asked.tables})
+        before = msgspec.structs.replace(
+            stood, tables={**stood.tables, **maintained, **asked.tables}
+        )
         number = before.number + 1
         mark = manifests[-1].mark if manifests else before.mark
         plans = self._plans(before.tables, manifests, due, mark)
@@ -398,7 +400,7 @@ class OutputApplier:
         for path in asked.paths:
             self._requests.answered(path)
         if self._upkeep is not None:
-            self._upkeep.settle(tended)
+            self._upkeep.settle(maintained)
             self._upkeep.look(state)
         self._elsewhere.settle()
         log.info(
@@ -419,7 +421,7 @@ class OutputApplier:
             found = pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
             return list(_reported(found, len(plans), self.state))
 
-    def _tended(self) -> dict[str, TableState]:
+    def _maintained(self) -> dict[str, TableState]:
         """Return tables with compaction results since the last commit."""
         if self._upkeep is None:
             return {}

@@ -131,7 +131,7 @@ def _own(session: "SparkSession") -> None:
 
 
 class CompactionWorker:
-    """Compacts the tables of one output, in a thread or by `tend`.
+    """Compacts the tables of one output, in a thread or by `maintain`.
 
     It needs its own ``tables`` and ``output``, which the commit thread must not use.
     """
@@ -150,7 +150,7 @@ class CompactionWorker:
         self._waiting: set[str] = set()
         self._done: SimpleQueue[CompactionResult] = SimpleQueue()
         self._wake, self._ends = threading.Event(), threading.Event()
-        self._tending = threading.Lock()
+        self._maintaining = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def look(self, state: OutputState) -> None:
@@ -182,15 +182,15 @@ class CompactionWorker:
 
     # --- the work -----------------------------------------------------------------------------------
 
-    def tend(self, *, patient: bool = True) -> bool:
+    def maintain(self, *, patient: bool = True) -> bool:
         """Compact all changed tables; return whether any needed it.
 
         ``patient``: a table that fails is skipped for a while, and the others are compacted.
         """
-        with self._tending:  # `OutputApplier.maintain` may call it while the thread runs
-            return self._tend(patient=patient)
+        with self._maintaining:  # `OutputApplier.maintain` may call it while the thread runs
+            return self._maintain(patient=patient)
 
-    def _tend(self, *, patient: bool) -> bool:
+    def _maintain(self, *, patient: bool) -> bool:
         state = self._state
         worked = False
         for table in () if state is None else tuple(state.tables.values()):
@@ -202,7 +202,7 @@ class CompactionWorker:
                 continue
             self._seen[table.name] = table
             try:
-                worked |= self._tend_one(table, state)
+                worked |= self._maintain_one(table, state)
             except Exception as error:
                 if not patient:
                     raise
@@ -213,7 +213,7 @@ class CompactionWorker:
                 log.warning("files of %s stay as they are for now: %s", table.name, error)
         return worked
 
-    def _tend_one(self, table: TableState, state: OutputState | None) -> bool:
+    def _maintain_one(self, table: TableState, state: OutputState | None) -> bool:
         """Compact one table; return whether it needed it."""
         assert state is not None
         if self._session is None:
@@ -241,7 +241,7 @@ class CompactionWorker:
         self._waiting.add(table.name)
         self._done.put(CompactionResult(table, after))
         took = round((time.monotonic() - started) * 1000)
-        log.info("tended %s", table.name, extra={"duration_ms": took})
+        log.info("maintained %s", table.name, extra={"duration_ms": took})
         return True
 
     # --- a thread of its own ------------------------------------------------------------------------
@@ -250,8 +250,8 @@ class CompactionWorker:
         """Start the thread; a second call does nothing."""
         if self._thread is not None:
             return
-        with self._tending:
-            self._session = None  # it belongs to the thread that called `tend`
+        with self._maintaining:
+            self._session = None  # it belongs to the thread that called `maintain`
         self._thread = threading.Thread(target=self._run, name="waltap-upkeep", daemon=True)
         self._thread.start()
 
@@ -269,7 +269,7 @@ class CompactionWorker:
             if not self._thread.is_alive():
                 self._thread = None
             elif time.monotonic() >= limit:
-                log.warning("files are still being tended; what comes of it counts for nothing")
+                log.warning("files are still being maintained; the result is discarded")
                 return
 
     def _cancel(self) -> None:
@@ -286,4 +286,4 @@ class CompactionWorker:
         while not self._ends.is_set():
             self._wake.wait(RETRY_S)
             self._wake.clear()
-            self.tend()
+            self.maintain()

@@ -183,8 +183,8 @@ class MergingFormat(StepwiseFormat):
         One commit compacts it once for all of its sources.
         """
         with self.alone(target.at), _forgiven(target.at, "compacted"):
-            if self._tended.get(target.at) != step.mark:
-                self._tended[target.at] = step.mark
+            if self._maintained.get(target.at) != step.mark:
+                self._maintained[target.at] = step.mark
                 self.compact(step.spark, target.at)
             return self.newest(step.spark, table, target)
         return target

@@ -78,7 +78,7 @@ class StepwiseFormat(TableFormat):
         self._restored: dict[tuple[str, str], int] = {}
         self._tables = context.tables
         # Identifier → position of the table's last compaction.
-        self._tended: dict[str, LogPosition] = {}
+        self._maintained: dict[str, LogPosition] = {}
         # Tables with old files to remove, and their identifiers.
         self._cluttered: dict[str, list[str]] = {}
         self._locks: dict[str, AbstractContextManager[object]] = {}

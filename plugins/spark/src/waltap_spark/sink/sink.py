@@ -144,7 +144,7 @@ class SparkSink(Sink):
                 self._driver.look_after()
         return position
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Check that Spark runs, also in an idle stream. Raises: ApplierFailed, JvmEnded."""
         self._went = True
         with self._fail_stop:

@@ -23,10 +23,10 @@ class SimulatedDestination:
     exactly_once: bool = False
     # Whether the sink accepts several partitions.
     partitions: bool = True
-    # Seconds that each write, flush and tend takes.
+    # Seconds that each write, flush and maintain takes.
     write_s: float = 0.0
     flush_s: float = 0.0
-    tend_s: float = 0.0
+    maintain_s: float = 0.0
     # Hooks that may raise the errors a sink raises.
     before_write: Callable[[Batch], object] = lambda _batch: None
     before_flush: Callable[[], object] = lambda: None
@@ -104,8 +104,8 @@ class _SimulatedSink(Sink):
         destination.positions = self._written or destination.positions
         return self._written or None
 
-    def tend(self) -> None:
-        self._destination.clock.wait(self._destination.tend_s, _never)
+    def maintain(self) -> None:
+        self._destination.clock.wait(self._destination.maintain_s, _never)
 
     def close(self) -> None:
         self._destination.closed += 1
