@@ -89,7 +89,7 @@ class YugabyteProperties(PostgresProperties):
         "slot.failover",
         default=False,
         advanced=True,
-        summary="Slots belong to the cluster, not to a node: nothing is to be copied.",
+        summary="Without effect: slots belong to the cluster, not to a node.",
     )
 
     # --- its own
@@ -98,8 +98,8 @@ class YugabyteProperties(PostgresProperties):
         default=1,
         ge=1,
         advanced=True,
-        summary="With snapshot.mode=parallel: how many connections read, where snapshot.max.threads names "
-        "no more. Without effect otherwise: a slot has one reader.",
+        summary="With snapshot.mode=parallel: connections that read, if more than snapshot.max.threads. "
+        "Without effect otherwise: a slot has one reader.",
     )
     slot_lsn_type: Literal["SEQUENCE", "HYBRID_TIME"] = declare(
         "slot.lsn.type",
@@ -157,8 +157,8 @@ class YugabyteProperties(PostgresProperties):
         default=1000,
         ge=0,
         advanced=True,
-        summary="With yb.streaming.order=hybrid_time: how long a range may be silent before the others go "
-        "on without it.",
+        summary="With yb.streaming.order=hybrid_time: how long a range may be silent before the others "
+        "continue without it.",
         unit="ms",
     )
     event_form: Literal["cells", "plain"] = declare(

@@ -46,14 +46,14 @@ class StorageProperties(Properties):
     storage_anonymous: bool = declare(
         "storage.anonymous",
         default=False,
-        summary="Whether requests are not signed: for stores that ask nobody (S3, GCS).",
+        summary="Whether requests are not signed: for public stores (S3, GCS).",
         advanced=True,
     )
     storage_attempts: int = declare(
         "storage.max.attempts",
         default=5,
         ge=1,
-        summary="How often a request is tried before the sink fails and the pipeline connects anew (S3).",
+        summary="How often a request is tried before the sink fails and the pipeline reconnects (S3).",
         advanced=True,
     )
     storage_connect_ms: int = declare(

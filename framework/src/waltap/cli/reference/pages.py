@@ -55,7 +55,7 @@ def commands_page(host: "Host") -> str:
         commands[name] = root.plugin_command(name)
     counted = Counter(row for each in commands.values() for row in _all_rows(each))
     shared = [row for row, count in counted.most_common() if count >= SHARED_ROWS]
-    lines += ["Arguments of several commands:", "", *table(("argument", "meaning"), shared), ""]
+    lines += ["Arguments of several commands:", "", *_list(shared), ""]
     for name, command in commands.items():
         lines += _command(f"waltap {name}", command, shared)
     return "\n".join(lines).rstrip() + "\n"
@@ -72,7 +72,7 @@ def _command(name: str, command: Any, shared: list[_Row]) -> list[str]:
     rows = _rows(command)
     own = [row for row in rows if row not in shared]
     if own:
-        lines += [*table(("argument", "meaning"), own), ""]
+        lines += [*_list(own), ""]
     # The usage shows the arguments.
     options = [
         name for name, meaning in rows if name.startswith("`-") and (name, meaning) in shared
@@ -99,6 +99,11 @@ def _all_rows(command: Any) -> Iterator[_Row]:
     yield from _rows(command)
     for nested in getattr(command, "commands", {}).values():
         yield from _all_rows(nested)
+
+
+def _list(rows: Iterable[_Row]) -> list[str]:
+    """Return pairs as lines of a list."""
+    return [f"- {name}: {meaning}" for name, meaning in rows]
 
 
 def _argument(parameter: Any) -> str:
@@ -394,8 +399,8 @@ SNAPSHOT: Final[Mapping[str, str]] = {
     "RowsScanned": "`waltap_snapshot_table_rows`",
     "ChunkId, ChunkFrom, ChunkTo, TableFrom, TableTo": "notifications of snapshots: the values are keys of"
     " rows, which no metric has",
-    "TableChunkCounts": "`waltap_snapshot_table_rows_estimate`: progress is told in rows",
-    "TableChunksCompletedCounts": "`waltap_snapshot_table_rows`: progress is told in rows",
+    "TableChunkCounts": "`waltap_snapshot_table_rows_estimate`: progress counts rows",
+    "TableChunksCompletedCounts": "`waltap_snapshot_table_rows`: progress counts rows",
 }
 """Attribute of ``type=connector-metrics,context=snapshot`` → its counterpart here."""
 
@@ -453,7 +458,7 @@ def metrics_page() -> str:
     }
     for name, mapping in contexts.items():
         lines += ["", f"### {name}", ""]
-        lines += table(("attribute", "here"), mapping.items())
+        lines += _list(mapping.items())
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -485,12 +490,8 @@ def debezium_page(host: "Host") -> str:
     lines += ["## Honoured", ""]
     lines += ["All of [Properties](properties.md) whose names do not begin with `waltap.`.", ""]
     lines += ["## Mapped", ""]
-    lines += table(
-        ("given", "becomes"),
-        (
-            (", ".join(f"`{n}`" for n in given.split(", ")), to)
-            for given, to in names.mapped.items()
-        ),
+    lines += _list(
+        (", ".join(f"`{n}`" for n in given.split(", ")), to) for given, to in names.mapped.items()
     )
     lines += ["", "## Refused", ""]
     lines += [ACCEPTED, ""]
@@ -505,12 +506,13 @@ def debezium_page(host: "Host") -> str:
     for pattern, entry in names.families:
         if entry.ignored:
             ignored.update(dict.fromkeys(_readable(pattern.pattern), entry.why))
-    lines += table(("properties", "why"), _by_reason(ignored))
+    lines += _list(_by_reason(ignored))
     lines += ["", "## Old names", ""]
-    lines += ["Names of older Debezium versions; accepted, with a warning.", ""]
-    lines += table(
-        ("old", "present"), ((f"`{old}`", f"`{new}`") for old, new in sorted(OLD_NAMES.items()))
-    )
+    lines += [
+        "Names of older Debezium versions, and the present ones; accepted, with a warning.",
+        "",
+    ]
+    lines += _list((f"`{old}`", f"`{new}`") for old, new in sorted(OLD_NAMES.items()))
     return "\n".join(lines).rstrip() + "\n"
 
 

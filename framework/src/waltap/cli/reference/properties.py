@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations
-from waltap.base.text import GENERATED, table
+from waltap.base.text import GENERATED
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.config.debezium import OLD_NAMES
 from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
@@ -26,11 +26,11 @@ Values may hold secrets as `${env:NAME}`, `${file:PATH}` or `${file:PATH:KEY}`; 
 A relative path in a profile starts at the profile's folder; in an argument (`--sink`, `--set`) or
 in tables given to `waltap.stream()`, at the current directory.
 
-*Records*: the property concerns only records of every format and their topics, not the rows that
-a change log, Spark, SQL targets, lakes and files in columns get; *rows* is the opposite. A
-sink's or format's property concerns that alone. SIGHUP changes a *reloadable* property during a
-run. Without another form, a number is whole and at least 0, and a list is separated by commas; the
-end of a name is the unit (`.ms`, `.bytes`). [Old names](debezium.md#old-names) of Debezium work, too.
+A value in parentheses is the default. Without another form, a number is whole and at least 0, and a
+list is separated by commas; the end of a name is the unit (`.ms`, `.bytes`). SIGHUP changes a
+*reloadable* property during a run. *Records*: the property concerns only records of every format and
+their topics, not the rows that a change log, Spark, SQL targets, lakes and files in columns get;
+*rows* is the opposite. [Old names](debezium.md#old-names) of Debezium work, too.
 """
 
 # So many equal rows are listed once, by the first component that has them.
@@ -91,7 +91,10 @@ def properties_page(host: "Host") -> str:
         first = (model.__doc__ or "").strip().split("\n\n")[0]
         lines += [f"{first} Set in `{section}`.", ""]
         own, shared = _shared(rows, shown)
-        lines += table(("property", "default", "meaning"), own)
+        lines += [
+            f"- {name}{f' ({default})' if default else ''}: {meaning}"
+            for name, default, meaning in own
+        ]
         for name, common in shared.items():
             lines += ["", f"{_named(name, common, shown[name])}."]
         lines.append("")
@@ -166,7 +169,7 @@ def _allowed(declaration: PropertyDeclaration) -> str:
     allowed = allowed.removeprefix("a whole number, ").removeprefix("a ")
     allowed = {"at least 0": "", "comma list": "list"}.get(allowed, allowed)
     allowed = _RANGE.sub(r"\1 to \2", allowed)
-    return allowed.removeprefix("string, ")
+    return re.sub(r"matching (\S+)$", r"matching `\1`", allowed.removeprefix("string, "))
 
 
 def _unit(declaration: PropertyDeclaration) -> str:

@@ -29,7 +29,7 @@ class PgOutputProperties(Properties):
     two_phase: bool = declare(
         "pgoutput.two_phase",
         default=False,
-        summary="Receive prepared transactions at PREPARE (15 or later); marks the slot for good.",
+        summary="Receive prepared transactions at PREPARE (15 or later); marks the slot permanently.",
     )
     origin: Literal["any", "none"] = declare(
         "pgoutput.origin",
