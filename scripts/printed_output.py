@@ -15,14 +15,32 @@ ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "docs/howto/demo.md"
 SPEED = ROOT / "docs/reference/speed.md"
 MACHINE_PATH = re.compile(r"(?<![\w.])/[\w./-]*/(demo-output\b)")
+TIMED = re.compile(r"setup:|(real|user|sys)\t")  # lines of the shell, not of the demo
+TABLE_ROWS = 3
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 def demo_output(text: str) -> str:
     """Return the demo's output without colours and without the paths of one machine."""
     lines = [_without_paths(line).rstrip() for line in COLOURS.sub("", text).splitlines()]
-    lines = [line for line in lines if not line.startswith("setup:")]
-    return "```\n" + "\n".join(lines).strip("\n") + "\n```"
+    lines = [line for line in lines if not TIMED.match(line)]
+    return "```\n" + "\n".join(_first_rows(lines)).strip("\n") + "\n```"
+
+
+def _first_rows(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines with the first rows of each table of results, which has a thick head."""
+    left = len(lines)
+    for line in lines:
+        if line.startswith("\u2521"):
+            left = TABLE_ROWS
+        elif line.startswith("\u2502") and left < len(lines):
+            left -= 1
+        else:
+            left = len(lines)
+        if left >= 0:
+            yield line
+        elif left == -1:
+            yield "\u2502 …"
 
 
 def _without_paths(line: str) -> str:
