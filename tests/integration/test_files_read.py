@@ -1,6 +1,7 @@
 """What the sink `files` writes is read by DuckDB, Polars and pyarrow, by one pattern and without waltap."""
 
 import datetime as dt
+import runpy
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ EXPECTED: dict[str, Any] = {
     "ta": ["a,b", None],
     "e": "ok",
 }
+EXAMPLES = Path(__file__).parents[2] / "examples" / "files"
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "files-and-object-stores.md"
 FAR = dt.date(2999, 1, 1)
 
@@ -202,9 +204,8 @@ def test_the_queries_of_the_page_give_what_it_says(
     ((count,),) = by_duckdb(day.replace("2026-03-01", str(today(tmp_path))), rows=False)
     assert count == 6, "inserts and updates of one day"
     assert [(row["id"], row["total"], row["paid"]) for row in by_duckdb(now)] == expected
-    for program in blocks("python"):
-        names: dict[str, Any] = {}
-        exec(program, names)
+    for program in ("polars_rows.py", "pyarrow_rows.py"):
+        names = runpy.run_path(str(EXAMPLES / program))
         assert [(r["id"], r["total"], r["paid"]) for r in names["current"]] == expected
 
 
