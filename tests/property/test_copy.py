@@ -125,6 +125,7 @@ def test_pieces_have_all_rows_in_order_however_the_bytes_are_cut(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copy_pieces, "BLOCK_ROWS", least)
+        patch.setattr(copy_pieces, "LOADING_ROWS", least)
         portions = iter(pieces_of(written(rows), cuts))
         found = [piece for piece, _ in copy_pieces.pieces_of(portions, len(rows[0]), most)]
     assert [row for piece in found for row in piece] == rows

@@ -212,7 +212,10 @@ def test_a_bug_shows_where_and_the_traceback_when_asked_for(
 
 # --- the process -------------------------------------------------------------------------------------
 
-SHOW = "import atexit, gc, sys; atexit.register(lambda: print('young', gc.get_threshold()[0]))\n"
+SHOW = (
+    "import atexit, gc, sys\n"
+    "atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count(), gc.isenabled()))\n"
+)
 COMMAND = "sys.argv = ['waltap', '--version']\nfrom waltap.cli import main\nmain()"
 LIBRARY = "import waltap, waltap.cli.application, waltap.pipeline.engine.engine"
 
@@ -224,4 +227,5 @@ def test_cycles_are_collected_rarely_in_the_process_of_a_command_alone(
     found = subprocess.run(
         [sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert (int(found.stdout.split()[-1]) > 10_000) is rare
+    young, kept, enabled = found.stdout.split()[-3:]
+    assert (int(young) > 10_000, int(kept) > 10_000, enabled) == (rare, rare, "True")

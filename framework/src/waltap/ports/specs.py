@@ -4,7 +4,8 @@ A spec has a ``name`` (unique among its kind, over all plugins), ``aliases`` for
 ``summary``, the ``properties`` model of its configuration (None: no properties), and a ``factory``.
 
 Every command reads the specs of all plugins and uses few of them. So a spec names its model and its
-factory by `late`, and they are imported when the component is used.
+factory by `late`, and they are imported when the component is used. A spec equals only itself, and shows
+the common fields alone: generated methods cost each command time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -138,7 +139,7 @@ class ModelField:
         vars(spec)[self._name] = value
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Spec:
     """The common fields of all specs."""
 
@@ -151,7 +152,7 @@ class Spec:
     since: str = "0.1"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ConnectorSpec(Spec):
     """A database. ``factory`` receives the validated properties and the context."""
 
@@ -170,7 +171,7 @@ class ConnectorSpec(Spec):
     """Connects to the pipeline's slot beside the engine; None: the source retains nothing for a slot."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DecoderSpec(Spec):
     """A decoder. ``output_plugin`` is the name the slot is created with."""
 
@@ -183,7 +184,7 @@ class DecoderSpec(Spec):
     """Notes for its users, a sentence each, for the reference page."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReplicaIdentitySpec(Spec):
     """A replica identity. ``letter`` is ``pg_class.relreplident``."""
 
@@ -191,14 +192,14 @@ class ReplicaIdentitySpec(Spec):
     letter: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SnapshotterSpec(Spec):
     """A snapshot mode."""
 
     factory: "Callable[[Any], Snapshotter]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FormatSpec(Spec):
     """A record format (JSON, Avro, …).
 
@@ -224,7 +225,7 @@ class FormatSpec(Spec):
     replace the values."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TransformSpec(Spec):
     """A transform of whole batches, which returns the next batch.
 
@@ -236,7 +237,7 @@ class TransformSpec(Spec):
     keeps_all: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class EventTransformSpec(TransformSpec):
     """A transform of events.
 
@@ -262,7 +263,7 @@ class SourceTransformContext:
     rows_now: "Callable[[Relation, Sequence[str], Sequence[str], Sequence[Tuple]], list[Tuple]]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SourceTransformSpec(TransformSpec):
     """A transform of whole batches that reads from the source.
 
@@ -272,7 +273,7 @@ class SourceTransformSpec(TransformSpec):
     factory: "Callable[[Any, SourceTransformContext], Callable[[Batch], Batch]]"  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RecordTransformSpec(TransformSpec):
     """A transform of records, like Kafka Connect's.
 
@@ -288,14 +289,14 @@ class RecordTransformSpec(TransformSpec):
     """Replaces the change events by other values."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PredicateSpec(Spec):
     """A predicate, which selects the records for a transform of records."""
 
     factory: "Callable[[Any], RecordPredicate]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ColumnConverterSpec(Spec):
     """A converter of columns (Debezium's ``converters``).
 
@@ -307,14 +308,14 @@ class ColumnConverterSpec(Spec):
     factory: "Callable[[Any], ColumnConverter]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TopicNamingSpec(Spec):
     """A ``topic.naming.strategy``: the factory returns (schema, table) → topic."""
 
     factory: Callable[[Any], Callable[[str, str], str]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SinkSpec(Spec):
     """A sink.
 
@@ -338,7 +339,7 @@ class SinkSpec(Spec):
     keeps: "Callable[[Any, str], str] | None" = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TableFormatSpec(Spec):
     """A format of Spark's tables, for ``format`` of the Spark sink.
 
@@ -355,7 +356,7 @@ class TableFormatSpec(Spec):
     session: "Callable[[str, Mapping[str, str]], Mapping[str, str]] | None" = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OffsetStoreSpec(Spec):
     """An offset store.
 
@@ -365,7 +366,7 @@ class OffsetStoreSpec(Spec):
     factory: "Callable[[Any, str], OffsetStore]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SignalActionSpec(Spec):
     """The action for signals of the type ``name``.
 
@@ -378,7 +379,7 @@ class SignalActionSpec(Spec):
     factory: "Callable[[SignalCall], None]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SignalChannelSpec(Spec):
     """A source of signals.
 
@@ -388,7 +389,7 @@ class SignalChannelSpec(Spec):
     factory: "Callable[[Any], SignalChannel]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class NotificationChannelSpec(Spec):
     """A destination of notifications.
 
@@ -398,7 +399,7 @@ class NotificationChannelSpec(Spec):
     factory: "Callable[[Any], NotificationChannel]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CheckSpec(Spec):
     """A check before a start, which changes nothing.
 
@@ -410,7 +411,7 @@ class CheckSpec(Spec):
     factory: "Callable[[Any], list[PreflightCheck]]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CommandSpec(Spec):
     """A sub-command of the CLI.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from waltap.cli import uncollected
 from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
 
 if TYPE_CHECKING:
@@ -187,14 +188,15 @@ def run(
         arguments = [f"{name}={value}" for name, value in ends.items() if value is not None]
         of_one = {"--sink": sink, "--http": http, "--ready-file": ready_file}
         raise typer.Exit(_all(Path(file), arguments, set_ or [], of_one, log_file))
-    from waltap.cli.commands.supervisor import START_ANEW, ProfileReloader, reloaded_by_signal
-    from waltap.cli.log_output import telemetry
-    from waltap.config.resolve import resolve
-    from waltap.pipeline import Engine
-    from waltap.plugins.host import Host
+    with uncollected():
+        from waltap.cli.commands.supervisor import START_ANEW, ProfileReloader, reloaded_by_signal
+        from waltap.cli.log_output import telemetry
+        from waltap.config.resolve import resolve
+        from waltap.pipeline import Engine
+        from waltap.plugins.host import Host
 
-    limits = limits_of(until_idle, until_lsn, max_records, max_seconds)
-    host = Host()
+        limits = limits_of(until_idle, until_lsn, max_records, max_seconds)
+        host = Host()
 
     def load() -> "Profile":
         raw = read(file)
@@ -202,7 +204,8 @@ def run(
         return resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
 
     with telemetry(host) as show:
-        engine = Engine(load(), host, limits=limits, ready_file=ready_file)
+        with uncollected():
+            engine = Engine(load(), host, limits=limits, ready_file=ready_file)
         show(engine)
         reloading = ProfileReloader(engine, load, show.obey, exits=exit_on_change)
         from waltap.services.telemetry.observers import observed

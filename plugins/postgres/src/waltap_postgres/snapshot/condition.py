@@ -29,8 +29,8 @@ from waltap_postgres.replication.publication import identifier
 # Objects of the server itself have lower OIDs.
 BUILT_IN: Final = 16384
 
-TOKENS: Final = re.compile(
-    r"""
+# Compiled at the first condition: most pipelines have none.
+TOKENS: Final = r"""
     (?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
     |(?P<text>[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)|(?:[bBxXnN])?'(?:[^']|'')*(?:'|\Z)
       |\$(?P<tag>(?:[A-Za-z_\x80-\U0010ffff][\w]*)?)\$.*?(?:\$(?P=tag)\$|\Z))
@@ -39,9 +39,7 @@ TOKENS: Final = re.compile(
     |(?P<number>\.?\d[\w.]*)
     |(?P<name>[A-Za-z_\x80-\U0010ffff][\w$]*)
     |(?P<other>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+    """
 NODES: Final = re.compile(r"[(){}]|(?:\\.|[^\s(){}\\])+", re.DOTALL)
 
 # Nodes that a tree may have: no subqueries, aggregates, window functions, parameters or domains.
@@ -247,7 +245,7 @@ class ConditionCheck:
     def _words(self, text: str) -> None:
         words = [
             ("text" if match["text"] is not None else match.lastgroup or "other", match[0])
-            for match in TOKENS.finditer(text)
+            for match in re.finditer(TOKENS, text, re.VERBOSE | re.DOTALL)
             if match["space"] is None
         ]
         own = self._names_of_the_table(words)

@@ -3,6 +3,7 @@
 import functools
 import re
 import socket
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -318,8 +319,11 @@ class _ReadAheadQueue(Generic[T]):
 # A piece ends after about so many bytes of COPY, even with few rows.
 PIECE_BYTES: Final = 16 << 20
 
-# From so many rows on a piece is a `RowBlock`: fewer are quicker as tuples, and need no pyarrow.
+# From so many rows on a piece is a `RowBlock`: fewer are quicker as tuples.
 BLOCK_ROWS: Final = 1000
+
+# The same where no pyarrow is loaded: loading it takes as long as so many rows save.
+LOADING_ROWS: Final = 20_000
 
 # Rows of a full buffer (`HeadedRows`) that are quicker as tuples.
 FEW_ROWS: Final = 64
@@ -425,7 +429,8 @@ def _pieces(
     held.clear()
     size = len(data)
     rows: Sequence[Tuple] | None = None
-    if count >= BLOCK_ROWS <= most and has_columns():
+    least = BLOCK_ROWS if "pyarrow" in sys.modules else LOADING_ROWS
+    if count >= least and most >= BLOCK_ROWS and has_columns():
         rows = copy_block(data, width, count)
     if rows is None:
         rows = [row for some in copy_rows([data], width, offset) for row in some]
