@@ -64,8 +64,8 @@ class Trial:
     def start(self, *words: str) -> Command:
         return command.start(*words, cwd=self.folder)
 
-    def letters(self) -> list[DeadLetter]:
-        return DeadLetterStore(self.folder / ".waltap" / "p" / "dead-letters").letters()
+    def all(self) -> list[DeadLetter]:
+        return DeadLetterStore(self.folder / ".waltap" / "p" / "dead-letters").all()
 
     def delivered(self) -> int:
         """Return how many rows both sinks have."""
@@ -115,16 +115,16 @@ def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(
 
     engine = trial.run()
     taken = {name: [(n,) for n in range(1, ROWS + 1) if n % k] for name, k in REFUSED.items()}
-    letters = {name: ROWS // every for name, every in REFUSED.items()}
+    dead_letters = {name: ROWS // every for name, every in REFUSED.items()}
     until(
         lambda: (
             trial.delivered() >= sum(map(len, taken.values()))
-            and len(trial.letters()) >= sum(letters.values())
+            and len(trial.all()) >= sum(dead_letters.values())
         ),
-        "every row and every letter",
+        "every row and every dead letter",
     )
     assert {name: trial.rows(name) for name in REFUSED} == taken, SEED
-    assert Counter(each.sink for each in trial.letters()) == letters, SEED
+    assert Counter(each.sink for each in trial.all()) == dead_letters, SEED
     for name in REFUSED:
         database.execute(f"ALTER TABLE {name}.t DROP CONSTRAINT t_n_check")
     before = trial.delivered()
@@ -141,7 +141,7 @@ def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(
     last = trial.start("dead-letters", "redeliver", "p.toml")
     said, errors = last.communicate(timeout=120)
     assert last.returncode == 0, (SEED, said, errors)
-    assert [each for each in trial.letters() if each.redelivered_ms is None] == [], SEED
+    assert [each for each in trial.all() if each.redelivered_ms is None] == [], SEED
     database.execute(f"INSERT INTO t VALUES ({ROWS + 1}, 'after')")
     until(lambda: trial.delivered() >= 2 * (ROWS + 1), "the row behind the redelivery")
     engine.terminate()

@@ -10,8 +10,8 @@ from waltap.services.dead_letters.store import DeadLetterStore
 KEEP = {"errors.tolerance": "dead_letter"}
 
 
-def letters_of(pipeline: PipelineRig) -> list[DeadLetter]:
-    return DeadLetterStore(pipeline.offset_file.parent / "dead-letters").letters()
+def dead_letters_of(pipeline: PipelineRig) -> list[DeadLetter]:
+    return DeadLetterStore(pipeline.offset_file.parent / "dead-letters").all()
 
 
 def dead_letters(pipeline: PipelineRig, verb: str, *rest: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-from tests.harness.dead_letters import KEEP, dead_letters, letters_of, verified
+from tests.harness.dead_letters import KEEP, dead_letters, dead_letters_of, verified
 from tests.harness.json_lines import records
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig
@@ -55,19 +55,19 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
     assert run.engine.status().dead_letters == 3
     found = {n for (n,) in target.execute("SELECT id FROM replica.people")}
     assert found == {*range(1, 51), 60} - {8}
-    letters = letters_of(to_sql)
-    assert [(each.op, each.code, each.place.index) for each in letters] == [
+    kept = dead_letters_of(to_sql)
+    assert [(each.op, each.code, each.place.index) for each in kept] == [
         ("c", "WT-5703", 1),
         ("c", "WT-5705", 2),
         ("u", "WT-5703", 0),
     ]
-    assert letters[0].event is not None
-    assert letters[0].event["value"]["after"] == {"id": 61, "name": "bad", "note": "n"}
+    assert kept[0].event is not None
+    assert kept[0].event["value"]["after"] == {"id": 61, "name": "bad", "note": "n"}
 
     listed = dead_letters(to_sql, "list")
     assert listed.returncode == 0, listed.stderr
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == [e.id for e in letters]
-    shown = dead_letters(to_sql, "show", letters[1].id)
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == [e.id for e in kept]
+    shown = dead_letters(to_sql, "show", kept[1].id)
     told = json.loads(shown.stdout)
     assert told["event"]["value"]["after"]["note"] == "long one"
     assert "change" not in told
@@ -79,7 +79,7 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
 
     again = dead_letters(to_sql, "redeliver")
     assert again.returncode == 1, again.stderr
-    assert [each.attempts for each in letters_of(to_sql)] == [2, 2, 2]
+    assert [each.attempts for each in dead_letters_of(to_sql)] == [2, 2, 2]
 
     target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
     target.execute("ALTER TABLE replica.people ALTER note TYPE text")
@@ -88,7 +88,7 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
     assert redelivered.returncode == 0, redelivered.stdout + redelivered.stderr
     rows = target.execute("SELECT * FROM people ORDER BY id")
     assert target.execute("SELECT * FROM replica.people ORDER BY id") == rows
-    assert all(each.redelivered_ms for each in letters_of(to_sql))
+    assert all(each.redelivered_ms for each in dead_letters_of(to_sql))
     assert to_sql.offset() == position
     assert "0 delivered" in dead_letters(to_sql, "redeliver").stderr
     told = verified(to_sql)
@@ -99,7 +99,7 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
     to_sql.catch_up()
     assert target.execute("SELECT name FROM replica.people WHERE id = 70") == [("after",)]
     assert "3 dropped" in dead_letters(to_sql, "drop", "--redelivered", "--yes").stdout
-    assert letters_of(to_sql) == []
+    assert dead_letters_of(to_sql) == []
 
 
 def test_by_default_a_refused_row_stops_the_pipeline_and_is_named(
@@ -135,7 +135,7 @@ def test_a_redelivery_ends_no_temporary_slot(to_sql: PipelineRig, target: Databa
     to_sql.settings |= KEEP | {"slot.temporary": "true"}
     with to_sql.running() as run:
         target.execute("INSERT INTO people VALUES (2, 'bad', 'n')")
-        run.until(lambda: len(letters_of(to_sql)) == 1, "a letter")
+        run.until(lambda: len(dead_letters_of(to_sql)) == 1, "a dead letter")
         answer = dead_letters(to_sql, "redeliver")
         assert answer.returncode == 1, answer.stdout + answer.stderr
         assert "temporary slot" in answer.stdout + answer.stderr
@@ -151,13 +151,13 @@ def test_a_running_pipeline_redelivers_letters_and_goes_on(
     assert "there are no dead letters" in dead_letters(to_sql, "list").stdout
     target.execute("INSERT INTO people VALUES (2, 'bad', 'n'), (3, 'ok', 'too long')")
     with to_sql.running() as run:
-        run.until(lambda: len(letters_of(to_sql)) == 2, "letters")
+        run.until(lambda: len(dead_letters_of(to_sql)) == 2, "letters")
         refused = dead_letters(to_sql, "redeliver")
         assert refused.returncode == 1, refused.stdout + refused.stderr
         assert refused.stdout.count("refused: ") == 2
-        assert [each.attempts for each in letters_of(to_sql)] == [2, 2]
+        assert [each.attempts for each in dead_letters_of(to_sql)] == [2, 2]
         target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
-        first, second = letters_of(to_sql)
+        first, second = dead_letters_of(to_sql)
         answer = dead_letters(to_sql, "redeliver")
         assert answer.returncode == 1, answer.stdout + answer.stderr
         assert f"{first.id}  delivered" in answer.stdout
@@ -193,7 +193,7 @@ def test_each_of_several_sinks_has_letters_of_its_own(
     to_sql.catch_up()
     target.execute("INSERT INTO people VALUES (1, 'ok', 'n'), (2, 'bad', 'n'), (3, 'ok', 'n')")
     to_sql.catch_up()
-    assert [(each.sink, each.op) for each in letters_of(to_sql)] == [("copy", "c")]
+    assert [(each.sink, each.op) for each in dead_letters_of(to_sql)] == [("copy", "c")]
     assert target.execute("SELECT id FROM replica.people ORDER BY id") == [(1,), (3,)]
     assert len(lines.read_text().splitlines()) == 3
     target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
@@ -212,10 +212,10 @@ def test_a_sink_of_its_own_gets_copies(
     to_sql.catch_up()
     target.execute("INSERT INTO people VALUES (1, 'ok', 'n'), (2, 'bad', 'n')")
     to_sql.catch_up()
-    (letter,) = letters_of(to_sql)
+    (dead_letter,) = dead_letters_of(to_sql)
     (copy,) = [json.loads(line) for line in copies.read_text().splitlines()]
     assert copy["topic"] == "p.dead-letters"
-    assert copy["key"] == letter.id
+    assert copy["key"] == dead_letter.id
     assert copy["value"]["event"]["value"]["after"]["id"] == 2
     assert "change" not in copy["value"]
 
@@ -246,8 +246,12 @@ def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
     )
     pipeline.catch_up()
     assert _ids(kafka, topic) == [1, 2, 4, 5]
-    (letter,) = letters_of(pipeline)
-    assert (letter.code, letter.table, letter.place.index) == ("WT-5405", "public.t", 2)
+    (dead_letter,) = dead_letters_of(pipeline)
+    assert (dead_letter.code, dead_letter.table, dead_letter.place.index) == (
+        "WT-5405",
+        "public.t",
+        2,
+    )
     assert dead_letters(pipeline, "redeliver").returncode == 1
     _allow(kafka, topic, 200_000)
     answer = dead_letters(pipeline, "redeliver")
@@ -256,7 +260,7 @@ def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
     assert _ids(kafka, topic) == [1, 2, 4, 5, 3]
     last = read_all(kafka.bootstrap, topic)[-1]
     marks = dict(last.headers() or [])
-    assert json.loads(marks["waltap-dead-letter"]) == letter.id
+    assert json.loads(marks["waltap-dead-letter"]) == dead_letter.id
     database.execute("INSERT INTO t VALUES (6, 'v')")
     pipeline.catch_up()
     assert _ids(kafka, topic) == [1, 2, 4, 5, 3, 6]
@@ -298,9 +302,9 @@ def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: Pipeli
     to_lines.database.execute(NAN)
     to_lines.catch_up()
     assert _written(to_lines) == [1, 3]
-    (letter,) = letters_of(to_lines)
-    assert (letter.table, letter.op, letter.place.index) == ("public.n", "c", 1)
-    assert letter.record is None
+    (dead_letter,) = dead_letters_of(to_lines)
+    assert (dead_letter.table, dead_letter.op, dead_letter.place.index) == ("public.n", "c", 1)
+    assert dead_letter.record is None
     # with null in its place it can be delivered
     del to_lines.settings["event.converting.failure.handling.mode"]
     answer = dead_letters(to_lines, "redeliver")
@@ -321,7 +325,7 @@ def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(
     to_lines.database.execute(NAN)
     run = to_lines.catch_up()
     assert _written(to_lines) == [1, 3]
-    assert letters_of(to_lines) == []
+    assert dead_letters_of(to_lines) == []
     assert run.engine.status().left_out == 1
 
 

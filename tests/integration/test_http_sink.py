@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.dead_letters import letters_of
+from tests.harness.dead_letters import dead_letters_of
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
@@ -160,10 +160,14 @@ def test_a_record_that_is_called_wrong_becomes_a_dead_letter(
     ]
     assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {17, 18})
     assert [row["v"] for row in rows if row["id"] == 3] == ["good"]
-    letters = letters_of(pipeline)
-    assert [each.record and "bad" in (each.record.value or "") for each in letters] == [True] * 3
-    assert {(each.code, each.table, each.op) for each in letters} == {("WT-5602", "public.t", "c")}
-    assert [each.place.index for each in letters] == [2, 16, 17]
+    dead_letters = dead_letters_of(pipeline)
+    assert [each.record and "bad" in (each.record.value or "") for each in dead_letters] == [
+        True
+    ] * 3
+    assert {(each.code, each.table, each.op) for each in dead_letters} == {
+        ("WT-5602", "public.t", "c")
+    }
+    assert [each.place.index for each in dead_letters] == [2, 16, 17]
     assert run.engine.status().dead_letters == 3
 
 

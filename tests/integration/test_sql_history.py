@@ -228,7 +228,7 @@ def test_a_table_that_takes_the_name_of_another_has_its_own_history(
 def test_an_insert_of_a_row_that_may_be_there_ends_its_version(
     place: Place, tmp_path: Path
 ) -> None:
-    """A letter is redelivered behind what came after it; or a delete was left out before."""
+    """A dead letter is redelivered behind what came after it; or a delete was left out before."""
     source = Model()
     with contextlib.closing(place.opened(tmp_path, tolerant=True, history_mode="beside")) as target:
         source.insert(PEOPLE, ["1", "a", None])

@@ -73,7 +73,7 @@ def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(
 def test_nothing_is_in_the_target_before_the_letters_are_kept(
     postgres: Place, tmp_path: Path
 ) -> None:
-    """Killed between the letter and the rest: the position is the one before, and the batch comes again."""
+    """Killed between the dead letter and the rest: the position is the one before, and the batch comes again."""
     postgres.execute(CHECKED)
     source, target = Model(), opened(postgres, tmp_path)
     source.insert(PEOPLE, *rows((1, "ok", "n")))

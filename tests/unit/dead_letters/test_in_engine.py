@@ -65,7 +65,7 @@ def test_by_default_the_pipeline_stops_and_says_which_event_it_was(
     with pytest.raises(TooLong, match=r"too long \(c of public.items, 1/[0-9A-F]+, change 1\)"):
         pipeline.run(stop_at=10.0)
     assert pipeline.destination.durable == [1, 2]
-    assert store.letters() == []
+    assert store.all() == []
     pipeline.destination.before_write = lambda _batch: None
     pipeline.run(stop_at=20.0)
     assert pipeline.destination.durable == [1, 2, 3, 4, 5]
@@ -80,7 +80,7 @@ def test_by_default_the_first_of_several_stops_the_pipeline(
     with pytest.raises(TooLong, match="change 1"):
         pipeline.run(stop_at=10.0)
     assert pipeline.destination.durable == []
-    assert store.letters() == []
+    assert store.all() == []
 
 
 def test_a_dead_letter_is_kept_and_all_others_come_in_order(
@@ -92,12 +92,12 @@ def test_a_dead_letter_is_kept_and_all_others_come_in_order(
     pipeline.destination.before_write = refusing(2, 4, 9)
     engine = pipeline.run(stop_at=10.0)
     assert pipeline.destination.durable == [1, 3, 5, 6, 7, 8, 10]
-    letters = store.letters()
-    assert [each.place.index for each in letters] == [1, 3, 3]
-    assert {(each.code, each.reason, each.table, each.op) for each in letters} == {
+    dead_letters = store.all()
+    assert [each.place.index for each in dead_letters] == [1, 3, 3]
+    assert {(each.code, each.reason, each.table, each.op) for each in dead_letters} == {
         ("WT-5999", "too long", "public.items", "c")
     }
-    assert letters[0].remedy == "Widen name."
+    assert dead_letters[0].remedy == "Widen name."
     status = engine.status()
     assert (status.dead_letters, status.left_out, status.events) == (3, 3, 7)
     offset = pipeline.store.load()
@@ -112,7 +112,7 @@ def test_with_all_tolerated_they_are_left_out_and_counted(new: New, store: DeadL
     status = pipeline.run(stop_at=10.0).status()
     assert pipeline.destination.durable == [1, 3]
     assert (status.left_out, status.dead_letters) == (1, 0)
-    assert store.letters() == []
+    assert store.all() == []
 
 
 def test_rows_of_a_snapshot_are_letters_too(new: New, store: DeadLetterStore) -> None:
@@ -121,8 +121,8 @@ def test_rows_of_a_snapshot_are_letters_too(new: New, store: DeadLetterStore) ->
     pipeline.destination.before_write = refusing(7, 200)
     pipeline.run(stop_at=10.0)
     assert pipeline.destination.durable == [n for n in range(1, 251) if n not in {7, 200}]
-    assert [each.op for each in store.letters()] == ["r", "r"]
-    assert len({each.id for each in store.letters()}) == 2
+    assert [each.op for each in store.all()] == ["r", "r"]
+    assert len({each.id for each in store.all()}) == 2
 
 
 def test_what_is_no_records_fault_is_never_tolerated(new: New, store: DeadLetterStore) -> None:
@@ -131,14 +131,14 @@ def test_what_is_no_records_fault_is_never_tolerated(new: New, store: DeadLetter
     pipeline.destination.before_write = raising(Gone("the link broke"))
     with pytest.raises(Gone):
         pipeline.run(stop_at=10.0)
-    assert store.letters() == []
+    assert store.all() == []
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_killed_between_a_letter_and_the_rest_of_its_batch(
     new: New, store: DeadLetterStore, exactly_once: bool
 ) -> None:
-    """The letter is durable before the position moves: it is one letter, and nothing else is missing."""
+    """The dead letter is durable before the position moves: it is one dead letter, and nothing else is missing."""
     pipeline = new(errors_tolerance="dead_letter")
     pipeline.destination.exactly_once = exactly_once
     pipeline.source.insert(at=1.0, rows=4)
@@ -148,7 +148,7 @@ def test_killed_between_a_letter_and_the_rest_of_its_batch(
         nonlocal calls
         calls += 1
         if calls == 2:
-            assert [each.place.index for each in store.letters()] == [2]
+            assert [each.place.index for each in store.all()] == [2]
             raise Killed
         refuse(batch)
 
@@ -158,8 +158,8 @@ def test_killed_between_a_letter_and_the_rest_of_its_batch(
     assert pipeline.destination.durable == []
     pipeline.run(stop_at=20.0)
     assert pipeline.destination.durable == [1, 2, 4]
-    (letter,) = store.letters()
-    assert letter.attempts == 2
+    (dead_letter,) = store.all()
+    assert dead_letter.attempts == 2
 
 
 def test_a_store_that_fails_stops_the_pipeline_before_the_position_moves(

@@ -1,4 +1,4 @@
-"""Letters on disk: durable, one per event, of their owner alone."""
+"""Dead letters on disk: durable, one per event, of their owner alone."""
 
 import stat
 from pathlib import Path
@@ -24,7 +24,7 @@ from waltap.services.dead_letters.change_form import change_form, of_form
 from waltap.services.dead_letters.dead_letter import (
     DeadLetter,
     EventLocation,
-    letter_of,
+    dead_letter_of,
     record_form,
     record_of,
 )
@@ -36,64 +36,66 @@ from .test_pieces import transaction
 VALUES = st.tuples(*[st.text() | st.none() | st.sampled_from([UNCHANGED, ABSENT])] * 3)
 
 
-def letter(index: int, sink: str = "", **more: object) -> DeadLetter:
+def dead_letter(index: int, sink: str = "", **more: object) -> DeadLetter:
     place = EventLocation(commit_lsn=0x1A0, index=index)
-    return letter_of(sink, place, SinkError("too long"), 1_000, **more)  # type: ignore[arg-type]
+    return dead_letter_of(sink, place, SinkError("too long"), 1_000, **more)  # type: ignore[arg-type]
 
 
 def test_a_letter_is_kept_with_why_and_where(tmp_path: Path) -> None:
-    (kept,) = DeadLetterStore(tmp_path / "d").put([letter(3)])
-    assert DeadLetterStore(tmp_path / "d").letters() == [kept]
+    (kept,) = DeadLetterStore(tmp_path / "d").put([dead_letter(3)])
+    assert DeadLetterStore(tmp_path / "d").all() == [kept]
     assert (kept.id, kept.code, kept.reason, kept.attempts) == ("1A0-3", "WT-5000", "too long", 1)
     assert str(kept.place) == "0/1A0, change 3"
 
 
 def test_the_same_event_is_one_letter_however_often_it_comes(tmp_path: Path) -> None:
     store = DeadLetterStore(tmp_path)
-    store.put([letter(1), letter(2)])
+    store.put([dead_letter(1), dead_letter(2)])
     other = DeadLetterStore(tmp_path)  # as after a crash
-    other.put([letter(1)])
-    store.put([letter(2)])
-    store.put([letter(1, "a"), letter(1, "b")])  # two sinks have letters of their own
-    found = {each.id: each.attempts for each in store.letters()}
+    other.put([dead_letter(1)])
+    store.put([dead_letter(2)])
+    store.put(
+        [dead_letter(1, "a"), dead_letter(1, "b")]
+    )  # two sinks have dead letters of their own
+    found = {each.id: each.attempts for each in store.all()}
     assert found == {"1A0-1": 2, "1A0-2": 2, "a-1A0-1": 1, "b-1A0-1": 1}
 
 
 def test_a_line_that_a_crash_tore_is_nobodys(tmp_path: Path) -> None:
     store = DeadLetterStore(tmp_path)
-    store.put([letter(1)])
+    store.put([dead_letter(1)])
     with (tmp_path / "letters.jsonl").open("ab") as file:
         file.write(b'{"id":"1A0-2","sink"')
     again = DeadLetterStore(tmp_path)
-    assert [each.id for each in again.letters()] == ["1A0-1"]
-    again.put([letter(3)])
-    assert [each.id for each in DeadLetterStore(tmp_path).letters()] == ["1A0-1", "1A0-3"]
+    assert [each.id for each in again.all()] == ["1A0-1"]
+    again.put([dead_letter(3)])
+    assert [each.id for each in DeadLetterStore(tmp_path).all()] == ["1A0-1", "1A0-3"]
 
 
 def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path: Path) -> None:
     engine, command = DeadLetterStore(tmp_path), DeadLetterStore(tmp_path)
-    engine.put([letter(1), letter(2)])
+    engine.put([dead_letter(1), dead_letter(2)])
     assert command.drop({"1A0-1", "unknown"}) == 1
-    engine.put([letter(1), letter(3)])
-    found = {each.id: each.attempts for each in command.letters()}
+    engine.put([dead_letter(1), dead_letter(3)])
+    found = {each.id: each.attempts for each in command.all()}
     assert found == {"1A0-2": 1, "1A0-1": 1, "1A0-3": 1}
 
 
 def test_a_redelivered_letter_is_marked(tmp_path: Path) -> None:
     store = DeadLetterStore(tmp_path)
-    kept = store.put([letter(1), letter(2)])
+    kept = store.put([dead_letter(1), dead_letter(2)])
     store.mark(kept[:1], 5_000)
-    assert [each.redelivered_ms for each in store.letters()] == [5_000, None]
+    assert [each.redelivered_ms for each in store.all()] == [5_000, None]
     stored = (tmp_path / "letters.jsonl").read_text()
     assert '"replayed_ms":5000' in stored, "the spelling on disk"
-    store.put([letter(1)])  # refused once more: not delivered any longer
-    assert store.letters()[0].redelivered_ms is None
-    assert store.letters()[0].attempts == 2
+    store.put([dead_letter(1)])  # refused once more: not delivered any longer
+    assert store.all()[0].redelivered_ms is None
+    assert store.all()[0].attempts == 2
 
 
 def test_nobody_else_reads_them_and_what_is_no_text_or_no_folder_is_told(tmp_path: Path) -> None:
     store = DeadLetterStore(tmp_path / "d")
-    store.put([letter(1), letter(2)])
+    store.put([dead_letter(1), dead_letter(2)])
     store.drop({"1A0-2"})
     for path in (tmp_path / "d").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -101,8 +103,8 @@ def test_nobody_else_reads_them_and_what_is_no_text_or_no_folder_is_told(tmp_pat
     path.write_bytes(path.read_bytes().replace(b"too long", b"too l\xffng"))
     (tmp_path / "e").write_text("in the way")
     for use in (
-        DeadLetterStore(tmp_path / "d").letters,
-        lambda: DeadLetterStore(tmp_path / "e").put([letter(1)]),
+        DeadLetterStore(tmp_path / "d").all,
+        lambda: DeadLetterStore(tmp_path / "e").put([dead_letter(1)]),
     ):
         with pytest.raises(DeadLettersUnusable, match="WT-"):
             use()
@@ -120,7 +122,7 @@ def test_a_change_comes_back_as_it_was(new: tuple, old: tuple, kind: OldTuple) -
     ]
     for change in changes:
         form = change_form(change, part)
-        made = letter_of("", EventLocation(commit_lsn=1), SinkError("no"), 1, change=form)
+        made = dead_letter_of("", EventLocation(commit_lsn=1), SinkError("no"), 1, change=form)
         found = msgspec.json.decode(msgspec.json.encode(made), type=DeadLetter)
         assert found.change is not None
         back = of_form(found.change)

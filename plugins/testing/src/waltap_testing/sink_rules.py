@@ -1,4 +1,4 @@
-"""Sink tests: interrupted snapshots, refused records and redelivered letters."""
+"""Sink tests: interrupted snapshots, refused records and redelivered dead letters."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -280,7 +280,7 @@ class TakesRedeliveries:
     def test_a_redelivered_letter_is_new_and_known_again(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """A redelivered letter arrives, although its position was passed."""
+        """A redelivered dead letter arrives, although its position was passed."""
         sink = rig.build(tmp_path)
         batches = mixed(truncate=False).batches(4, records=sink.capabilities.records)
         promised = deliver(sink, batches, each=True)
@@ -290,19 +290,19 @@ class TakesRedeliveries:
         held = sole(again.open()) or promised
         if isinstance(again, RedeliveryAwareSink):
             assert LETTER not in again.redelivered()
-        again.write(_letter(again, held))
+        again.write(_dead_letter(again, held))
         again.flush()
         again.close()
         last = rig.build(tmp_path, resumes=True)
         last.open()
-        # A sink that keeps the identifiers of letters names it when it opens again.
+        # A sink that keeps the identifiers of dead letters names it when it opens again.
         if isinstance(last, RedeliveryAwareSink):
             assert set(last.redelivered()) <= {LETTER}
         last.close()
         assert len(rig.read_back()) == before + 1, "it is there, once"
 
 
-def _letter(sink: Sink, position: Position) -> Batch:
+def _dead_letter(sink: Sink, position: Position) -> Batch:
     # The position stays: a redelivery does not move the stream.
     batch = Batch(parts=[], position=position, events=1, redelivers=(LETTER,))
     if sink.capabilities.records:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 60.0
 LONGEST_S = 3600.0
-"""How long a running pipeline may take for letters once it has begun."""
+"""How long a running pipeline may take for dead letters once it has begun."""
 
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]…", help="Dead letters; by default all.")
@@ -35,15 +35,15 @@ dead_letters = typer.Typer(
 
 
 @dead_letters.command("list")
-def list_letters(file: FileArgument, set_: SetOption = None, as_json: Json = False) -> None:
+def list_dead_letters(file: FileArgument, set_: SetOption = None, as_json: Json = False) -> None:
     """List dead letters: id, table, operation, code, attempts, state."""
-    letters = _store(file, set_).letters()
+    entries = _store(file, set_).all()
     if as_json:
-        echo(json.dumps([each.told() for each in letters], indent=2))
+        echo(json.dumps([each.told() for each in entries], indent=2))
         return
-    if not letters:
+    if not entries:
         echo("there are no dead letters")
-    for each in letters:
+    for each in entries:
         state = (
             f"redelivered {_time(each.redelivered_ms)}"
             if each.redelivered_ms
@@ -62,7 +62,7 @@ def show(
     ] = False,
     set_: SetOption = None,
 ) -> None:
-    """Print letters as JSON: the reason, the event, the refused record."""
+    """Print dead letters as JSON: the reason, the event, the refused record."""
     import msgspec
 
     for each in _chosen(_store(file, set_), ids):
@@ -77,7 +77,7 @@ def redeliver(
     file: FileArgument,
     ids: Ids = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Also letters that were redelivered before.")
+        bool, typer.Option("--again", help="Also dead letters that were redelivered before.")
     ] = False,
     re_render: Annotated[
         bool,
@@ -98,11 +98,11 @@ def redeliver(
 ) -> None:
     """Deliver dead letters, oldest first, to the sinks that refused them.
 
-    The pipeline may run: then it does so between two transactions. A redelivered letter is marked
+    The pipeline may run: then it does so between two transactions. A redelivered dead letter is marked
     and skipped the next time. Exit code 1: a sink refused one again; it stays, with its reason.
     """
-    letters = _chosen(_store(file, set_), ids)
-    waiting = [each for each in letters if again or each.redelivered_ms is None]
+    entries = _chosen(_store(file, set_), ids)
+    waiting = [each for each in entries if again or each.redelivered_ms is None]
     delivered = refused = 0
     for name, why in _redelivered(
         file, set_, waiting, again=again, re_render=re_render, wait_s=wait
@@ -131,7 +131,7 @@ def drop(
     if not chosen:
         echo("there is nothing to drop")
         return
-    confirm(f"Drop {len(chosen)} letters, {left} of them not delivered. Go on?", yes=yes)
+    confirm(f"Drop {len(chosen)} dead letters, {left} of them not delivered. Go on?", yes=yes)
     echo(f"{store.drop({each.id for each in chosen})} dropped")
 
 
@@ -144,18 +144,21 @@ def _store(file: str, set_: list[str] | None) -> "DeadLetterStore":
 
 
 def _chosen(store: "DeadLetterStore", ids: Sequence[str] | None) -> "list[DeadLetter]":
-    """Return the letters of these ids. Raises: ConfigurationError."""
-    letters = store.letters()
-    unknown = set(ids or ()) - {each.id for each in letters}
+    """Return the dead letters of these ids. Raises: ConfigurationError."""
+    entries = store.all()
+    unknown = set(ids or ()) - {each.id for each in entries}
     if unknown:
         problems = [
             PropertyProblem(
-                "ID", "is no letter", value=each, allowed="what `waltap dead-letters list` shows"
+                "ID",
+                "is no dead letter",
+                value=each,
+                allowed="what `waltap dead-letters list` shows",
             )
             for each in sorted(unknown)
         ]
         raise ConfigurationError(problems, origin=COMMAND_LINE)
-    return [each for each in letters if not ids or each.id in ids]
+    return [each for each in entries if not ids or each.id in ids]
 
 
 def _stages(file: str, set_: list[str] | None) -> "PipelineStages":
@@ -170,13 +173,13 @@ def _stages(file: str, set_: list[str] | None) -> "PipelineStages":
 def _redelivered(
     file: str,
     set_: list[str] | None,
-    letters: "Sequence[DeadLetter]",
+    entries: "Sequence[DeadLetter]",
     *,
     again: bool,
     re_render: bool,
     wait_s: float,
 ) -> Iterator[tuple[str, str]]:
-    """Deliver letters, here or by the process that runs the pipeline.
+    """Deliver dead letters, here or by the process that runs the pipeline.
 
     Yields each id and the reason of a refusal, "" if delivered. Raises: SinkError, OffsetError,
     RedeliveryUndone.
@@ -185,19 +188,19 @@ def _redelivered(
     from waltap.pipeline.delivery.redelivery import Redeliveries
     from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
 
-    if not letters:
+    if not entries:
         return
     stages = _stages(file, set_)
     try:
         with PipelineLock(stages.state_dir):
-            known = {each.id: each for each in stages.dead_letters.store.letters()}
-            those = [known[each.id] for each in letters if each.id in known]
+            known = {each.id: each for each in stages.dead_letters.store.all()}
+            those = [known[each.id] for each in entries if each.id in known]
             store = stages.dead_letters.store
             redelivery = Redeliveries(store, stages.branches, stages.store, SystemClock())
             for found in redelivery.run(those, again=again, re_render=re_render):
-                yield found.letter.id, "" if found.error is None else found.error.problem
+                yield found.dead_letter.id, "" if found.error is None else found.error.problem
     except PipelineRunning:
-        ids = tuple(each.id for each in letters)
+        ids = tuple(each.id for each in entries)
         yield from _by_the_run(
             stages.state_dir, ids, again=again, re_render=re_render, wait_s=wait_s
         )
@@ -213,7 +216,7 @@ def _by_the_run(
         ids=ids, again=again, re_render=re_render, wait_ms=round(wait_s * 1000)
     )
     answer = ask(folder, request, patience_s=LONGEST_S)
-    yield from (answer.letters or {}).items()
+    yield from (answer.dead_letters or {}).items()
     if not answer.ok or not answer.taken:
         raise RedeliveryUndone(answer.reason)
 

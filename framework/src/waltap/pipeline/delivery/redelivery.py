@@ -1,7 +1,7 @@
 """Deliver dead letters again, by a command or by the running pipeline.
 
 Nothing else is delivered meanwhile. A running pipeline closes its connection and its sink first, and uses
-new stages, so that relations of old letters do not reach the stream.
+new stages, so that relations of old dead letters do not reach the stream.
 """
 
 import logging
@@ -31,11 +31,11 @@ class RedeliveryAsked(Exception):
 class RedeliveryAnswer(msgspec.Struct, frozen=True):
     """Report a redelivery.
 
-    ``letters`` maps ids to the reasons of refusals, "" for delivered letters. ``reason`` says why the
+    ``dead_letters`` maps ids to the reasons of refusals, "" for delivered letters. ``reason`` says why the
     redelivery broke off or did not begin.
     """
 
-    letters: dict[str, str]
+    dead_letters: dict[str, str]
     reason: str = ""
 
 
@@ -89,10 +89,10 @@ class RedeliveryQueue:
 def _answer(redelivery: "Redeliveries", request: RedeliveryRequest) -> RedeliveryAnswer:
     found: dict[str, str] = {}
     try:
-        every = redelivery.letters.letters()
+        every = redelivery.dead_letters.all()
         chosen = [each for each in every if not request.ids or each.id in request.ids]
         for each in redelivery.run(chosen, again=request.again, re_render=request.re_render):
-            found[each.letter.id] = "" if each.error is None else each.error.problem
+            found[each.dead_letter.id] = "" if each.error is None else each.error.problem
     except Exception as error:  # noqa: BLE001 - the pipeline continues, or fails of the same by itself
         told = str(error) if isinstance(error, WaltapError) else f"{type(error).__name__}: {error}"
         log.warning("a redelivery of dead letters broke off: %s", told)
@@ -112,24 +112,24 @@ class Redeliveries:
 
     def __init__(
         self,
-        letters: DeadLetterStore,
+        dead_letters: DeadLetterStore,
         branches: Sequence[SinkBranch],
         offsets: OffsetStore,
         clock: Clock,
     ) -> None:
-        self.letters, self._branches, self._offsets = letters, branches, offsets
+        self.dead_letters, self._branches, self._offsets = dead_letters, branches, offsets
         self._clock = clock
 
     def run(
-        self, letters: Sequence[DeadLetter], *, again: bool, re_render: bool
+        self, dead_letters: Sequence[DeadLetter], *, again: bool, re_render: bool
     ) -> Iterator[RedeliveryResult]:
-        """Deliver ``letters`` to the sinks that refused them; yield each outcome.
+        """Deliver ``dead_letters`` to the sinks that refused them; yield each outcome.
 
-        ``again`` includes letters that were delivered before; ``re_render`` uses the present transforms
-        and format. Raises: SinkError that no single letter causes; ConfigurationError if a sink is
-        missing.
+        ``again`` includes dead letters that were delivered before; ``re_render`` uses the present
+        transforms and format. Raises: SinkError that no single dead letter causes; ConfigurationError if a
+        sink is missing.
         """
-        waiting = [each for each in letters if again or each.redelivered_ms is None]
+        waiting = [each for each in dead_letters if again or each.redelivered_ms is None]
         for sink in dict.fromkeys(each.sink for each in waiting):
             those = [_without_record(e) if re_render else e for e in waiting if e.sink == sink]
             yield from self._of_sink(sink).run(those)
@@ -140,12 +140,12 @@ class Redeliveries:
         if branch is None:
             named = ", ".join(each.name for each in self._branches) or "the profile's only one"
             problem = PropertyProblem(
-                "sinks", f"letters are of the sink {sink!r}, which is not there", allowed=named
+                "sinks", f"dead letters are of the sink {sink!r}, which is not there", allowed=named
             )
             raise ConfigurationError([problem])
         offset = self._offsets.load()
         return Redelivery(
-            store=self.letters,
+            store=self.dead_letters,
             sink=branch.stages.make(),
             make=branch.render,
             stored=Positions() if offset is None else offset.positions,
@@ -153,5 +153,9 @@ class Redeliveries:
         )
 
 
-def _without_record(letter: DeadLetter) -> DeadLetter:
-    return msgspec.structs.replace(letter, record=None) if letter.change is not None else letter
+def _without_record(dead_letter: DeadLetter) -> DeadLetter:
+    return (
+        msgspec.structs.replace(dead_letter, record=None)
+        if dead_letter.change is not None
+        else dead_letter
+    )

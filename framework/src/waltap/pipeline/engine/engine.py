@@ -110,7 +110,7 @@ class ControlServer:
             state=self._status().state,
             taken=not found.reason,
             reason=found.reason,
-            letters=found.letters,
+            dead_letters=found.dead_letters,
         )
 
     def _signal(self, request: SignalRequest) -> ControlAnswer:

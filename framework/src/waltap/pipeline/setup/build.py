@@ -136,8 +136,8 @@ class PipelineStages:
             DeadLetterStore(self.state_dir / DEAD_LETTERS),
             clock,
             describe=self.relations.describe,
-            form=lambda: self._form_of_letters(run_id),
-            copy=self._copy_of_letters(),
+            form=lambda: self._form_of_dead_letters(run_id),
+            copy=self._copy_of_dead_letters(),
         )
         self._letters_form: Format | None = None
         self.policy = FailurePolicy.of(profile.engine, profile.capture)
@@ -441,7 +441,7 @@ class PipelineStages:
             ),
         )
 
-    def _copy_of_letters(self) -> DeadLetterCopies | None:
+    def _copy_of_dead_letters(self) -> DeadLetterCopies | None:
         component = self.profile.dead_letters
         if component is None:
             return None
@@ -453,7 +453,7 @@ class PipelineStages:
             topic,
         )
 
-    def _form_of_letters(self, run_id: str) -> Format | None:
+    def _form_of_dead_letters(self, run_id: str) -> Format | None:
         """Return the format for reading dead letters: JSON, before all transforms."""
         spec = self.host.formats.get("json")
         if self._letters_form is None and spec is not None and spec.properties is not None:

@@ -8,7 +8,7 @@ order. A connection may send any number of requests.
     {"do": "status"}
     {"ok": true, "state": "streaming", "status": {"pipeline": "shop", "events": 7, …}}
     {"do": "redeliver", "ids": ["16B374D8-3"], "wait_ms": 60000}
-    {"ok": true, "state": "streaming", "taken": true, "letters": {"16B374D8-3": ""}}
+    {"ok": true, "state": "streaming", "taken": true, "dead_letters": {"16B374D8-3": ""}}
 
 ``do`` names the kind of request. Unknown members are an error, so that a misspelled member is not
 ignored. A line that is not a request gets an answer with ``ok`` false.
@@ -77,8 +77,8 @@ RedeliveryUndone = OffsetError.define(
     "RedeliveryUndone",
     "WT-6205",
     "A running pipeline did not deliver all of the requested dead letters.",
-    "Letters listed as delivered were delivered. See the run's log, correct the cause, and repeat "
-    "the command: it skips delivered letters. --wait SECONDS waits for a snapshot or an absent "
+    "Dead letters listed as delivered were delivered. See the run's log, correct the cause, and repeat "
+    "the command: it skips the delivered ones. --wait SECONDS waits for a snapshot or an absent "
     "sink; without a running pipeline the command itself redelivers.",
 )
 
@@ -136,9 +136,9 @@ class RedeliveryRequest(
     The pipeline waits at most ``wait_ms`` for the moment to begin.
     """
 
-    # ids of letters; empty: all letters
+    # ids of dead letters; empty: all dead letters
     ids: tuple[str, ...] = ()
-    # deliver also letters that were redelivered before
+    # deliver also dead letters that were redelivered before
     again: bool = False
     # render the change again by transforms and format, instead of sending the refused record
     re_render: bool = False
@@ -163,8 +163,8 @@ class ControlAnswer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"i
     reason: str = ""
     # answer to a `StatusRequest`
     status: dict[str, object] | None = None
-    # answer to a `RedeliveryRequest`: id → why the sink refused it again, "" for a delivered letter
-    letters: dict[str, str] | None = None
+    # answer to a `RedeliveryRequest`: id → why the sink refused it again, "" for a delivered dead letter
+    dead_letters: dict[str, str] | None = None
 
 
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)

@@ -96,9 +96,9 @@ def of_form(form: ChangeForm) -> Change:
 
 
 def operation(form: ChangeForm) -> str:
-    """Return Debezium's letter for the operation."""
-    letters = {"insert": "c", "update": "u", "delete": "d", "truncate": "t", "message": "m"}
-    return letters.get(form.kind, "r")
+    """Return Debezium's code for the operation."""
+    codes = {"insert": "c", "update": "u", "delete": "d", "truncate": "t", "message": "m"}
+    return codes.get(form.kind, "r")
 
 
 def table_of(form: ChangeForm) -> str:

@@ -54,7 +54,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Times are ms since 1970 UTC.
     """
 
-    # made of sink and place: an event that is refused again is the same letter
+    # made of sink and place: an event that is refused again is the same dead letter
     id: str
     sink: str
     place: EventLocation
@@ -94,7 +94,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {**found, "position": str(self.place)}
 
 
-def letter_of(
+def dead_letter_of(
     sink: str,
     place: EventLocation,
     error: WaltapError,
@@ -104,7 +104,7 @@ def letter_of(
     record: Record | None = None,
     event: dict[str, Any] | None = None,
 ) -> DeadLetter:
-    """Return the letter of an event that failed with ``error``."""
+    """Return the dead letter of an event that failed with ``error``."""
     return DeadLetter(
         id=_identifier(sink, place),
         sink=sink,

@@ -31,7 +31,7 @@ from waltap.services.dead_letters.change_form import (
 from waltap.services.dead_letters.dead_letter import (
     DeadLetter,
     EventLocation,
-    letter_of,
+    dead_letter_of,
     row_digest,
 )
 from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
@@ -223,18 +223,18 @@ class PoisonEventHandler:
         for handling, case in handled:
             if handling is FailureHandling.FAIL:
                 raise case.named() from case.error
-        letters = [
-            self._letter(case)
+        dead_letters = [
+            self._dead_letter(case)
             for handling, case in handled
             if handling is FailureHandling.DEAD_LETTER
         ]
-        if letters:
-            self._dead_letters.keep(letters)
+        if dead_letters:
+            self._dead_letters.keep(dead_letters)
         for handling, case in handled:
             self._dead_letters.left_out(handling, self._sink, str(case.place), case.reason)
 
-    def _letter(self, case: "_PoisonEvent") -> DeadLetter:
-        return letter_of(
+    def _dead_letter(self, case: "_PoisonEvent") -> DeadLetter:
+        return dead_letter_of(
             self._sink,
             case.place,
             case.reason,

@@ -37,15 +37,15 @@ class DeadLetterCopies:
         self._make, self._topic = make, topic
         self._sink: Sink | None = None
 
-    def __call__(self, letters: list[DeadLetter]) -> None:
-        """Write letters durably, without the server's values.
+    def __call__(self, dead_letters: list[DeadLetter]) -> None:
+        """Write dead letters durably, without the server's values.
 
         Raises: SinkError.
         """
         # `told` leaves out the change, which has no masks
         records = [
             Record(self._topic, msgspec.json.encode(each.id), msgspec.json.encode(each.told()))
-            for each in letters
+            for each in dead_letters
         ]
         batch = Batch(parts=[], position=Position(0), events=len(records), records=records)
         try:
@@ -72,7 +72,7 @@ class DeadLetterCopies:
             try:
                 sink.write(batch)
             except RecordsRefused as error:
-                # the pipeline's own file has the letter already
+                # the pipeline's own file has the dead letter already
                 log.warning("a dead letter is not copied: %s", error.problem)
                 leave_out(batch, error.refused)
             else:
@@ -94,11 +94,11 @@ class EventCounters(Protocol):
 
 
 class DeadLetterQueue:
-    """Keep the letters of all sinks and report skipped events.
+    """Keep the dead letters of all sinks and report skipped events.
 
-    ``describe`` completes a relation from the catalog, so that a letter can be redelivered without it.
-    ``form`` returns the format that renders events for people. ``copy`` also writes the letters to a
-    sink and returns when they are durable there. A run sets its counters and channels by `report_to`.
+    ``describe`` completes a relation from the catalog, so that a dead letter can be redelivered without
+    it. ``form`` returns the format that renders events for people. ``copy`` also writes the dead letters
+    to a sink and returns when they are durable there. A run sets its counters and channels by `report_to`.
     """
 
     def __init__(
@@ -150,13 +150,13 @@ class DeadLetterQueue:
                 }
         return None
 
-    def keep(self, letters: list[DeadLetter]) -> None:
-        """Store letters durably.
+    def keep(self, dead_letters: list[DeadLetter]) -> None:
+        """Store dead letters durably.
 
         Raises: DeadLettersUnusable; SinkError of the sink for copies.
         """
-        # first the pipeline's own file: the copy gets the letters with their numbers of attempts
-        kept = self.store.put(letters)
+        # first the pipeline's own file: the copy gets the dead letters with their numbers of attempts
+        kept = self.store.put(dead_letters)
         if self._copy is not None:
             self._copy(kept)
 

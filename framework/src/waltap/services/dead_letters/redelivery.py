@@ -22,27 +22,27 @@ from waltap.services.dead_letters.dead_letter import DeadLetter, record_of
 from waltap.services.dead_letters.store import DeadLetterStore
 
 MARK: Final = "waltap-dead-letter"
-"""Header of a redelivered record: the letter's id, by which a consumer recognizes a duplicate."""
+"""Header of a redelivered record: the dead letter's id, by which a consumer recognizes a duplicate."""
 
 AT_A_TIME: Final = 100
-"""Letters between two flushes: a killed redelivery repeats at most this number."""
+"""Dead letters between two flushes: a killed redelivery repeats at most this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryResult:
     """The outcome of one redelivered letter."""
 
-    letter: DeadLetter
-    # the second refusal; None: the sink has the letter
+    dead_letter: DeadLetter
+    # the second refusal; None: the sink has the dead letter
     error: WaltapError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redelivery:
-    """Redeliver letters to one sink.
+    """Redeliver dead letters to one sink.
 
-    Each batch names the letters that the sink got since the last flush (`Batch.redelivers`). A sink that
-    stores these marks with the data can report, after a kill, which letters it has.
+    Each batch names the dead letters that the sink got since the last flush (`Batch.redelivers`). A sink
+    that stores these marks with the data can report, after a kill, which dead letters it has.
     """
 
     store: DeadLetterStore
@@ -54,11 +54,11 @@ class Redelivery:
     stored: Positions
     now_ms: Callable[[], int]
 
-    def run(self, letters: Sequence[DeadLetter]) -> Iterator[RedeliveryResult]:
-        """Deliver letters in order and yield each durable outcome.
+    def run(self, dead_letters: Sequence[DeadLetter]) -> Iterator[RedeliveryResult]:
+        """Deliver dead letters in order and yield each durable outcome.
 
-        Raises: SinkError for a failure that no letter causes. Letters that were yielded before stay
-        delivered.
+        Raises: SinkError for a failure that no dead letter causes. Dead letters that were yielded before
+        stay delivered.
         """
         try:
             held = Positions.of(self.sink.open(), next(iter(self.stored), ""))
@@ -66,36 +66,38 @@ class Redelivery:
             if isinstance(self.sink, RedeliveryAwareSink):
                 there.update(self.sink.redelivered())
             # a redelivery that was killed between flush and mark delivered these already
-            had = [each for each in letters if each.mark in there and each.redelivered_ms is None]
+            had = [
+                each for each in dead_letters if each.mark in there and each.redelivered_ms is None
+            ]
             if had:
                 self.store.mark(had, self.now_ms())
                 yield from map(RedeliveryResult, had)
             known = {each.id for each in had}
-            waiting = [each for each in letters if each.id not in known]
+            waiting = [each for each in dead_letters if each.id not in known]
             for first in range(0, len(waiting), AT_A_TIME):
                 found: list[RedeliveryResult] = []
                 given: tuple[str, ...] = ()
-                for letter in waiting[first : first + AT_A_TIME]:
-                    error = self._refusal(letter, held, (*given, letter.mark))
-                    given = given if error else (*given, letter.mark)
-                    found.append(RedeliveryResult(letter, error))
+                for dead_letter in waiting[first : first + AT_A_TIME]:
+                    error = self._refusal(dead_letter, held, (*given, dead_letter.mark))
+                    given = given if error else (*given, dead_letter.mark)
+                    found.append(RedeliveryResult(dead_letter, error))
                 self.sink.flush()
-                self.store.mark([e.letter for e in found if e.error is None], self.now_ms())
+                self.store.mark([e.dead_letter for e in found if e.error is None], self.now_ms())
                 self.store.put([self._again(e) for e in found if e.error is not None])
                 yield from found
         finally:
             self.sink.close()
 
     def _refusal(
-        self, letter: DeadLetter, held: Positions, marks: tuple[str, ...]
+        self, dead_letter: DeadLetter, held: Positions, marks: tuple[str, ...]
     ) -> WaltapError | None:
-        """Write one letter and return its refusal, if any."""
-        name = letter.place.partition
+        """Write one dead letter and return its refusal, if any."""
+        name = dead_letter.place.partition
         position = max(
             self.stored.get(name, Position(0)), held.get(name, self.stored.get(name, Position(0)))
         )
         try:
-            batch = self._batch(letter, position)
+            batch = self._batch(dead_letter, position)
             batch.redelivers = marks
             self.sink.write(batch)
         except RecordsRefused as error:
@@ -104,13 +106,13 @@ class Redelivery:
             return error
         return None
 
-    def _batch(self, letter: DeadLetter, position: Position) -> Batch:
-        empty = Batch(parts=[], position=position, partition=letter.place.partition, events=1)
-        if letter.record is not None:
-            empty.records = [_marked(record_of(letter.record), letter)]
+    def _batch(self, dead_letter: DeadLetter, position: Position) -> Batch:
+        empty = Batch(parts=[], position=position, partition=dead_letter.place.partition, events=1)
+        if dead_letter.record is not None:
+            empty.records = [_marked(record_of(dead_letter.record), dead_letter)]
             return empty
-        assert letter.change is not None, "a letter has a record or a change"
-        form, change = letter.change, of_form(letter.change)
+        assert dead_letter.change is not None, "a dead letter has a record or a change"
+        form, change = dead_letter.change, of_form(dead_letter.change)
         if form.kind == "row":
             rows = SnapshotRows(
                 relation=form.relations[0],
@@ -135,17 +137,17 @@ class Redelivery:
             ]
         made = self.make(empty)
         if made.records is not None:
-            made.records = [_marked(record, letter) for record in made.records]
+            made.records = [_marked(record, dead_letter) for record in made.records]
             # without parts no sink records this transaction as delivered
             made.parts = []
-            if letter.place.record is not None:  # the event's other records were delivered
-                made.records = made.records[letter.place.record : letter.place.record + 1]
+            if dead_letter.place.record is not None:  # the event's other records were delivered
+                made.records = made.records[dead_letter.place.record : dead_letter.place.record + 1]
         return made
 
     def _again(self, found: RedeliveryResult) -> DeadLetter:
         assert found.error is not None
         return msgspec.structs.replace(
-            found.letter,
+            found.dead_letter,
             code=found.error.code,
             reason=found.error.problem,
             remedy=found.error.advice(),
@@ -154,7 +156,7 @@ class Redelivery:
         )
 
 
-def _marked(record: Record, letter: DeadLetter) -> Record:
+def _marked(record: Record, dead_letter: DeadLetter) -> Record:
     headers = tuple(each for each in record.headers if each[0] != MARK)
-    mark = (MARK, msgspec.json.encode(letter.id))
+    mark = (MARK, msgspec.json.encode(dead_letter.id))
     return msgspec.structs.replace(record, headers=(*headers, mark))

@@ -1,8 +1,8 @@
 """Store dead letters in a pipeline's state folder.
 
-The file has JSON lines and grows at its end; the last line of a letter counts. It holds unmasked
+The file has JSON lines and grows at its end; the last line of a dead letter counts. It holds unmasked
 values of the server, like spilled transactions, so only its owner may read it. The engine adds
-letters while commands read, mark and drop them: every writer takes the folder's lock.
+dead letters while commands read, mark and drop them: every writer takes the folder's lock.
 """
 
 import fcntl
@@ -33,9 +33,9 @@ DeadLettersUnusable = OffsetError.define(
 
 
 class DeadLetterStore:
-    """The letters of one pipeline in a folder.
+    """The dead letters of one pipeline in a folder.
 
-    The first letter creates the folder. Every method raises DeadLettersUnusable.
+    The first dead letter creates the folder. Every method raises DeadLettersUnusable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,48 +45,52 @@ class DeadLetterStore:
         self._read: tuple[int, int] = 0, 0
         """Inode of the file, and the size that was read."""
 
-    def letters(self) -> list[DeadLetter]:
-        """Return the letters in order of their first refusal."""
+    def all(self) -> list[DeadLetter]:
+        """Return the dead letters in order of their first refusal."""
         with self._guarded():
             return list(self._every().values())
 
-    def put(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Store letters durably and return them as stored.
+    def put(self, dead_letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """Store dead letters durably and return them as stored.
 
-        A known letter counts another attempt.
+        A known dead letter counts another attempt.
         """
         with self._guarded(), self._locked():
             self._refresh()
-            kept = [self._again(letter) for letter in letters]
+            kept = [self._again(dead_letter) for dead_letter in dead_letters]
             self._append(kept)
         return kept
 
-    def mark(self, letters: Iterable[DeadLetter], redelivered_ms: int) -> None:
-        """Record durably that letters were delivered."""
+    def mark(self, dead_letters: Iterable[DeadLetter], redelivered_ms: int) -> None:
+        """Record durably that dead letters were delivered."""
         with self._guarded(), self._locked():
             self._refresh()
-            known = [each for each in letters if each.id in self._known]
+            known = [each for each in dead_letters if each.id in self._known]
             self._append(
                 [msgspec.structs.replace(each, redelivered_ms=redelivered_ms) for each in known]
             )
 
     def drop(self, identifiers: Collection[str]) -> int:
-        """Delete letters and return their number."""
+        """Delete dead letters and return their number."""
         with self._guarded(), self._locked():
             every = self._every()
-            left = [letter for letter in every.values() if letter.id not in identifiers]
+            left = [
+                dead_letter for dead_letter in every.values() if dead_letter.id not in identifiers
+            ]
             if len(left) < len(every):
                 self._rewrite(left)
         return len(every) - len(left)
 
-    def _again(self, letter: DeadLetter) -> DeadLetter:
-        known = self._known.get(letter.id)
+    def _again(self, dead_letter: DeadLetter) -> DeadLetter:
+        known = self._known.get(dead_letter.id)
         if known is None:
-            return letter
-        return msgspec.structs.replace(letter, first_ms=known.first_ms, attempts=known.attempts + 1)
+            return dead_letter
+        return msgspec.structs.replace(
+            dead_letter, first_ms=known.first_ms, attempts=known.attempts + 1
+        )
 
-    def _append(self, letters: list[DeadLetter]) -> None:
-        data = b"".join(_encode(letter) + b"\n" for letter in letters)
+    def _append(self, dead_letters: list[DeadLetter]) -> None:
+        data = b"".join(_encode(dead_letter) + b"\n" for dead_letter in dead_letters)
         new = not self._path.exists()
         descriptor = private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -103,19 +107,21 @@ class DeadLetterStore:
             sync(self.folder)
         self._refresh()
 
-    def _rewrite(self, letters: list[DeadLetter]) -> None:
+    def _rewrite(self, dead_letters: list[DeadLetter]) -> None:
         # a crash leaves either the old file or the whole new one
-        replace_durably(self._path, b"".join(_encode(letter) + b"\n" for letter in letters))
+        replace_durably(
+            self._path, b"".join(_encode(dead_letter) + b"\n" for dead_letter in dead_letters)
+        )
 
     def _every(self) -> dict[str, DeadLetter]:
-        """Return id → letter of the whole file."""
+        """Return id → dead letter of the whole file."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return {}
         # a line without its newline is not complete
         lines = data[: data.rfind(b"\n") + 1].splitlines()
-        return {letter.id: letter for letter in map(_decode, lines)}
+        return {dead_letter.id: dead_letter for dead_letter in map(_decode, lines)}
 
     def _refresh(self) -> None:
         """Read the lines that other processes added."""
@@ -159,7 +165,7 @@ class DeadLetterStore:
 
 
 class _DeadLetterSummary(msgspec.Struct, frozen=True):
-    """The members of a letter that the engine keeps in memory."""
+    """The members of a dead letter that the engine keeps in memory."""
 
     id: str
     first_ms: int = 0

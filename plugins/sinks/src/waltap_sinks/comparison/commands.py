@@ -17,7 +17,7 @@ from waltap_sinks.comparison.compare import compare
 from waltap_sinks.comparison.differences import (
     TableDifferences,
     comparison_table,
-    with_letters,
+    with_dead_letters,
     write_surplus,
 )
 from waltap_sinks.comparison.source import CaptureScope
@@ -108,12 +108,12 @@ def verify(
     they were not compared.
     """
     profile = _resolved(file, set_)
-    codes, letters = [0], _letters(profile)
+    codes, dead_letters = [0], _dead_letters(profile)
     documents = []
     for name, results in _comparisons(
         profile, dsn or dsn_of(profile), sink, table or (), without or (), patience, captured=True
     ):
-        mine = with_letters(results, letters, name if profile.branches else "")
+        mine = with_dead_letters(results, dead_letters, name if profile.branches else "")
         if as_json:
             codes.append(exit_code(mine, wanted=table or ()))
             documents.append(document(mine, name, wanted=table or ()))
@@ -211,7 +211,7 @@ def print_comparison(
     if left_out:
         names = " ".join(f"--without {printable(column)}" for column in left_out)
         answers().print(f"not compared; name what is meant to be left out: {names}", markup=False)
-    if any(each.letters for each in results):
+    if any(each.dead_letters for each in results):
         answers().print(
             "rows were refused: waltap dead-letters list FILE says why, and dead-letters redeliver FILE "
             "delivers them when that is mended",
@@ -297,11 +297,11 @@ def publications_of(profile: "Profile") -> tuple[str, ...]:
     return names if filters and not profile.debezium else ()
 
 
-def _letters(profile: "Profile") -> "list[DeadLetter]":
+def _dead_letters(profile: "Profile") -> "list[DeadLetter]":
     from waltap.ports.offsets.state_folder import DEAD_LETTERS
     from waltap.services.dead_letters.store import DeadLetterStore
 
-    return DeadLetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS).letters()
+    return DeadLetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS).all()
 
 
 @contextlib.contextmanager

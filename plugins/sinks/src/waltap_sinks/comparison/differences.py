@@ -54,7 +54,7 @@ class TableDifferences:
     key: tuple[str, ...] = ()
     keys: frozenset[tuple[str | None, ...]] = field(default=frozenset(), repr=False)
     # Waiting dead letters of the table, and the number of different rows that they are about.
-    letters: int = 0
+    dead_letters: int = 0
     refused: int = 0
     # Why the sides need not be equal, so that they were not compared.
     apart: str = ""
@@ -77,7 +77,7 @@ class TableDifferences:
             return "apart"
         if self.equal:
             return "equal"
-        return "late" if (self.late or self.behind) and not self.letters else "different"
+        return "late" if (self.late or self.behind) and not self.dead_letters else "different"
 
     @property
     def equal(self) -> bool:
@@ -126,10 +126,10 @@ def _value(text: str | None) -> str:
     return repr(text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…")
 
 
-def _of_letters(found: TableDifferences) -> str:
+def _of_dead_letters(found: TableDifferences) -> str:
     """Explain the difference by dead letters."""
     if not found.keys:
-        return f"{found.letters} dead letters of this table were not delivered"
+        return f"{found.dead_letters} dead letters of this table were not delivered"
     return (
         f"{found.refused} of {len(found.keys)} rows that differ were refused: they are dead letters"
     )
@@ -167,8 +167,8 @@ def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
             verdict += f"\nrows of the source are not in {target}: it has no such table"
         if each.left_out:
             verdict += f" [yellow](without {escape(', '.join(each.left_out))})[/]"
-        if each.letters:
-            verdict += f"\n[yellow]{_of_letters(each)}[/]"
+        if each.dead_letters:
+            verdict += f"\n[yellow]{_of_dead_letters(each)}[/]"
         if each.verdict == "late":
             verdict = f"[yellow]late, not compared: {escape(each.late or _behind(target))}[/]"
         if each.verdict == "apart":
@@ -221,31 +221,33 @@ def _lines(found: TableDifferences) -> Iterable[str]:
         yield printable(key_shown(found.key, key))
 
 
-def with_letters(
-    found: Sequence[TableDifferences], letters: Iterable[DeadLetter], sink: str
+def with_dead_letters(
+    found: Sequence[TableDifferences], dead_letters: Iterable[DeadLetter], sink: str
 ) -> list[TableDifferences]:
     """Return ``found`` with the dead letters of ``sink`` that explain it.
 
     ``sink`` is its name among several, else empty.
     """
     by_table: dict[str, list[DeadLetter]] = {}
-    for letter in letters:
-        if letter.sink == sink and letter.redelivered_ms is None:
-            for relation in () if letter.change is None else letter.change.relations:
-                by_table.setdefault(relation.name, []).append(letter)
+    for dead_letter in dead_letters:
+        if dead_letter.sink == sink and dead_letter.redelivered_ms is None:
+            for relation in () if dead_letter.change is None else dead_letter.change.relations:
+                by_table.setdefault(relation.name, []).append(dead_letter)
     return [
         each if each.equal else _explained(each, by_table.get(each.table, [])) for each in found
     ]
 
 
-def _explained(found: TableDifferences, letters: Sequence[DeadLetter]) -> TableDifferences:
-    keys = {key for letter in letters for key in _keys(letter, found.table, found.key)}
-    return replace(found, letters=len(letters), refused=len(found.keys & keys))
+def _explained(found: TableDifferences, dead_letters: Sequence[DeadLetter]) -> TableDifferences:
+    keys = {
+        key for dead_letter in dead_letters for key in _keys(dead_letter, found.table, found.key)
+    }
+    return replace(found, dead_letters=len(dead_letters), refused=len(found.keys & keys))
 
 
-def _keys(letter: DeadLetter, table: str, key: Sequence[str]) -> Iterable[Row]:
-    """Return the old and new keys of a letter's rows."""
-    form = letter.change
+def _keys(dead_letter: DeadLetter, table: str, key: Sequence[str]) -> Iterable[Row]:
+    """Return the old and new keys of a dead letter's rows."""
+    form = dead_letter.change
     if form is None or not key:
         return
     for relation in form.relations:

@@ -68,7 +68,7 @@ class FileCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     snapshot: bool = False
     files: tuple[WrittenFile, ...] = ()
     # Dead letters of the last redelivery, in this commit or an earlier one (`Batch.redelivers`).
-    letters: tuple[str, ...] = ()
+    dead_letters: tuple[str, ...] = msgspec.field(name="letters", default=())
 
     @property
     def name(self) -> str:
@@ -151,7 +151,7 @@ class FilesSink(Sink):
         self._number = 0
         self._commits: list[str] = []
         self._committed = self._accepted = self._held = Positions()
-        self._letters: tuple[str, ...] = ()
+        self._dead_letters: tuple[str, ...] = ()
         self._written: list[WrittenFile] = []
         self._since: float | None = None
         self._in_snapshot = self._committed_in_snapshot = False
@@ -191,7 +191,7 @@ class FilesSink(Sink):
         if last is None or not self._context.resumes:
             return None
         self._in_snapshot = self._committed_in_snapshot = last.snapshot
-        self._letters = last.letters
+        self._dead_letters = last.dead_letters
         if last.snapshot:
             return None  # it resumes from the stored offset, or begins again
         self._committed = self._accepted = self._held = Positions(last.positions)
@@ -203,7 +203,7 @@ class FilesSink(Sink):
 
     def redelivered(self) -> Collection[str]:
         """Return the dead letters of the last redelivery."""
-        return self._letters
+        return self._dead_letters
 
     def _last(self, names: list[str]) -> FileCommit | None:
         """Return the newest commit.
@@ -279,7 +279,7 @@ class FilesSink(Sink):
             if self._in_snapshot and begins_snapshot(batch):
                 self._drop()
             self._gathered.add(batch)
-            self._letters = batch.redelivers or self._letters
+            self._dead_letters = batch.redelivers or self._dead_letters
             self._accepted = self._accepted.moved(batch.partition, batch.position)
             self._in_snapshot = batch.snapshot and bool(batch.parts)
             if self._since is None and self._gathered.bytes:
@@ -366,7 +366,7 @@ class FilesSink(Sink):
             positions={**self._committed, **self._accepted},
             snapshot=self._in_snapshot,
             files=tuple(self._written),
-            letters=self._letters,
+            dead_letters=self._dead_letters,
         )
         self._store.publish(commit.name, msgspec.json.encode(commit) + b"\n")
         self._number, self._committed = commit.number, Positions(commit.positions)

@@ -38,7 +38,7 @@ class SinkMetadata:
         # one.
         self.at: Position | None = None
         self._tables = TargetName(table.schema, f"{table.name}_tables")
-        self._letters = TargetName(table.schema, f"{table.name}_letters")
+        self._dead_letters = TargetName(table.schema, f"{table.name}_letters")
         self._known: dict[int, KnownTable] | None = None
 
     @property
@@ -113,8 +113,8 @@ class SinkMetadata:
         if not resumes:
             self.store(None)
             self._forget_rows(self._tables)
-            if target.describe(self._letters) is not None:
-                self._forget_rows(self._letters)
+            if target.describe(self._dead_letters) is not None:
+                self._forget_rows(self._dead_letters)
             self.committed(None)
         self.forget()
         target.commit()
@@ -201,24 +201,24 @@ class SinkMetadata:
     def redelivered(self) -> Collection[str]:
         """Return the dead letters of the last `redelivering`."""
         target, q = self._target, self._target.quoted
-        if target.describe(self._letters) is None:
+        if target.describe(self._dead_letters) is None:
             return ()
         rows: list[tuple[str]] = target.run(
-            f"SELECT {q('letters')} FROM {target.quoted_table(self._letters)}"
+            f"SELECT {q('letters')} FROM {target.quoted_table(self._dead_letters)}"
             f" WHERE {q('pipeline')} = %s",
             [self._pipeline],
         )
         return json.loads(rows[0][0]) if rows else ()
 
-    def make_letters(self) -> None:
+    def make_dead_letters(self) -> None:
         """Create the table of dead letters if it is missing.
 
         It commits, so it runs before the batch.
         """
         target = self._target
-        if target.describe(self._letters) is None:
+        if target.describe(self._dead_letters) is None:
             columns = [("pipeline", target.word_type), ("letters", target.text_type)]
-            target.create(self._letters, columns, ["pipeline"])
+            target.create(self._dead_letters, columns, ["pipeline"])
             target.commit()
 
     def redelivering(self, marks: Sequence[str]) -> None:
@@ -227,9 +227,9 @@ class SinkMetadata:
         They replace those of the last redelivery.
         """
         target, q = self._target, self._target.quoted
-        self._forget_rows(self._letters)
+        self._forget_rows(self._dead_letters)
         target.run(
-            f"INSERT INTO {target.quoted_table(self._letters)} ({q('pipeline')}, {q('letters')})"
+            f"INSERT INTO {target.quoted_table(self._dead_letters)} ({q('pipeline')}, {q('letters')})"
             " VALUES (%s, %s)",
             [self._pipeline, json.dumps(marks)],
         )

@@ -268,13 +268,13 @@ class SqlSink(Sink):
         self._gap.check()
         midway, open_commit, redelivers = False, self._open_commit, self._redelivers
         try:
-            self._finish()  # its commit must not mark letters of this batch as redelivered
+            self._finish()  # its commit must not mark dead letters of this batch as redelivered
             self._redelivers = batch.redelivers
             if self._applier.history is not None:
                 self._applier.history.doubtful = bool(batch.redelivers) or self._context.tolerant
             midway, open_commit = self._begun, self._open_commit
             if batch.redelivers:
-                self._metadata.make_letters()
+                self._metadata.make_dead_letters()
             if batch.snapshot:
                 self._take_snapshot(batch)
             else:
@@ -287,7 +287,7 @@ class SqlSink(Sink):
                 self._undo()
             raise
         except Exception as error:
-            self._redelivers = redelivers  # a refused change is no redelivered letter
+            self._redelivers = redelivers  # a refused change is no redelivered dead letter
             failure = self._ended(error, midway=midway, repeated=True)
             if failure is error:
                 raise
