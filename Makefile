@@ -97,7 +97,7 @@ golden: setup-test ## record the corpora anew with the Debezium peer; review the
 bench: setup-test ## waltap, the server's limit and Debezium in one run; writes benchmarks/results/
 	@$(BIN)/python -m benchmarks all
 
-docs: setup ## write the generated pages under docs/reference anew
+docs: setup ## write the generated pages under docs/reference again
 	@WALTAP_PLUGINS=$(OURS) $(BIN)/waltap docs
 	@$(BIN)/python -m tests.differential docs
 

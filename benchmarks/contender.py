@@ -134,7 +134,7 @@ class Waltap(Contender):
     """A folder with our packages, see `installed`; None: those of this checkout."""
 
     def ready(self) -> None:
-        """Start, until the slot stands and the offset is stored."""
+        """Start; return when the slot exists and the offset is stored."""
         properties = self._properties(TABLE, "no_data")
         lsn = self.database.execute("SELECT pg_current_wal_lsn()")[0][0]
         self._run(properties, "--until-lsn", lsn)

@@ -104,7 +104,7 @@ class Run:
             raise Failed(self._said())
 
     def kill(self) -> None:
-        """End it, however it stands."""
+        """End it, whatever its state."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -1,13 +1,13 @@
 """What a commit of Spark's tables costs, and how that grows: ``python -m benchmarks.spark_commits WHAT``.
 
 ``tables``: so many tables with one change each a commit, and a commit every ``--every`` seconds, while
-files are maintained beside them; the time of a commit, and the size of what says where the tables stand,
+files are maintained beside them; the time of a commit, and the size of the file with the tables' state,
 early and late. ``versions``: one table whose schema is another with every transaction, in one commit.
 Both without a server: a change log is written by hand, and applied in this process. ``latency``: a
 PostgreSQL with ``--rate`` transactions a second, `waltap run` with the sink spark; from when COMMIT
 returned until a reader of the tables sees the transaction. ``growth``: the same at each of ``--rates``,
 each for ``--seconds`` (900: a quarter of an hour). Both say how long it takes, and how large what says
-where the tables stand is, early and late.
+that file is, early and late.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Lake:
         return time.monotonic() - started
 
     def said(self) -> int:
-        """Return the bytes of the newest file that says where the tables stand."""
+        """Return the bytes of the newest file of the tables' state."""
         return self._commits()[-1].stat().st_size
 
     def said_whole(self) -> int:

@@ -268,7 +268,7 @@ def judged(
 
     ended = output.state()
     tables = {} if ended is None else ended.tables
-    wrong = [f"{name} stands still: {each.failed}" for name, each in tables.items() if each.failed]
+    wrong = [f"{name} is suspended: {each.failed}" for name, each in tables.items() if each.failed]
     wrong = wrong or verified(database, pipeline.lake, options)
     spark = start_session(
         "trial", master="local[2]", settings=settings_of(options.format),

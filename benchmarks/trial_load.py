@@ -277,7 +277,7 @@ class _Writer(_Worker):
 
 
 class Alterations(_Worker):
-    """Adds, drops, renames and widens columns; makes a table anew."""
+    """Adds, drops, renames and widens columns; creates a table again."""
 
     def __init__(self, load: Load, seed: int) -> None:
         super().__init__(load, 99, load.alter_s)

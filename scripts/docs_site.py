@@ -26,7 +26,7 @@ ITEM = re.compile(r"^(?:[-*]|\d+\.) ")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Make the navigation from the index: a heading is a group, a page stands where it is first named."""
+    """Make the navigation from the index: headings are groups; a page is below the first that names it."""
     pages = {path.relative_to(ROOT / DOCS).as_posix() for path in (ROOT / DOCS).rglob("*.md")}
     config.nav = navigation((ROOT / DOCS / "index.md").read_text(encoding="utf-8"), pages)
     return config
@@ -152,7 +152,7 @@ def lines(markdown: str) -> Iterator[tuple[bool, str]]:
 
 
 def spaced(text: list[str]) -> Iterator[tuple[bool, str]]:
-    """Give the same, with an empty line before a list that stands right below a sentence."""
+    """Give the same, with an empty line before a list right below a sentence."""
     before = ""
     for fenced, line in lines("\n".join(text)):
         below_a_sentence = before.strip() and not before.startswith(" ") and not ITEM.match(before)

@@ -52,7 +52,7 @@ def hashes(collector: LinkCollector, name: str, version: str) -> Iterator[str]:
 
 
 def pinned(collector: LinkCollector, text: str) -> Iterator[str]:
-    """Give the lines of the file anew."""
+    """Give the file's new lines."""
     for line in text.splitlines():
         if line.startswith("#"):
             yield line

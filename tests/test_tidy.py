@@ -330,8 +330,8 @@ def test_remedies_format_with_what_is_raised() -> None:
             case ast.Call(func=ast.Name(id=name)) if name in wanted:
                 cls, fields = wanted[name]
                 given = {keyword.arg for keyword in node.keywords}
-                if None not in given and (lacking := fields - given - _supplied(cls)):
-                    missing.append(f"{named(path)}:{node.lineno}: {name} lacks {sorted(lacking)}")
+                if None not in given and (missing := fields - given - _supplied(cls)):
+                    missing.append(f"{named(path)}:{node.lineno}: {name} lacks {sorted(missing)}")
     assert not missing
 
 

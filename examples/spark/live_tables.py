@@ -12,7 +12,7 @@ from waltap_spark import open_tables
 
 output, name = sys.argv[1:]
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-tables = open_tables(spark, output)  # all tables as they stood at one commit of the applier
+tables = open_tables(spark, output)  # all tables at one commit of the applier
 
 current = tables.current(name)  # a DataFrame: one row per row of the source
 print(f"{name} holds {current.count()} rows")

@@ -86,7 +86,7 @@ NOTE: Final = 3
 
 @dataclass
 class Column:
-    """A column of the source. ``ident`` is its own, also in a table that was made anew."""
+    """A column of the source. ``ident`` is its own, also in a table that was created again."""
 
     number: int
     name: str

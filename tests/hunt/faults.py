@@ -233,20 +233,22 @@ class Faults:
         if not self.engine.lives or self.engine.slot_state() is None:
             return self.step_start(random)
         self.source.decide_all()
-        way = random.choice(("clear", "drop", "lose" if mode == "when_needed" else "drop", "adopt"))
-        if way == "adopt" and self.pipeline.filtered:
+        way = random.choice(
+            ("clear", "drop", "lose" if mode == "when_needed" else "drop", "take-over")
+        )
+        if way == "take-over" and self.pipeline.filtered:
             way = "drop"  # the publication is somebody else's then, and gets no tables any more
-        self.close_beginning(keeps_slot=way in ("clear", "adopt"))
+        self.close_beginning(keeps_slot=way in ("clear", "take-over"))
         if way == "lose":
             self.database.execute("SELECT pg_drop_replication_slot(%s)", self.engine.slot)
-        elif way == "adopt":
-            self._adopt(random)
+        elif way == "take-over":
+            self._take_over(random)
         else:
             self.engine.command(*(("offsets", "clear") if way == "clear" else ("drop",)), "--yes")
         self.source.do_work(random)
         self.step_start(random)
 
-    def _adopt(self, random: Random) -> None:
+    def _take_over(self, random: Random) -> None:
         """Lose the state: the slot is somebody else's then, and is taken over by consent alone."""
         shutil.rmtree(self.engine.folder / ".waltap")
         self.engine.settings.pop("slot.takeover", None)

@@ -242,11 +242,11 @@ class _Trial:
         self.at = self.highest = start
         self.snapshot_open = False
         if not self.case.snapshot:
-            self._adopt()
+            self._take_over()
         else:
             self._check_snapshot(start)
 
-    def _adopt(self) -> None:
+    def _take_over(self) -> None:
         """Without initial data a consumer is thought to have the tables of that moment."""
         for name, table in self.state.tables.items():
             rows = self._place(name)

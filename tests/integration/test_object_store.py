@@ -154,7 +154,7 @@ def test_requests_that_fail_at_random_lose_and_double_nothing(
     pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str, share: float
 ) -> None:
     """5 % are answered 500 or 503, or the link breaks before or behind the request; 30 % as well, so that
-    the client's own tries do not suffice and the pipeline connects anew."""
+    the client's own tries do not suffice and the pipeline connects again."""
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
     database = pipeline.database
     pipeline.catch_up()

@@ -23,7 +23,7 @@ from waltap_sinks.comparison.commands import print_comparison
 from waltap_sinks.comparison.source import CaptureScope
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.read.live import LiveTables
-from waltap_spark.read.verify import compare, lacking
+from waltap_spark.read.verify import compare, missing_tables
 from waltap_spark.session.session import prepare
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import SparkOutput
@@ -257,8 +257,8 @@ def test_captured_tables_that_spark_lacks_are_a_difference(
     with database.connect(autocommit=True) as connection:
         compared = compare(connection, tables, captured=captured)
         without = compare(connection, tables, without=["public.unseen"], captured=captured)
-        unknown = lacking(connection, tables)
-        rest = lacking(connection, tables, ["public.unseen"])
+        unknown = missing_tables(connection, tables)
+        rest = missing_tables(connection, tables, ["public.unseen"])
     found = {each.table: each for each in compared}
     assert {name: each.verdict for name, each in found.items()} == {
         "public.same": "equal", "public.unseen": "different",

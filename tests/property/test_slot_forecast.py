@@ -94,7 +94,7 @@ def test_a_stall_is_never_the_better_case(
 
 
 def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
-    """A slot that was made anew in the window, behind the one before: what it keeps seems to grow faster."""
+    """A slot that was created again in the window, behind the one before: what it keeps seems to grow faster."""
     readings = [
         SlotReading(
             at_s=float(at), server_lsn=(1 << 40) + 1000 * at, restart_lsn=(1 << 40) - 10 * at * at

@@ -52,10 +52,10 @@ def every_command() -> dict[str, Any]:
 def test_each_command_that_prints_a_table_has_json() -> None:
     commands = every_command()
     assert commands.keys() == TABLES | OTHERS, "name each command in one of the two sets"
-    lacking = {
+    missing = {
         name for name in TABLES if not any("--json" in p.opts for p in commands[name].params)
     }
-    assert lacking == set()
+    assert missing == set()
 
 
 @pytest.fixture

@@ -39,23 +39,23 @@ def test_other_plugins_say_the_same_but_for_what_they_lack(name: str, scenario: 
     wanted = EXPECTED.get(scenario, [])
     tables = PUBLISHED if wanted else frozenset()
     found = [row for row in told(decoded(name, scenario), tables=tables) if row[0] in "IUD"]
-    lacking = [row for row in wanted if row[0] in "IUD"]
+    missing = [row for row in wanted if row[0] in "IUD"]
     if scenario == "rowfilter":  # only pgoutput filters rows: it tells of five changes in seven
         assert [row[0] for row in found] == ["I", "I", "U", "U", "U", "D", "D"]
         assert {row[1] for row in found} == {FILTER}
         return
     if scenario == "columnlist":  # nor columns: there is one more, at the end
-        assert [row[2][:2] for row in found] == [row[2][:2] for row in lacking]
+        assert [row[2][:2] for row in found] == [row[2][:2] for row in missing]
         return
     if scenario == "generated":  # they send generated columns, third here
-        lacking = [
+        missing = [
             (*row[:2], (*row[2][:2], g, row[2][2]), *row[3:])
-            for row, g in zip(lacking, ("10", "12"), strict=True)
+            for row, g in zip(missing, ("10", "12"), strict=True)
         ]
         assert {row[1] for row in found} == {GEN}
     if name == "decoderbufs" and scenario == "delete":  # it tells of rows without identity, too
         found = [row for row in found if row[2]]
-    assert found == [_lossy(name, row) for row in lacking]
+    assert found == [_lossy(name, row) for row in missing]
 
 
 def _lossy(name: str, row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -307,9 +307,9 @@ def test_rows_say_more_than_a_catalogue_that_is_ahead() -> None:
     assert [len(row.new) for row in rows[:3]] == [2, 2, 3]
 
 
-@pytest.mark.parametrize("lacking", [NUMBER, ENUM], ids=["integer", "enum"])
-def test_a_value_that_cannot_be_toasted_is_never_unchanged(lacking: Column) -> None:
-    (row,) = feed(Catalogue(KEY, LONG, lacking), PART)
+@pytest.mark.parametrize("missing", [NUMBER, ENUM], ids=["integer", "enum"])
+def test_a_value_that_cannot_be_toasted_is_never_unchanged(missing: Column) -> None:
+    (row,) = feed(Catalogue(KEY, LONG, missing), PART)
     assert row.new == ("1", "x")
 
 

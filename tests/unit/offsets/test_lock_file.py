@@ -72,15 +72,15 @@ def test_a_lock_does_not_stand_where_its_folder_was_moved_or_another_file_has_it
     folder = tmp_path / "log"
     folder.mkdir()
     lock = LockFile(folder / "lock")
-    assert lock.stands()
+    assert lock.is_current()
     lock.take()
-    assert lock.stands()
+    assert lock.is_current()
     folder.rename(tmp_path / "moved")
-    assert not lock.stands()
+    assert not lock.is_current()
     folder.mkdir()
     other = LockFile(folder / "lock")
     assert other.take() is None
-    assert (lock.stands(), other.stands()) == (False, True)
+    assert (lock.is_current(), other.is_current()) == (False, True)
     lock.release()
     other.release()
 
@@ -103,7 +103,7 @@ def test_a_file_that_its_holder_removed_is_not_what_the_next_one_holds(
 
     monkeypatch.setattr(os, "open", then_removed)
     assert following.take() is None
-    assert (len(opened), following.stands()) == (2, True)
+    assert (len(opened), following.is_current()) == (2, True)
     following.release()
 
 

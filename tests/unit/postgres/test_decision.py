@@ -56,11 +56,11 @@ FOUND = {**MADE, "made_slot": False}
 ONGOING = {**MADE, "resumable": True}
 WITHIN = {**ONGOING, "reconnects": True}
 PLANS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "nothing yet": ("initial", {}, "snapshot stream anew"),
-    "a mode without rows": ("no_data", {}, "stream anew"),
+    "nothing yet": ("initial", {}, "snapshot stream new_slot"),
+    "a mode without rows": ("no_data", {}, "stream new_slot"),
     "a mode that streams nothing leaves slots alone": ("initial_only", {"slot": SLOT}, "snapshot"),
     "a whole offset and its slot": ("initial", OURS, "stream"),
-    "an unfinished snapshot of our own slot": ("initial", MADE, "snapshot stream anew"),
+    "an unfinished snapshot of our own slot": ("initial", MADE, "snapshot stream new_slot"),
     "an unfinished snapshot beside a slot that was there": ("initial", FOUND, "snapshot stream"),
     "an unfinished snapshot goes on": ("initial", ONGOING, "snapshot stream resumes"),
     "so where it is needed": ("when_needed", ONGOING, "snapshot stream resumes"),
@@ -68,17 +68,17 @@ PLANS: dict[str, tuple[str, dict[str, Any], str]] = {
         *("initial", {**ONGOING, "made_slot": False}),
         "snapshot stream resumes",
     ),
-    "a mode that reads at every start": ("always", ONGOING, "snapshot stream anew"),
+    "a mode that reads at every start": ("always", ONGOING, "snapshot stream new_slot"),
     "within a run it goes on": ("always", WITHIN, "snapshot stream resumes"),
-    "a slot behind a gap": ("initial", {**ONGOING, "unreadable": GAP}, "snapshot stream anew"),
-    "a slot that is gone": ("initial", {**ONGOING, "lost": GONE}, "snapshot stream anew"),
+    "a slot behind a gap": ("initial", {**ONGOING, "unreadable": GAP}, "snapshot stream new_slot"),
+    "a slot that is gone": ("initial", {**ONGOING, "lost": GONE}, "snapshot stream new_slot"),
     "one that this run began to make": (
         *("initial", {**ONGOING, "begun": True}),
-        "snapshot stream anew",
+        "snapshot stream new_slot",
     ),
     "such a slot and nothing else": (
         *("initial", {"slot": SLOT, "begun": True}),
-        "snapshot stream anew",
+        "snapshot stream new_slot",
     ),
 }
 """Snapshot mode, what is found, and what the plan does."""
@@ -87,7 +87,7 @@ PLANS: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize(("mode", "facts", "does"), PLANS.values(), ids=PLANS)
 def test_a_start(mode: str, facts: dict[str, Any], does: str) -> None:
     found = decided(mode, **facts)
-    asked = ("snapshot", "stream", "anew", "resumes", "adopts")
+    asked = ("snapshot", "stream", "new_slot", "resumes", "takes_over")
     assert " ".join(name for name in asked if getattr(found, name)) == does
     if found.resumes or does == "stream":
         assert found.offset is facts["offset"]
@@ -98,8 +98,8 @@ def test_a_start(mode: str, facts: dict[str, Any], does: str) -> None:
 def test_somebody_elses_slot_needs_consent() -> None:
     with pytest.raises(SlotNotOurs):
         decided(slot=SLOT)
-    assert decided(slot=SLOT, adopts=True).adopts
-    assert not decided(slot=SLOT, known=True).adopts
+    assert decided(slot=SLOT, takes_over=True).takes_over
+    assert not decided(slot=SLOT, known=True).takes_over
 
 
 @pytest.mark.parametrize("wrong", [{"plugin": "wal2json"}, {"database": "other"}])
@@ -121,12 +121,12 @@ def test_a_lost_position_is_an_error_unless_the_mode_recovers(lost, slot) -> Non
     with pytest.raises(type(lost)):
         decided(**facts)
     found = decided("when_needed", **facts)
-    assert (found.snapshot, found.recovers, found.anew) == (True, True, slot is None)
+    assert (found.snapshot, found.recovers, found.new_slot) == (True, True, slot is None)
 
 
 def test_every_situation_is_decided_or_refused_and_always_the_same() -> None:
     """No combination escapes with something else than a decision or an error of ours."""
-    flags = ("of_database", "made_slot", "begun", "known", "adopts", "reconnects", "resumable")
+    flags = ("of_database", "made_slot", "begun", "known", "takes_over", "reconnects", "resumable")
     modes = ("initial", "always", "initial_only", "no_data", "when_needed")
     for mode, offset, slot, lost in product(
         modes, (None, WHOLE, UNFINISHED), (None, SLOT, INVALIDATED), (None, GAP)
@@ -144,5 +144,5 @@ def test_every_situation_is_decided_or_refused_and_always_the_same() -> None:
             assert outcomes[0] == outcomes[1]
             found = outcomes[0]
             if isinstance(found, StartupPlan) and found.stream:
-                assert found.anew or found.slot is not None  # there is something to stream from
-                assert not (found.lost and not found.recovers and not found.anew)
+                assert found.new_slot or found.slot is not None  # there is something to stream from
+                assert not (found.lost and not found.recovers and not found.new_slot)

@@ -1,4 +1,4 @@
-"""Records tests/recordings.jsonl anew: python tests/record.py "host=… dbname=a_scratch_database".
+"""Records tests/recordings.jsonl again: python tests/record.py "host=… dbname=a_scratch_database".
 
 Needs psycopg and a PostgreSQL server with wal_level=logical. Read the result before you commit it.
 """

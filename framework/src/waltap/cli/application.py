@@ -162,7 +162,7 @@ def concealed(words: list[str]) -> list[str]:
             name, equals, value = setting.partition("=")
             if looks_secret(name):
                 shown = "*" * len(value)
-            else:  # what stands behind the host of an address may be a secret, too: a webhook's is
+            else:  # the part after the host of an address may be a secret, too: a webhook's is
                 head, scheme, rest = value.partition("://")
                 host, slash, path = rest.partition("/")
                 shown = f"{head}{scheme}{host}{slash}{'*' * len(path)}"

@@ -71,7 +71,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def read(source: str) -> "RawProfile":
-    """Return the profile in a file, or the one a database's URI stands for.
+    """Return the profile in a file, or the one a database's URI describes.
 
     Raises: ConfigurationError.
     """

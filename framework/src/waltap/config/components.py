@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Which format writes keys, values and header values, and with which properties.
 #
 # ``[format] type`` is the format of keys and values; ``key.converter``, ``value.converter`` and
-# ``header.converter`` name that of one side. What a side's format declares stands behind the
+# ``header.converter`` name that of one side. The properties of a side's format follow the
 # side's name (``value.converter.schema.registry.url``), or, for all sides at once, by itself
 # (``schema.registry.url``).
 
@@ -292,9 +292,9 @@ class FormatResolver:
         model = spec.converter_properties or spec.properties
         settings = self._flat.settings
         if model is None:
-            unread = f"{side}.converter.schemas.enable"  # Connect gives it to any converter
-            if unread in settings:
-                self._flat.claim(unread)
+            ignored = f"{side}.converter.schemas.enable"  # Connect gives it to any converter
+            if ignored in settings:
+                self._flat.claim(ignored)
             return Component(spec)
         for declaration in declarations(model):
             own = f"{side}.converter.{declaration.name}"
@@ -490,7 +490,7 @@ class TransformResolver:
             elif of_records is not None:
                 prefix = self._raw.transform_names[number]
                 what = (
-                    f"{use.spec.name} works on changes, before there are records, and stands after "
+                    f"{use.spec.name} works on changes, before there are records, and comes after "
                     f"{of_records}, which works on records"
                 )
                 allowed = "an order with transforms of changes first"
@@ -504,7 +504,7 @@ def _not_by_factory(_properties: object, _context: object) -> NoReturn:
 
 
 FAN_OUT = SinkSpec(name="sinks", summary="Several sinks of one pipeline.", factory=_not_by_factory)
-"""Stands in `Profile.sink` for all of a profile's branches."""
+"""Represents in `Profile.sink` all of a profile's branches."""
 
 
 class SurveyedSink(Protocol):
@@ -541,7 +541,7 @@ class SinkList:
         """
         found = [self._one(given) for given in self._raw.branches]
         if found and not alone:
-            what = "stands beside [[sinks]]: which of them are meant?"
+            what = "is beside [[sinks]]: which of them are meant?"
             self._complain("sink", what, "[sink] or [[sinks]]")
         names = [branch.name for branch in found if branch is not None]
         for name in sorted({name for name in names if names.count(name) > 1}):

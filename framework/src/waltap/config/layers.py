@@ -24,7 +24,7 @@ SECTIONS = ("source", "engine", "format", "offsets")
 
 SINK_PREFIX = "waltap.sink."
 SINK_NAMES = "waltap.sinks"
-"""In a Debezium file: the names of several sinks, and what stands before the properties of each."""
+"""In a Debezium file: the names of several sinks, and the prefix of the properties of each."""
 
 POST = "post.processors"
 """In a Debezium file: the names of transforms that come before the others."""
@@ -74,7 +74,7 @@ class RawProfile:
     ``predicates`` are those of transforms, by the names they are called there; ``converters`` those of
     columns, in their order, by what their users write before their properties; ``branches`` are several
     sinks, ``dead_letters`` is the one that gets copies of dead letters. ``problems`` are those found while
-    reading, ``ignored`` names that have no effect, each with the reason. ``written``: what stands before
+    reading, ``ignored`` names that have no effect, each with the reason. ``written``: the prefix of
     ``transforms.`` and ``predicates.`` in the file. ``stopped`` is the setting that says that this is not
     to run, with its value. Relative paths start at ``folder`` (absolute): that of the file, for
     tables in memory the current one.

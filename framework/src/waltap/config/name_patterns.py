@@ -2,7 +2,7 @@
 
 Debezium's older documentation names columns ``database.table.column`` and
 ``database.schema.table.column``, and tables ``database.schema.table``. A pattern that begins with the
-database's name, or has an alternative that does, stands for its form without it as well.
+database's name, or has an alternative that does, also matches its form without it.
 """
 
 import re

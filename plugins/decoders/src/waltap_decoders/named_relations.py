@@ -205,7 +205,7 @@ class NamedRelations:
         key = frozenset(column.name for column in known if column.in_identity)
         letter = present.identity if present else "d"
         relation = self._version(schema, table, columns, letter, key, present)
-        self._stands(schema, table, standing)
+        self._store_evidence(schema, table, standing)
         return relation
 
     def holds(self, relation: Relation) -> bool:
@@ -254,7 +254,7 @@ class NamedRelations:
         columns = tuple(_column(f, known.get(f.name), numbers.get(f.name)) for f in told)
         letter, key, required = identity
         relation = self._version(schema, table, columns, letter, key, present, row)
-        self._stands(schema, table, standing)
+        self._store_evidence(schema, table, standing)
         full = letter == "f"
         made = self._current[schema, table]
         made.epoch = self.epoch
@@ -302,7 +302,7 @@ class NamedRelations:
             version.doubted |= standing != version.standing
         return not version.doubted
 
-    def _stands(self, schema: str, table: str, standing: Hashable) -> None:
+    def _store_evidence(self, schema: str, table: str, standing: Hashable) -> None:
         """Store the evidence that preceded the table's description."""
         version = self._current[schema, table]
         version.standing, version.turn, version.doubted = standing, self.turn, False

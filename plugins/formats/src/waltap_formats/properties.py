@@ -31,12 +31,12 @@ class RegistryProperties(Properties):
         default=None,
         secret=True,
         aliases=("schema.registry.basic.auth.user.info",),
-        summary="USER:PASSWORD; may also stand in the address.",
+        summary="USER:PASSWORD; may also be in the address.",
     )
     credentials_source: Literal["URL", "USER_INFO"] = declare(
         "basic.auth.credentials.source",
         default="URL",
-        summary="Where user and password stand; both places are looked into, whatever it says.",
+        summary="Place of user and password; both places are read, whatever this says.",
         advanced=True,
     )
     bearer_token: str | None = declare(
@@ -48,7 +48,7 @@ class RegistryProperties(Properties):
     bearer_source: Literal["STATIC_TOKEN"] = declare(
         "bearer.auth.credentials.source",
         default="STATIC_TOKEN",
-        summary="Where the token stands.",
+        summary="Place of the token.",
         advanced=True,
     )
     ca_file: str | None = declare(
@@ -309,7 +309,7 @@ class CloudEventsProperties(Properties):
         "avro.basic.auth.user.info",
         default=None,
         secret=True,
-        summary="USER:PASSWORD for the registry; may also stand in the address.",
+        summary="USER:PASSWORD for the registry; may also be in the address.",
     )
     bearer_token: str | None = declare(
         "avro.bearer.auth.token",

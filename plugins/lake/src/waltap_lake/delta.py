@@ -15,8 +15,8 @@ from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
-    ANEW,
     GONE,
+    RECREATED,
     LakeConnection,
     LakeOffset,
     LakeTable,
@@ -219,7 +219,7 @@ class _DeltaTable(LakeTable):
             self._newest = self._commit_of(self._table.version(), commits)
         now = self.version()
         if now.identity != known.identity:
-            return ANEW
+            return RECREATED
         if now.number < known.number:
             return f"is at version {now.number}, and was at {known.number}"
         if taken_back(commits, known.number, self._lake.pipeline):

@@ -15,8 +15,8 @@ from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
-    ANEW,
     GONE,
+    RECREATED,
     LakeConnection,
     LakeOffset,
     LakeTable,
@@ -196,7 +196,7 @@ class _IcebergTable(LakeTable):
             return GONE
         self._table = fresh
         if self.version().identity != known.identity:
-            return ANEW
+            return RECREATED
         wanted, number = known.snapshot, known.number
         for snapshot in fresh.metadata.snapshots:  # the mark may lack a commit after a crash
             own = snapshot.summary is not None and snapshot.summary.get(self._property)

@@ -73,7 +73,7 @@ class LakeOffset(msgspec.Struct, frozen=True):
 
 # Verbs of messages about a table that is missing, or that another table has replaced.
 GONE: Final = "is not there any more"
-ANEW: Final = "was made anew"
+RECREATED: Final = "was created again"
 
 
 class LakeTableName(NamedTuple):

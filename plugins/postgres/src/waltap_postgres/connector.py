@@ -245,17 +245,17 @@ class PostgresConnector(Connector):
                 slot = self._read_slot()  # a temporary slot ends with its connection
             else:
                 take(self.context, self._belonging("slot", slot.name), decision, offset)
-                if self.properties.slot_failover and not (slot.failover or decision.anew):
+                if self.properties.slot_failover and not (slot.failover or decision.new_slot):
                     self._replication = self._replication_session()
                     self._slots.set_failover(self._replication, slot.name)
-        self._publications.make(new_slot=decision.anew)
+        self._publications.make(new_slot=decision.new_slot)
         coverage = self._publications.coverage()  # before the slot exists
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
             self._captured = None
         if decision.resumes and offset is not None:
             start = self._go_on_with_snapshot(offset)
-        elif slot is None or decision.anew:
+        elif slot is None or decision.new_slot:
             start = self._start_with_new_slot(slot, snapshot=snapshot, lost=lost)
         else:
             start = self._start_with_old_slot(None if lost else offset, slot, snapshot=snapshot)

@@ -75,10 +75,10 @@ def changes(path: str, table: str, **options: str) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     emptied = F.raise_error(F.lit(str(ChangeUnfit(f"{table} was truncated"))))
-    lacking = F.raise_error(F.lit(str(ChangeUnfit(f"a change of {table} lacks values"))))
+    refused = F.raise_error(F.lit(str(ChangeUnfit(f"a change of {table} lacks values"))))
     told = (
         F.when(F.col("_op") == "t", emptied.cast("string"))
-        .when(F.coalesce(F.size("_unchanged"), F.lit(0)) > 0, lacking.cast("string"))
+        .when(F.coalesce(F.size("_unchanged"), F.lit(0)) > 0, refused.cast("string"))
         .otherwise(F.col("_op"))
     )
     return history(path, table, **options).withColumn("_op", told)

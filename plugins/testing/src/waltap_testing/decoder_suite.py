@@ -264,7 +264,7 @@ class DecoderSuite(RigSuite):
                 elif isinstance(message, STREAMED + PREPARED):
                     assert where is None, f"{at} inside {type(where).__name__}"
                 elif isinstance(message, LogicalMessage) and not message.transactional:
-                    assert where is None, f"{at} is not transactional and stands inside one"
+                    assert where is None, f"{at} is not transactional and is inside one"
                 else:
                     assert where is not None, f"{at} outside any transaction"
 

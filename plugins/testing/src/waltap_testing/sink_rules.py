@@ -92,7 +92,7 @@ class SnapshotsGoOn:
         sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
         records = sink.capabilities.records
         if not sink.capabilities.resumes_snapshots:
-            pytest.skip("declares that a snapshot is taken anew")
+            pytest.skip("declares that a snapshot is taken again")
         workload = filled(5, 0, 4)
         batches = workload.snapshot(tables, 2, records=records)
         deliver(sink, batches[:delivered])

@@ -69,14 +69,14 @@ class YugabyteReading(ReadingTransaction):
         self._given: str | None = None
         self._consistent = properties.consistent_snapshot
 
-    def adopt(self, given: str) -> None:
+    def use_snapshot(self, given: str) -> None:
         """Read at the time or snapshot ``given``.
 
         Raises: ReadTimeRefused, where neither the role nor a procedure may set the time, or the
         time is too long ago; ConnectionLost, where an exported snapshot is gone; SourceError.
         """
         if not HYBRID_TIME.fullmatch(given):
-            super().adopt(given)
+            super().use_snapshot(given)
             self._given = given
             return
         self.session.execute(CATALOGUE_SQL)
@@ -88,7 +88,7 @@ class YugabyteReading(ReadingTransaction):
     def export(self) -> str | None:
         """Return the time for other connections.
 
-        Without a slot's time the current one is used. Raises: as `adopt`.
+        Without a slot's time the current one is used. Raises: as `use_snapshot`.
         """
         if self._given is None and self._consistent:
             try:
@@ -98,7 +98,7 @@ class YugabyteReading(ReadingTransaction):
                 if error.fields.get("sqlstate") != UNKNOWN_FUNCTION:
                     raise
                 return None
-            self.adopt(str(now))
+            self.use_snapshot(str(now))
         return self._given
 
     def join(self, leader: ReadingTransaction, given: str) -> None:
@@ -167,8 +167,8 @@ def _decide(situation: StartupState) -> StartupPlan:
     # its last reader.
     slot = decision.slot
     keeps = slot is not None and slot.snapshot is not None and not slot.invalidated
-    if decision.anew and keeps and decision.snapshot and situation.unreadable is None:
-        return replace(decision, anew=False, begun=False)
+    if decision.new_slot and keeps and decision.snapshot and situation.unreadable is None:
+        return replace(decision, new_slot=False, begun=False)
     return decision
 
 

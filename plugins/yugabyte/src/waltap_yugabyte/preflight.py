@@ -136,7 +136,7 @@ class YugabytePreflight(PreflightChecks):
                     "replica identity",
                     f"{relation.name} was given another identity after the slot was made; the slot "
                     f"goes on with {BEFORE.get(letter, letter).partition(':')[0]}",
-                    "To use the new one make the slot anew: `waltap slot drop FILE`, "
+                    "To use the new one make a new slot: `waltap slot drop FILE`, "
                     "`waltap offsets clear FILE`",
                 )
         plugin = self.context.decoder.output_plugin

@@ -51,7 +51,7 @@ class LockFile:
     def take_over(self, note: str = "") -> None:
         """Lock a new file of that name, also while another process holds the old file.
 
-        The caller must know that the old holder can no longer write; `stands` is then false for that
+        The caller must know that the old holder can no longer write; `is_current` is then false for that
         process. Raises: OSError.
         """
         self.release()
@@ -72,7 +72,7 @@ class LockFile:
         os.pwrite(file, f"{os.getpid()}\n{note}".encode(), 0)
         self._noted = bool(note)
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Return whether the locked file still has its name.
 
         It is false after the folder was moved or deleted, or after another process took the lock over. It

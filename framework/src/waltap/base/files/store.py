@@ -576,11 +576,11 @@ class FileStore:
         self._lock = lock
 
     def locked(self) -> bool:
-        """Return whether the held lock is still the folder's, see `LockFile.stands`.
+        """Return whether the held lock is still the folder's, see `LockFile.is_current`.
 
         A lock of this machine says nothing about the folder.
         """
-        return self._lock is None or not self.local or self._lock.stands()
+        return self._lock is None or not self.local or self._lock.is_current()
 
     def unlock(self) -> None:
         """Release the lock. May be called twice."""

@@ -204,7 +204,7 @@ class CaptureProperties(Properties):
     unavailable_value_placeholder: str = declare(
         "unavailable.value.placeholder",
         default="__debezium_unavailable_value",
-        summary="What stands for an unchanged TOAST value the server did not send; hex: allowed.",
+        summary="Placeholder for an unchanged TOAST value that the server did not send; hex: allowed.",
         deprecated={"toasted.value.placeholder": "unavailable.value.placeholder"},
         advanced=True,
         reach=("records",),
@@ -508,7 +508,7 @@ class CaptureProperties(Properties):
         if unknown:
             raise ValueError(f"no such operation: {', '.join(unknown)}; allowed: c, u, d, t, none")
         if "none" in value and len(value) > 1:
-            raise ValueError("none stands alone")
+            raise ValueError("none must be the only value")
         return value
 
     @field_validator("message_key_columns")

@@ -71,7 +71,7 @@ class Insert(msgspec.Struct, gc=False):
 class InsertBlock(LazySequence[Insert]):
     """Hold neighbouring inserts into one relation as columns.
 
-    A block is a message that stands for its inserts, and a sequence of them. ``lsns`` has the LSN
+    A block is a message that represents its inserts, and a sequence of them. ``lsns`` has the LSN
     of each row as a 64-bit integer; ``xid`` is that of all rows.
     """
 
@@ -121,7 +121,7 @@ class TransactionBlock:
     """Hold neighbouring transactions of one insert each as columns.
 
     All inserts are into one relation.
-    A block is a message that stands for the begins, inserts and commits. ``inserts`` has the
+    A block is a message that represents the begins, inserts and commits. ``inserts`` has the
     inserts; the arrays have a 64-bit integer for each transaction. ``frames`` has the LSN of each
     begin and of each commit. Immutable.
     """
@@ -164,7 +164,7 @@ class TransactionBlock:
         return int(self.end_lsns[-1])
 
     def messages(self) -> Iterator["Begin | Insert | Commit"]:
-        """Yield the messages that the block stands for."""
+        """Yield the messages that the block represents."""
         for begin, commit, insert, xid, commit_lsn, end_lsn, ts in zip(
             *(lsns.tolist() for lsns in self.frames),
             self.inserts,

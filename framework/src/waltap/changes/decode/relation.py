@@ -324,7 +324,7 @@ def difference(old: Relation, new: Relation) -> list[str]:
     if old.identity != new.identity:
         found.append(f"replica identity: {old.identity} → {new.identity}")
     # The server also announces a relation again after a change that no user notices.
-    return found or ["described anew"]
+    return found or ["described again"]
 
 
 def _of_column(old: Column, new: Column) -> list[str]:

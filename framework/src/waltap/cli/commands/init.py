@@ -89,7 +89,7 @@ def init(
         echo(f"{name} is not in it: export {variable}=…")
     if value != given:
         echo(
-            f"the password of the sink's address is not in it: export {VARIABLE}=…, as it stood there"
+            f"the password of the sink's address is not in it: export {VARIABLE}=…, as given there"
         )
     echo(f"Next: waltap doctor {file}, then waltap run {file}")
 

@@ -131,7 +131,7 @@ def _nested(flat: dict[str, PropertyDeclaration]) -> dict[str, Any]:
 
 
 def _value(declaration: PropertyDeclaration) -> dict[str, Any]:
-    # Numbers and booleans may be strings, too: ``${env:NAME}`` stands for any value.
+    # Numbers and booleans may be strings, too: ``${env:NAME}`` represents any value.
     schema: dict[str, Any] = {"description": declaration.summary}
     if declaration.choices:
         schema["enum"] = list(declaration.choices)

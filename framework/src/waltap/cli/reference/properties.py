@@ -42,7 +42,7 @@ _RANGE: Final = re.compile(r"^at least (\S+), at most (\S+)$")
 
 _Row = tuple[str, str, str]
 
-# `PropertyDeclaration.reach` → word about it. No word stands for both kinds.
+# `PropertyDeclaration.reach` → word about it. No word describes both kinds.
 REACH = {
     ("records",): " Records.",
     ("rows",): " Rows.",

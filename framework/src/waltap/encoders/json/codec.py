@@ -412,5 +412,5 @@ def creates(_append, _rows, _lsns, _ends, _heads, _middles, _ids):
 
 
 def no_twin() -> NoReturn:
-    """Stand in for ``careful`` in a careful codec."""
+    """Replace ``careful`` in a careful codec."""
     raise AssertionError("a careful codec has no twin")

@@ -230,11 +230,11 @@ class PositionedBranch(SinkBranch):
         raise.
         """
         if self._waiting is None or self._waiting[0] is not batch:
-            lacking = self._lacking(batch)
-            self._waiting = batch, lacking, self.rendered(lacking)
-        _batch, lacking, own = self._waiting
+            missing = self._missing(batch)
+            self._waiting = batch, missing, self.rendered(missing)
+        _batch, missing, own = self._waiting
         if own.parts or batch.snapshot:
-            self.give(lacking, own)
+            self.give(missing, own)
             self.unflushed = True
         self._waiting = None
         position = max(self.reached.get(batch.partition, batch.position), batch.position)
@@ -243,7 +243,7 @@ class PositionedBranch(SinkBranch):
         if counts is not None:
             self._counted[batch.partition, position] = counts
 
-    def _lacking(self, batch: Batch) -> Batch:
+    def _missing(self, batch: Batch) -> Batch:
         """Return the events of ``batch`` that the sink lacks."""
         reached = self.reached.get(batch.partition)
         parts = list(batch.parts)

@@ -200,7 +200,7 @@ class StreamLoop:
                 signals.reached(first.stream.idle_lsn())
             self._confirmation.flush_if_due()
             if now >= next_look:
-                state.reconnects.succeeded()  # the link has stood for a while
+                state.reconnects.succeeded()  # the connection has lasted for a while
                 try:
                     self._stages.new_tables.look(self._connector)
                     self._note()

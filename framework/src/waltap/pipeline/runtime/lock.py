@@ -87,7 +87,7 @@ class PipelineLock:
         """
         if self._tenure is not None:
             self._tenure.check()
-        if not self._file.stands():
+        if not self._file.is_current():
             folder = self._file.path.parent
             raise StateFolderGone(
                 f"{folder} was moved or deleted, or another process took its place", path=folder

@@ -134,7 +134,7 @@ def encoded(offset: Offset) -> bytes:
 def decoded(data: bytes) -> Offset:
     """Return the offset that `encoded` stored, in this version or an earlier one.
 
-    Version 1 (until 0.1) knew one partition, whose fields stood beside the rest.
+    Version 1 (until 0.1) knew one partition, whose fields were beside the rest.
     Raises: ValueError when it is none, or of a later version.
     """
     try:

@@ -309,7 +309,7 @@ class PgOutput(Decoder):
     def _begun(self, begin: Begin, messages: list[Message]) -> None:
         # The begin's final LSN tells which catalogue answers hold for this transaction.
         if self._cache.retirement.pending:
-            self._cache.retire(begin.commit_lsn)
+            self._cache.drop_replaced(begin.commit_lsn)
         if self._cache.unsettled:
             self._cache.settle(begin.commit_lsn)
         self._state, self._open = _SessionState.TRANSACTION, begin

@@ -137,7 +137,7 @@ class RelationCache:
         self.retirement.grown(self.session.relations)
         return relation
 
-    def retire(self, lsn: int) -> None:
+    def drop_replaced(self, lsn: int) -> None:
         """Drop relations that are gone.
 
         Later transactions committed at ``lsn`` or later.

@@ -225,7 +225,7 @@ class _Entry(NamedTuple):
     # "t" if one transaction wrote the rows of the publication and of the membership.
     whole: str
     # Properties that do not affect this table, but whose change rewrites ``row`` as well.
-    unread: str
+    other_properties: str
     # The xmin of the publication's row.
     row: str
     # The published operations, and the version of the membership's row.
@@ -269,10 +269,14 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
             return False  # the profile names another publication or another server
         now, old = _entries(self.how), _entries(before.how)
         if now != old:
-            anew = {each.oid for each in now}.isdisjoint(each.oid for each in old)
-            if anew:  # the stream ends with an error at a change from before the new publication
+            recreated = {each.oid for each in now}.isdisjoint(each.oid for each in old)
+            if (
+                recreated
+            ):  # the stream ends with an error at a change from before the new publication
                 return not (refuses_missing and all(each.whole == "t" for each in now))
-            explained = [each.unread for each in now] != [each.unread for each in old]
+            explained = [each.other_properties for each in now] != [
+                each.other_properties for each in old
+            ]
             if not explained or [each.sent for each in now] != [each.sent for each in old]:
                 return True
         # Renamed and renamed back. A change of the owner rewrites that row as well.

@@ -251,7 +251,7 @@ class ConditionCheck:
         own = self._names_of_the_table(words)
         for at, (kind, word) in enumerate(words):
             if kind == "escaped":
-                raise ConditionRefused(f"{word} hides what stands there: write it as it is")
+                raise ConditionRefused(f"{word} hides the condition there: write it as it is")
             if kind not in NAMES or _at(words, at + 1) != "." or _at(words, at - 1) == ".":
                 continue
             first = _folded(kind, word)

@@ -99,8 +99,8 @@ def resume(
         elif unfit:
             # The table is read whole.
             files = transaction.files(target.oid)
-            anew = TableSplits(basis=plan.basis, files=files, all_rows=True)
-            begins = {str(target.oid): anew.chunks()}
+            restarted = TableSplits(basis=plan.basis, files=files, all_rows=True)
+            begins = {str(target.oid): restarted.chunks()}
             works.append(_goes_on(target, plan, begins=begins))
         else:
             missing = _missing(known, plan, visible)

@@ -316,7 +316,7 @@ class SnapshotReader:
         yield from mark(
             self._read(transaction, point, works),
             # If no chunk is durable, the sink gets every row, as in a new snapshot.
-            anew=begun is None
+            every_row=begun is None
             or not any(each.done or each.complete for each in begun.tables.values()),
             going_on={t.oid for work in works if work.goes_on for t in work.targets},
         )

@@ -131,7 +131,7 @@ class TablesReader:
         transaction.let_go()
         # The table has changed since the snapshot: one reader reads it whole in a later snapshot.
         if work.take_all():
-            yield from self._anew(target, work)
+            yield from self._read_again(target, work)
 
     def _group(self, work: ReadTask, group: Sequence[SnapshotTable]) -> Iterator[SnapshotRows]:
         transaction = self._transaction
@@ -157,9 +157,9 @@ class TablesReader:
         # Release the lock first: a session that waits for it would block the next transaction.
         transaction.let_go()
         for target in changed:
-            yield from self._anew(target, work)
+            yield from self._read_again(target, work)
 
-    def _anew(self, target: SnapshotTable, work: ReadTask) -> Iterator[SnapshotRows]:
+    def _read_again(self, target: SnapshotTable, work: ReadTask) -> Iterator[SnapshotRows]:
         """Read a changed table in a later snapshot."""
         name = target.table.relation.name
         for _ in range(MOST_TRIES):
@@ -332,7 +332,7 @@ def _result_columns(session: PostgresSession, statement: str) -> list[str]:
 
 
 def mark(
-    pieces: Iterator[SnapshotRows], *, anew: bool = True, going_on: Collection[int | None] = ()
+    pieces: Iterator[SnapshotRows], *, every_row: bool = True, going_on: Collection[int | None] = ()
 ) -> Iterator[SnapshotRows]:
     """Set Debezium's markers on the pieces.
 
@@ -341,7 +341,7 @@ def mark(
     "first_in_data_collection". A row with two markers gets the earlier one of this list. Pieces
     without rows keep their place and have no marker.
 
-    ``anew``: the sink gets every row. In a continued snapshot no row is "first". ``going_on`` are
+    ``every_row``: the sink gets every row. In a continued snapshot no row is "first". ``going_on`` are
     the OIDs of tables with valid rows of earlier runs; their first row is "true".
     """
     # Markers follow the order of the pieces, not the plan: a table may be read after its place. One
@@ -360,7 +360,7 @@ def mark(
         yield from empty
         empty.clear()
         if opens:
-            if anew and piece.relation is first:
+            if every_row and piece.relation is first:
                 piece.first_marker = "first"
             elif piece.relation.oid not in going_on:
                 piece.first_marker = "first_in_data_collection"

@@ -209,9 +209,9 @@ class ReadingTransaction:
         """
         self.start(isolation)
         if given is not None:
-            self.adopt(given)
+            self.use_snapshot(given)
 
-    def adopt(self, given: str) -> None:
+    def use_snapshot(self, given: str) -> None:
         """Switch to the snapshot that was exported with a slot.
 
         Raises: as `begin`.

@@ -551,11 +551,11 @@ def _start(decision: StartupPlan) -> PreflightCheck:
     does = ["takes a snapshot"] if decision.snapshot else []
     if decision.stream:
         slot = decision.slot
-        if slot is None or decision.anew:
+        if slot is None or decision.new_slot:
             does.append("streams from a new slot")
         else:
             does.append(
-                f"streams from slot {slot.name!r}, which stands at {lsn_text(slot.confirmed_flush_lsn)}"
+                f"streams from slot {slot.name!r}, which is at {lsn_text(slot.confirmed_flush_lsn)}"
             )
     found = " and ".join(does) or "does nothing"
     if decision.lost is not None:
@@ -567,7 +567,7 @@ def _start(decision: StartupPlan) -> PreflightCheck:
         return PreflightCheck.warning(
             "start", f"{decision.lost.problem}: the start {found}", remedy
         )
-    if decision.adopts:
+    if decision.takes_over:
         return PreflightCheck.warning(
             "start",
             f"{found}, and takes it over from whoever made it",

@@ -100,7 +100,7 @@ class ResumeCheck:
         if offset is not None and _made_anew(offset, slot):
             return PositionGap(
                 f"slot {slot.name!r} was dropped and created again since the offset was stored: its "
-                "positions are counted anew"
+                "positions start again"
             )
         return None if offset is None else self._gap(offset, slot)
 
@@ -150,7 +150,7 @@ class ResumeCheck:
         if gap <= 0 or self._properties.offset_mismatch_strategy in BELIEVES_SLOT:
             return None
         return PositionGap(
-            f"slot {slot.name!r} stands at {lsn_text(slot.confirmed_flush_lsn)}, {size(gap)} of WAL "
+            f"slot {slot.name!r} is at {lsn_text(slot.confirmed_flush_lsn)}, {size(gap)} of WAL "
             f"after the stored offset {lsn_text(end_lsn)}: it was dropped and created again, or moved"
         )
 

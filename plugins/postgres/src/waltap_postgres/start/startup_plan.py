@@ -46,21 +46,21 @@ class StartupPlan:
 
     snapshot: bool
     stream: bool
-    # The slot to read, or to replace when `anew`; None: there is none yet.
+    # The slot to read, or to replace when `new_slot`; None: there is none yet.
     slot: ReplicationSlot | None
     # The stored offset, where it is still valid.
     offset: Offset | None
     # The facts by which the snapshot mode decided.
     known: SnapshotFacts
     # Create the slot, also in place of `slot`.
-    anew: bool = False
+    new_slot: bool = False
     # The reason why streaming cannot continue from the stored offset.
     lost: SourceError | OffsetError | None = None
     # A new snapshot repairs `lost`.
     recovers: bool = False
     # The slot belongs to another pipeline, and this one takes it over with the operator's
     # consent.
-    adopts: bool = False
+    takes_over: bool = False
     # This run began to create the slot, and the connection broke before the answer came, or
     # before the offset was stored.
     begun: bool = False
@@ -73,7 +73,7 @@ class StartupPlan:
 
         The rows are then read in the exported snapshot.
         """
-        return self.stream and not self.resumes and (self.slot is None or self.anew)
+        return self.stream and not self.resumes and (self.slot is None or self.new_slot)
 
     def start_of_snapshot(
         self, offset: Offset | None, slot: SlotStatus | None, query: Query
@@ -116,7 +116,7 @@ class StartupState:
     # An earlier start recorded the slot as its own.
     known: bool = False
     # The operator allows the takeover of another pipeline's slot.
-    adopts: bool = False
+    takes_over: bool = False
     reconnects: bool = False
     # The snapshot of `offset` can continue with this slot.
     resumable: bool = False
@@ -162,14 +162,14 @@ def decide(situation: StartupState) -> StartupPlan:
     # A snapshot alone needs no slot, so a missing or unfit one is no error here.
     if not stream:
         return StartupPlan(snapshot=snapshot, stream=False, slot=slot, offset=offset, known=known)
-    adopts = False
+    takes_over = False
     if slot is not None:
         refusal = unfit(slot, plugin=situation.plugin, database=situation.database)
         if refusal is not None:
             raise refusal
         # An offset of this very slot proves that it is ours.
         tied = offset is not None and situation.of_database
-        adopts = not tied and not situation.begun and _takes_over(slot, situation)
+        takes_over = not tied and not situation.begun and _takes_over(slot, situation)
     if isinstance(lost, REPAIRED) and situation.repairs and not incomplete:
         # The engine reads the tables again after the start.
         snapshot = False
@@ -177,17 +177,17 @@ def decide(situation: StartupState) -> StartupPlan:
         raise lost
     resumes = resumable and snapshot and not situation.begun and snapshotter.resumes(known)
     # An invalidated slot has lost its WAL and cannot be read again.
-    anew = slot is None or slot.invalidated or ours or situation.unreadable is not None
+    new_slot = slot is None or slot.invalidated or ours or situation.unreadable is not None
     return StartupPlan(
         snapshot=snapshot,
         stream=True,
         slot=slot,
         offset=offset,
-        anew=anew and not resumes,
+        new_slot=new_slot and not resumes,
         resumes=resumes,
         lost=lost,
         recovers=lost is not None and snapshot and snapshotter.recovers_lost_position(),
-        adopts=adopts,
+        takes_over=takes_over,
         begun=situation.begun,
         known=known,
     )
@@ -235,7 +235,7 @@ def situation(
         made_slot=made_slot,
         begun=begun,
         known=context.belongings.find(*entry.place) is not None,
-        adopts=properties.slot_takeover or context.debezium,
+        takes_over=properties.slot_takeover or context.debezium,
         reconnects=reconnects,
         resumable=resumable,
         repairs=context.repairs,
@@ -247,7 +247,7 @@ def take(
     context: ConnectorContext, entry: OwnedObject, decision: StartupPlan, offset: Offset | None
 ) -> None:
     """Record that the slot ``entry`` is ours, and whether we made it."""
-    if decision.adopts:
+    if decision.takes_over:
         log.warning(
             "slot %s was there before and is taken over; what its reader had not confirmed comes here",
             entry.name,
@@ -255,7 +255,7 @@ def take(
         )
     if context.belongings.find(*entry.place) is None:
         # Only a slot that this pipeline made may be dropped with it.
-        made = offset is not None and offset.sole.slot_created_lsn > 0 and not decision.adopts
+        made = offset is not None and offset.sole.slot_created_lsn > 0 and not decision.takes_over
         context.belongings.keep(msgspec.structs.replace(entry, made=made))
 
 
@@ -322,7 +322,7 @@ def _takes_over(slot: ReplicationSlot, situation: StartupState) -> bool:
     # A temporary slot ends with the connection that made it.
     if slot.temporary or situation.known:
         return False
-    if situation.adopts:
+    if situation.takes_over:
         return True
     raise SlotNotOurs(
         f"replication slot {slot.name!r} exists, and no offset of this pipeline is stored for it: "

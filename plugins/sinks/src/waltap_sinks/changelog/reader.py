@@ -350,13 +350,13 @@ class ChangeLog:
         """Return (epoch, entry) of a table without unfinished snapshots."""
         complete = complete_generations(manifests)
         found: list[tuple[int, TableEntry]] = []
-        stands = 0
+        newest = 0
 
         def release(generation: int) -> None:
             """Let a complete snapshot replace earlier entries."""
-            nonlocal stands
-            if standing and generation > stands:
-                stands = generation
+            nonlocal newest
+            if standing and generation > newest:
+                newest = generation
                 found[:] = [each for each in found if each[1].generation == generation]
 
         for manifest in manifests:

@@ -71,7 +71,7 @@ class LogRows:
     """Hold changes as rows, in parallel lists."""
 
     tuples: Sequence[Tuple]
-    # One value may stand for all rows.
+    # One value may represent all rows.
     operations: str | list[str]
     subs: int | list[int] = 0
     # The index of each row's change; None if it is the row's own.

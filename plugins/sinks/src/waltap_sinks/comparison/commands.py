@@ -207,7 +207,7 @@ def print_comparison(
             markup=False,
         )
     left_out = sorted({column for each in results for column in each.left_out})
-    left_out += [each.table for each in results if each.lacking and each.verdict == "different"]
+    left_out += [each.table for each in results if each.absent and each.verdict == "different"]
     if left_out:
         names = " ".join(f"--without {printable(column)}" for column in left_out)
         answers().print(f"not compared; name what is meant to be left out: {names}", markup=False)

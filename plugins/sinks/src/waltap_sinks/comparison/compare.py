@@ -22,7 +22,7 @@ from waltap_sinks.comparison.source import (
     ComparisonSource,
     SourceColumn,
     SourceTable,
-    lacking,
+    missing_tables,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def compare(
         return found
 
     def look(kept: Sequence[KeptTable]) -> list[TableDifferences]:
-        every = lacking(source, kept, captured, tables)
+        every = missing_tables(source, kept, captured, tables)
         return [each for each in every if each.table not in without]
 
     # Tables may appear at the target while the others are compared.

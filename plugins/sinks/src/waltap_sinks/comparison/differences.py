@@ -61,7 +61,7 @@ class TableDifferences:
     # Why the target will not reach the position, by its own account.
     late: str = ""
     # The target has no such table.
-    lacking: bool = False
+    absent: bool = False
     # All keys that only the target has, with the statements that delete their rows.
     surplus_keys: frozenset[tuple[str | None, ...]] = field(default=frozenset(), repr=False)
     removal: tuple[str, ...] = field(default=(), repr=False)
@@ -163,7 +163,7 @@ def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
                 verdict += f"\n{text} {escape(', '.join(names))}"
         for row in each.rows:
             verdict += f"\n[dim]{escape(row)}[/]"
-        if each.lacking and not each.equal:
+        if each.absent and not each.equal:
             verdict += f"\nrows of the source are not in {target}: it has no such table"
         if each.left_out:
             verdict += f" [yellow](without {escape(', '.join(each.left_out))})[/]"

@@ -200,7 +200,7 @@ class CaptureScope:
     unsure: str = ""
 
 
-def lacking(
+def missing_tables(
     source: ComparisonSource,
     kept: Iterable[KeptTable],
     captured: CaptureScope,
@@ -219,11 +219,11 @@ def lacking(
             continue
         rows = source.count(place, most=1 if captured.unsure else None)
         if rows is None:
-            found.append(_lacking(place.name, 0, apart=UNREADABLE))
+            found.append(_missing_table(place.name, 0, apart=UNREADABLE))
         elif rows:
-            found.append(_lacking(place.name, rows, apart=captured.unsure))
+            found.append(_missing_table(place.name, rows, apart=captured.unsure))
         elif wanted:  # the user named it, and it lacks no rows
-            found.append(_lacking(place.name, 0))
+            found.append(_missing_table(place.name, 0))
     return found
 
 
@@ -256,13 +256,13 @@ def _above(places: Mapping[int, SourcePlace], oid: int) -> list[int]:
     return found
 
 
-def _lacking(name: str, rows: int, apart: str = "") -> TableDifferences:
+def _missing_table(name: str, rows: int, apart: str = "") -> TableDifferences:
     return TableDifferences(
         table=name,
         source_rows=0 if apart else rows,
         target_rows=0,
         source_hash="",
         target_hash="",
-        lacking=True,
+        absent=True,
         apart=apart,
     )

@@ -261,18 +261,18 @@ class HistoryWriter:
             return
         table = self._bound(log.shape)
         whole: list[Tuple] = []
-        lacking: dict[tuple[int, ...], list[RowVersion]] = {}
+        missing: dict[tuple[int, ...], list[RowVersion]] = {}
         indexes = [column.index for column in log.shape.base.columns]
         for version in log.versions:
             unsent: tuple[int, ...] = ()
             if UNCHANGED in version.row:
                 unsent = tuple(n for n in indexes if version.row[n] is UNCHANGED)
             if unsent and version.lender is not None:
-                lacking.setdefault(unsent, []).append(version)
+                missing.setdefault(unsent, []).append(version)
             else:
                 whole.append(version.whole())
         opened: list[Any] = []
-        for unsent, versions in lacking.items():
+        for unsent, versions in missing.items():
             # The open version that lends values to these must stay the only open one.
             rows = [version.values(current=False) for version in versions]
             columns = [column for column in log.shape.base.columns if column.index in unsent]

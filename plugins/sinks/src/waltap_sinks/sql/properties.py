@@ -79,7 +79,7 @@ class SqlProperties(Properties):
     history_prefix: str = declare(
         "history.column.prefix",
         default="_",
-        summary="What stands before the names of a history's own columns.",
+        summary="Prefix of the names of a history's own columns.",
         advanced=True,
     )
     position_table: str = declare(

@@ -409,7 +409,7 @@ def verify(
         publications_of,
     )
     from waltap_spark.read.live import open_tables
-    from waltap_spark.read.verify import compare, lacking
+    from waltap_spark.read.verify import compare, missing_tables
 
     found = _output(output, _storage(profile))
     publications = () if profile is None else publications_of(_resolved(profile))
@@ -423,7 +423,7 @@ def verify(
             patience_s=patience,
             publications=publications,
         )
-        unknown = [] if table else lacking(connection, tables, without or ())
+        unknown = [] if table else missing_tables(connection, tables, without or ())
     if as_json:
         print_json([document(results, "Spark", wanted=table or (), unknown=unknown)])
         raise typer.Exit(exit_code(results, table or ()))

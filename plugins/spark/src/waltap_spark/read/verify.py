@@ -16,7 +16,7 @@ from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
 from waltap_sinks.comparison.sides import row_text
 from waltap_sinks.comparison.source import CaptureScope, ComparisonSource
-from waltap_sinks.comparison.source import lacking as lacked
+from waltap_sinks.comparison.source import missing_tables as missing_in
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.errors import TableUnknown
 from waltap_spark.planning.column_identity import PER_INCARNATION
@@ -57,7 +57,7 @@ def compare(
     )
 
 
-def lacking(
+def missing_tables(
     connection: "Connection[Any]", tables: LiveTables, without: Sequence[str] = ()
 ) -> list[str]:
     """Return tables of the source with rows that Spark lacks.
@@ -65,7 +65,7 @@ def lacking(
     A profile decides whether Spark should have them.
     """
     anything = CaptureScope(captures=lambda _schema, _table: True, unsure="no profile tells")
-    found = lacked(ComparisonSource(connection), SparkTables(tables).tables(), anything)
+    found = missing_in(ComparisonSource(connection), SparkTables(tables).tables(), anything)
     return [each.table for each in found if each.table not in without]
 
 

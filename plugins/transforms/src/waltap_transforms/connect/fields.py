@@ -44,7 +44,7 @@ class FlattenProperties(Properties):
     delimiter: str = declare(
         "delimiter",
         default=".",
-        summary="What stands between the names of a field and of its struct.",
+        summary="Separator between the names of a struct and of its field.",
     )
 
 

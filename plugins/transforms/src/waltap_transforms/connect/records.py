@@ -71,7 +71,7 @@ class TimestampRouterProperties(Properties):
     topic_format: str = declare(
         "topic.format",
         default="${topic}-${timestamp}",
-        summary="The topic, with ${topic} and ${timestamp} where they are to stand.",
+        summary="The topic, with ${topic} and ${timestamp} in their places.",
     )
     timestamp_format: str = declare(
         "timestamp.format",

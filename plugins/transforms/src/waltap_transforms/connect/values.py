@@ -435,7 +435,7 @@ class CastProperties(NullToDefault):
             found[names[0] if names else None] = TARGETS[word.lower()]
         # Connect refuses a type for the whole together with fields.
         if None in found and len(self.spec) > 1:
-            raise ValueError("spec: the type of the whole stands alone")
+            raise ValueError("spec: the type of the whole value must be the only one")
         return found
 
 

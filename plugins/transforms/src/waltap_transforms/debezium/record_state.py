@@ -249,7 +249,7 @@ class ExtractNewRecordStateProperties(Properties):
         default=None,
         advanced=True,
         deprecated={"drop.tombstones": f"delete.tombstone.handling.mode {IGNORED}"},
-        summary="Older name: leave tombstones out. With delete.handling.mode it stands for "
+        summary="Older name: leave tombstones out. With delete.handling.mode it means "
         "delete.tombstone.handling.mode, where that is not given.",
     )
     old_deletes: Literal["drop", "rewrite", "none"] | None = declare(

@@ -358,11 +358,11 @@ class GenericVersions(VersionStatements):
         self,
         table: BoundTable,
         rows: Sequence[Tuple],
-        lacking: Sequence[TargetColumn],
+        missing: Sequence[TargetColumn],
         keys: Sequence[Any],
     ) -> int:
         target, place = self._target, escaped(table.quoted)
-        sent, absent = self._split(table, lacking)
+        sent, absent = self._split(table, missing)
         names = ", ".join(escaped(column.quoted) for column in (*sent, *absent))
         chosen = ["%s"] * len(sent) + [f"o.{escaped(column.quoted)}" for column in absent]
         tests = " AND ".join(f"o.{escaped(key.quoted)} = %s" for key in table.key)

@@ -608,10 +608,10 @@ class PostgresVersions(VersionStatements):
         self,
         table: BoundTable,
         rows: Sequence[Tuple],
-        lacking: Sequence[TargetColumn],
+        missing: Sequence[TargetColumn],
         keys: Sequence[Any],
     ) -> int:
-        sent, absent = self._split(table, lacking)
+        sent, absent = self._split(table, missing)
         names = ", ".join(sql_name(column) for column in (*sent, *absent))
         count = len(sent) + len(table.key)
         casts = [f"s.c{n}::{cast_to(column)}" for n, column in enumerate(sent)]

@@ -406,7 +406,7 @@ class VersionStatements(abc.ABC):
         self,
         table: BoundTable,
         rows: Sequence[Tuple],
-        lacking: Sequence[TargetColumn],
+        missing: Sequence[TargetColumn],
         keys: Sequence[Any],
     ) -> int:
         """Insert rows with the missing values of open versions.
@@ -479,10 +479,10 @@ class VersionStatements(abc.ABC):
         return f"{self._valid_to(table)} = {moment or self.moment}, {self._current(table)} = FALSE"
 
     def _split(
-        self, table: BoundTable, lacking: Sequence[TargetColumn]
+        self, table: BoundTable, missing: Sequence[TargetColumn]
     ) -> tuple[list[BoundColumn], list[BoundColumn]]:
         """Return the columns that rows have, and those they lack."""
-        absent = {column.index for column in lacking}
+        absent = {column.index for column in missing}
         sent = [c for c in table.written if c.source.index not in absent]
         return sent, [c for c in table.written if c.source.index in absent]
 
