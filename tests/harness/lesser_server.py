@@ -53,7 +53,7 @@ def restrict(database: Database) -> None:
 
 
 class LesserCatalogue(PostgresCatalogue):
-    tells_transactions = False
+    shows_transactions = False
 
     def wal_end(self) -> int | None:
         return None

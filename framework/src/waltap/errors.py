@@ -157,7 +157,7 @@ class SystemRefused(WaltapError):
         return cls(f"{place}{error.strerror}", advice=advice)
 
     @classmethod
-    def told(cls, text: str) -> "SystemRefused | None":
+    def of_text(cls, text: str) -> "SystemRefused | None":
         """Return the error for a library's text in the C library's words.
 
         None: the text names no known refusal.

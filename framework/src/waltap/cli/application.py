@@ -392,17 +392,17 @@ def run() -> None:
     try:
         application()
     except WaltapError as error:
-        sys.exit(_told(error))
+        sys.exit(_print_error(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
         sys.exit(0)
     except Exception as error:  # noqa: BLE001 - a user never sees a traceback unasked
-        sys.exit(_told(error))
+        sys.exit(_print_error(error))
 
 
-def _told(error: Exception) -> int:
+def _print_error(error: Exception) -> int:
     """Show an error; return the exit code it ends with."""
     if not isinstance(error, WaltapError):
         from waltap.plugins.host import Host

@@ -36,7 +36,7 @@ class LogFile:
     def __init__(self, path: Path) -> None:
         """Raises: ConfigurationError where it cannot be opened."""
         self.path = path
-        self._told = ""
+        self._reported = ""
         try:
             self._file = _opened(path)
         except OSError as error:
@@ -55,10 +55,10 @@ class LogFile:
             left = f"{line}\n".encode("utf-8", "backslashreplace")
             while left:
                 left = left[os.write(self._file, left) :]
-            self._told = ""
+            self._reported = ""
         except OSError as error:
-            if self._told != str(error.strerror):
-                self._told = str(error.strerror)
+            if self._reported != str(error.strerror):
+                self._reported = str(error.strerror)
                 sys.stderr.write(f"waltap: {self.path} cannot be written: {error.strerror}\n")
             sys.stderr.write(f"{line}\n")
 

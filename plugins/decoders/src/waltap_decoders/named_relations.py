@@ -247,11 +247,11 @@ class NamedRelations:
         if version is not None:
             known |= {column.name: column for column in version.shown.columns}
         facts = row.by_name
-        told = [facts.get(name) or ColumnFact(name) for name in names]
+        stated = [facts.get(name) or ColumnFact(name) for name in names]
         numbers = {name: column.number for name, column in known.items()}
         if present is not None:
-            numbers |= numbers_then(told, present)
-        columns = tuple(_column(f, known.get(f.name), numbers.get(f.name)) for f in told)
+            numbers |= numbers_then(stated, present)
+        columns = tuple(_column(f, known.get(f.name), numbers.get(f.name)) for f in stated)
         letter, key, required = identity
         relation = self._version(schema, table, columns, letter, key, present, row)
         self._store_evidence(schema, table, standing)
@@ -354,7 +354,7 @@ class NamedRelations:
             describe = self._describe if self.captured(schema, table) else None
             relation = shown
             if describe is not None:
-                relation = describe(self._as_told(shown, row))
+                relation = describe(self._as_shown(shown, row))
             # The description may undo the difference. A stable table keeps one object.
             if current is not None and current.relation.same_shape(relation):
                 relation = current.relation
@@ -373,15 +373,15 @@ class NamedRelations:
         known = {version.shown.oid for version in self._current.values()}
         self._retirement.grown(known | self._former)
 
-    def _as_told(self, shown: Relation, row: RowFacts | None) -> Relation:
+    def _as_shown(self, shown: Relation, row: RowFacts | None) -> Relation:
         """Return a relation as input of its description.
 
         Only a row's own statement about NOT NULL is kept, since the catalogue's may be newer.
         """
-        told = row.by_name if row else {}
+        stated = row.by_name if row else {}
         columns = tuple(
             msgspec.structs.replace(
-                column, nullable=told[column.name].nullable if column.name in told else None
+                column, nullable=stated[column.name].nullable if column.name in stated else None
             )
             for column in shown.columns
         )

@@ -114,8 +114,8 @@ def identity_then(
     if not row.old:
         if row.kind == "U":
             return IdentityColumns("d" if letter == "f" else letter, key)
-        told = row.key is not None and letter == "d"
-        return IdentityColumns(letter, key if told or present is None else _covered(present))
+        stated = row.key is not None and letter == "d"
+        return IdentityColumns(letter, key if stated or present is None else _covered(present))
     known = shown or present
     if known is None and row.listing is OldRowColumns.ALL:
         return IdentityColumns("d", frozenset())

@@ -119,7 +119,7 @@ class _DemoRun:
             equal = self._compare(server)
             if self.keep_running:
                 engine.leave()
-            self._tell(server, engine)
+            self._report(server, engine)
         if not equal:
             raise DemoDifferent("source and Spark are not equal", folder=self.folder)
 
@@ -241,9 +241,9 @@ class _DemoRun:
                 spark.stop()
         return all(each.equal for each in found)
 
-    # --- telling ----------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
-    def _tell(self, server: EmbeddedServer, engine: EngineProcess) -> None:
+    def _report(self, server: EmbeddedServer, engine: EngineProcess) -> None:
         from rich.table import Table
 
         rates = Table(title="rates", show_header=False)

@@ -159,7 +159,7 @@ def _corrections(flights: list[Row]) -> Iterator[FlightOperation]:
 
 LOOK_S: Final = 0.1
 # Seconds between lines of progress.
-TELL_S: Final = 5.0
+REPORT_EVERY_S: Final = 5.0
 
 
 class ReplayProgress:
@@ -200,7 +200,7 @@ class OperationReplay:
         self._committed: list[tuple[int, float]] = []
         self._latencies: list[float] = []
         self._next_look = 0.0
-        self._next_tell = time.monotonic() + TELL_S
+        self._next_report = time.monotonic() + REPORT_EVERY_S
 
     def play(self, events: Sequence[FlightOperation], seconds: float) -> None:
         """Execute ``events``, spread over ``seconds`` by their minute."""
@@ -246,8 +246,8 @@ class OperationReplay:
             return
         self._next_look = now + LOOK_S
         self._measure()
-        if now >= self._next_tell:
-            self._next_tell = now + TELL_S
+        if now >= self._next_report:
+            self._next_report = now + REPORT_EVERY_S
             clock = f"{event.minute // 60:02}:{event.minute % 60:02}"
             self._console.print(
                 f"         {clock}  {self.transactions:,} transactions made, "

@@ -54,7 +54,7 @@ class CloudEventsConverter(Converter):
         self._json = JsonConverter(JsonConverterProperties.model_validate(options), context)
         structured = properties.mode == "structured"
         self.text = context.side != "value" or (structured and properties.serializer == "json")
-        self._told = False
+        self._warned = False
 
     @cached_property
     def _avro(self) -> AvroConverter:
@@ -67,8 +67,8 @@ class CloudEventsConverter(Converter):
             if schema is None or not (schema.name or "").startswith(DEBEZIUMS_OWN):
                 return _refused
             # One warning, not one per heartbeat.
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 self._context.warn(NO_EVENTS)
             return lambda _value: None
         data, kind, address = self._data(topic, schema)

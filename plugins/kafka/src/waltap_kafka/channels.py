@@ -209,7 +209,7 @@ class KafkaNotifications:
         except BufferError as raised:
             text = f"topic {self._topic}: too many notifications wait for a broker"
             raise SinkError(text) from raised
-        self._tell()
+        self._log_failures()
 
     def close(self) -> None:
         """Wait for undelivered notifications and close.
@@ -220,7 +220,7 @@ class KafkaNotifications:
         if producer is None:
             return
         left = producer.flush(CLOSE_S)
-        self._tell()
+        self._log_failures()
         if left:
             raise SinkError(f"topic {self._topic}: no broker has taken {left} notifications")
 
@@ -228,7 +228,7 @@ class KafkaNotifications:
         if error is not None:
             self._failed = self._failures.of(error, topic=self._topic)
 
-    def _tell(self) -> None:
+    def _log_failures(self) -> None:
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 REACH_S: Final = 15.0
 STEP_S: Final = 0.25
 # librdkafka reports a broker that is away twice a second; the log gets one line a minute.
-TOLD_AGAIN_S: Final = 60.0
+REPORT_AGAIN_S: Final = 60.0
 
 # Waiting does not help against these: an operator must change settings or rights.
 REFUSALS: Final = frozenset(
@@ -77,7 +77,7 @@ class ClientWatch:
         self._what = what
         # The last error of a connection; None while the broker answers.
         self.trouble: KafkaError | None = None
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     def settings(self) -> dict[str, object]:
         """Return the client settings that send reports here."""
@@ -96,15 +96,15 @@ class ClientWatch:
         if code != KafkaError._ALL_BROKERS_DOWN or self.trouble is None:
             self.trouble = error
         now = time.monotonic()
-        if now - self._told_at >= TOLD_AGAIN_S:
-            self._told_at = now
+        if now - self._reported_at >= REPORT_AGAIN_S:
+            self._reported_at = now
             log.warning("%s: %s; waiting for it", self._what, redacted(self.trouble.str()))
 
     def passed(self) -> None:
         """Record that the broker has answered."""
-        if self._told_at and self.trouble is not None:
+        if self._reported_at and self.trouble is not None:
             log.info("%s: the broker answers", self._what)
-        self.trouble, self._told_at = None, 0.0
+        self.trouble, self._reported_at = None, 0.0
 
 
 def kafka_error(raised: KafkaException) -> KafkaError:

@@ -40,7 +40,7 @@ class KafkaTransactions:
         self._timeout_s = timeout_s
         self._begun: float | None = None
         self._committed: Positions | None = None
-        self._told = False
+        self._warned = False
 
     @property
     def committed(self) -> Positions | None:
@@ -119,12 +119,12 @@ class KafkaTransactions:
             # The rest of the timeout is left for the drain and the commit.
             if time.monotonic() - self._begun < self._timeout_s / 3:
                 return self._committed
-            if not self._told:
+            if not self._warned:
                 log.warning(
                     "a source transaction is too long for one Kafka transaction: consumers see it in "
                     "pieces; producer.transaction.timeout.ms allows longer ones"
                 )
-                self._told = True
+                self._warned = True
         identity = self._failures.transactional_id
         drain()
         if position:

@@ -33,7 +33,7 @@ from waltap_postgres.connection_errors import (
     PoolerInTheWay,
     certificate_refused,
     password_outdated,
-    pooler_told,
+    pooler_of_text,
 )
 from waltap_postgres.errors import (
     AuthenticationRefused,
@@ -304,13 +304,13 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
     """Return the error for a failed connection attempt."""
     # libpq reports such failures by text, without SQLSTATE.
     lines = text.strip().splitlines() or ["connection failed"]
-    refused = None if "FATAL:" in text else SystemRefused.told(lines[0])
+    refused = None if "FATAL:" in text else SystemRefused.of_text(lines[0])
     if refused is not None:
         return refused
     line = next((line for line in lines if "FATAL:" in line), lines[0]).strip()
     line = line.partition("FATAL:")[2].strip() or line.removeprefix("connection failed: ")
     facts = identify(properties)
-    known = pooler_told(line, facts["address"]) or certificate_refused(line, facts["address"])
+    known = pooler_of_text(line, facts["address"]) or certificate_refused(line, facts["address"])
     if known is not None:
         return known
     for words, sqlstate in (

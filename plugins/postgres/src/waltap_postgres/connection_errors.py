@@ -102,7 +102,7 @@ def password_outdated(error: SourceError) -> PasswordOutdated | None:
     return None
 
 
-def pooler_told(text: str, address: str) -> PoolerInTheWay | None:
+def pooler_of_text(text: str, address: str) -> PoolerInTheWay | None:
     """Return the error for a pooler's message, None for another."""
     return PoolerInTheWay(text, address=address) if POOLERS.search(text) else None
 

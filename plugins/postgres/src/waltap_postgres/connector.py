@@ -47,9 +47,9 @@ from waltap_postgres.start.startup_plan import (
     StartupPlan,
     belonging,
     given_up,
+    log_loss,
     situation,
     take,
-    tell_loss,
     unfit,
 )
 from waltap_postgres.visibility import PostgresOverlap
@@ -238,7 +238,7 @@ class PostgresConnector(Connector):
             # reader confirmed is newer than the decision.
             if slot.active_pid is not None and not slot.temporary:
                 return self.prepare(offset)
-        tell_loss(decision, self.properties.slot_name)
+        log_loss(decision, self.properties.slot_name)
         offset = decision.offset
         if slot is not None:
             if slot.temporary:
@@ -455,8 +455,8 @@ class PostgresConnector(Connector):
                 transport.start(sql)
             except PublicationGone as error:
                 transport.close()
-                told = self._ended(error)
-                raise told from error if told is not error else None
+                explained = self._ended(error)
+                raise explained from error if explained is not error else None
             except SlotActive:
                 transport.close()
                 if not self.properties.slot_max_retries:

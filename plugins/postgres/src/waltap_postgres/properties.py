@@ -480,9 +480,9 @@ class PostgresProperties(Properties):
     @classmethod
     def _options(cls, value: dict[str, str]) -> dict[str, str]:
         refused = {name: refusal_of(name, text) for name, text in value.items()}
-        told = "; ".join(f"{name}: {why}" for name, why in refused.items() if why is not None)
-        if told:
-            raise ValueError(told)
+        problems = "; ".join(f"{name}: {why}" for name, why in refused.items() if why is not None)
+        if problems:
+            raise ValueError(problems)
         return value
 
     @property

@@ -201,9 +201,9 @@ class KinesisSink(AcknowledgedSink):
                 return
             # Send the refused records before any later record, which keeps the order of keys.
             entries = [entry for entry, _ in refused]
-            told = refused[0][1]
+            refusal = refused[0][1]
             if time.monotonic() >= until:
-                text = f"{stream}: {told['ErrorCode']}: {told.get('ErrorMessage', '')}"
+                text = f"{stream}: {refusal['ErrorCode']}: {refusal.get('ErrorMessage', '')}"
                 raise StreamFull(text, place=self._place, property=SHARDS)
             if not waits.wait():
                 raise StopRequested

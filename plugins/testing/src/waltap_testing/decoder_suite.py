@@ -405,13 +405,13 @@ class DecoderSuite(RigSuite):
         for case in _cases(rig):
             frames = [payload for _, payload in case.recording.frames]
             known = case.feed(case.payload)
-            told = len(_telling(known))
-            for what, payload in foreign(case.payload, frames) if told else ():
+            reported = len(_meaningful(known))
+            for what, payload in foreign(case.payload, frames) if reported else ():
                 outcome = case.feed(payload)
                 if not isinstance(outcome, DecodeError):
                     at = f"{case}, {what}: {_outcome(outcome)}"
                     assert isinstance(outcome, list), at
-                    assert len(_telling(outcome)) >= told, f"skipped: {at}"
+                    assert len(_meaningful(outcome)) >= reported, f"skipped: {at}"
 
     def test_frames_out_of_order_give_decode_errors_only(self, rig: DecoderRig) -> None:
         """Lost, repeated and swapped frames give messages or a DecodeError."""
@@ -446,21 +446,21 @@ class DecoderSuite(RigSuite):
                 at = f"{recording.name}, frame {number}: {other!r} in the place of {frame!r}"
                 assert isinstance(outcome, DecodeError), f"{at}: {_outcome(outcome)}"
 
-    def test_errors_tell_where(self, rig: DecoderRig) -> None:
+    def test_errors_name_the_place(self, rig: DecoderRig) -> None:
         """A DecodeError names the decoder, the LSN and a valid offset."""
-        told = 0
+        reported = 0
         for case in _cases(rig):
             for what, payload in damaged(case.payload, 20, chance(f"where {case}")):
                 outcome = case.feed(payload)
                 if isinstance(outcome, DecodeError):
-                    told += 1
+                    reported += 1
                     at = f"{case}, {what}: {outcome}"
                     assert outcome.decoder in rig.names, at
                     assert outcome.lsn == case.lsn, at
                     assert 0 <= outcome.offset <= len(payload), at
                     assert outcome.expected, at
         # Without any error the test would check nothing.
-        assert told, "no damage at all was noticed"
+        assert reported, "no damage at all was noticed"
 
     # --- bounds ---
 
@@ -624,7 +624,7 @@ def _assert_sound(case: _DamageCase, what: str, payload: bytes) -> None:
     assert cost.peak <= limit, f"{at}: took {cost.peak} bytes for {len(payload)}"
 
 
-def _telling(outcome: list[Message] | Exception) -> list[Message]:
+def _meaningful(outcome: list[Message] | Exception) -> list[Message]:
     """Return the messages that are not `Skipped`."""
     found = [] if isinstance(outcome, Exception) else outcome
     return [message for message in found if not isinstance(message, Skipped)]

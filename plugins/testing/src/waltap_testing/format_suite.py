@@ -273,7 +273,7 @@ class FormatSuite(RigSuite):
         assert records[-1].key == new
         assert records[-1].value is not None
 
-    def test_topics_tell_tables_apart(self, rig: FormatRig) -> None:
+    def test_tables_have_different_topics(self, rig: FormatRig) -> None:
         """Each table has its own topic."""
         other = msgspec.structs.replace(ITEMS, table="others", oid=16499)
         render = rig.build()
@@ -328,7 +328,7 @@ class FormatSuite(RigSuite):
 
     # --- source and notifications ---
 
-    def test_the_oldest_transaction_of_the_slot_is_told(self, rig: FormatRig) -> None:
+    def test_the_oldest_transaction_of_the_slot_is_reported(self, rig: FormatRig) -> None:
         """``source.xmin`` is there only if the source reported it.
 
         The test is skipped for a format that does not name the database: it has no description of
@@ -338,11 +338,11 @@ class FormatSuite(RigSuite):
         without = _only_of(rig.build().render([part], NOW))
         held = [without.value or b"", *(value for _, value in without.headers)]
         if not any(rig.holds(rig.parse(text), "shop") for text in held if text):
-            pytest.skip("tells nothing of the source")
+            pytest.skip("says nothing about the source")
         part.xmin = 987_654_321
-        told = _only_of(rig.build().render([part], NOW))
-        assert told != without
-        texts = [told.value or b"", *(value for _, value in told.headers)]
+        reported = _only_of(rig.build().render([part], NOW))
+        assert reported != without
+        texts = [reported.value or b"", *(value for _, value in reported.headers)]
         if not any(b"987654321" in text for text in texts):
             leaves = [leaf for text in texts for leaf in _leaves(rig.parse(text))]
             assert 987_654_321 in leaves, leaves
@@ -352,10 +352,10 @@ class FormatSuite(RigSuite):
 
         The contract is `Format.notifications`.
         """
-        records = rig.build().notifications(NOTIFICATIONS, "told")
+        records = rig.build().notifications(NOTIFICATIONS, "notified")
         if not records:
             pytest.skip("has no notifications")
-        assert [record.topic for record in records] == ["told"] * len(NOTIFICATIONS)
+        assert [record.topic for record in records] == ["notified"] * len(NOTIFICATIONS)
         for record, notification in zip(records, NOTIFICATIONS, strict=True):
             _assert_valid(rig, record)
             assert record.key is not None
@@ -366,13 +366,13 @@ class FormatSuite(RigSuite):
             data = notification.additional_data or {}
             for text in (notification.identifier, notification.kind, *data, *data.values()):
                 assert rig.holds(value, text), text
-        assert [_plain(r) for r in rig.build().notifications(NOTIFICATIONS, "told")] == [
+        assert [_plain(r) for r in rig.build().notifications(NOTIFICATIONS, "notified")] == [
             _plain(record) for record in records
         ]
 
     def test_no_notification_gives_no_record(self, rig: FormatRig) -> None:
         """No notifications give no records."""
-        assert rig.build().notifications([], "told") == []
+        assert rig.build().notifications([], "notified") == []
 
 
 def every_part() -> list[Part]:

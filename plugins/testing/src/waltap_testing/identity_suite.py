@@ -145,7 +145,7 @@ class IdentitySuite(RigSuite):
     def test_a_changed_key_is_seen_where_it_can_be(self, rig: IdentityRig) -> None:
         """A changed value of an identity column gives the old key."""
         if not rig.sees_key_change or rig.old_tuples == (OldTuple.NONE,):
-            pytest.skip("the rig says that no old tuple tells of key changes")
+            pytest.skip("the rig says that no old tuple shows key changes")
         held = [n for n, column in enumerate(rig.relation().columns) if column.in_identity]
         seen = 0
         for message, images in _updates(rig):

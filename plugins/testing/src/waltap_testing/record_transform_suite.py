@@ -52,7 +52,7 @@ def every_record() -> list[ConnectRecord]:
         RecordConverters(key=JSON, value=JSON, header=JSON),
         format_context(CAPTURE),
     )
-    told = {
+    reported = {
         "id": "1",
         "aggregate_type": "Initial Snapshot",
         "type": "STARTED",
@@ -60,7 +60,7 @@ def every_record() -> list[ConnectRecord]:
         "timestamp": 1,
     }
     notification = ConnectRecord(
-        "told", envelope.NOTIFICATION_KEY, {"id": "1"}, envelope.NOTIFICATION_VALUE, told
+        "notified", envelope.NOTIFICATION_KEY, {"id": "1"}, envelope.NOTIFICATION_VALUE, reported
     )
     return [*made.records(every_part(), NOW), notification]
 
@@ -92,7 +92,7 @@ class RecordTransformSuite(RigSuite):
         """An empty list of records stays empty."""
         assert rig.build()([]) == []
 
-    def test_a_record_that_is_unfit_is_told_by_its_error(self, rig: RecordTransformRig) -> None:
+    def test_a_record_that_is_unfit_has_an_error(self, rig: RecordTransformRig) -> None:
         """An unusable record raises `RecordUnfit` and no other error."""
         # One record for each call: an error in a list would hide the following records.
         for record in rig.records:

@@ -115,12 +115,12 @@ class NoticesLosses:
                 assert promised is None or promised <= had, "it promises what follows a loss"
             pytest.fail("it goes on with a destination that lost what it had")
         except SinkError as error:
-            told = error.loses
+            reported = error.loses
         finally:
             with contextlib.suppress(SinkError):
                 sink.close()
         # An error with `loses` has already reported the loss; any other error has not.
-        if not told:
+        if not reported:
             history.noticed()
 
     @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])

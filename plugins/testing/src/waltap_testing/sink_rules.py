@@ -187,7 +187,7 @@ class RefusesSingleRecords:
         if rig.unfit is None:
             pytest.skip("declares no value that its destination refuses")
         unfit, context = rig.unfit(), rig.context
-        told = dataclasses.replace(
+        reported = dataclasses.replace(
             rig, context=lambda given: dataclasses.replace(context(given), tolerant=True)
         )
         workload = ScriptedWorkload()
@@ -198,7 +198,7 @@ class RefusesSingleRecords:
         workload.commit()
         workload.insert(ITEMS, 8, "last")
         workload.commit()
-        return told, workload
+        return reported, workload
 
     @pytest.mark.parametrize("most", [WHOLE, CUT], ids=["one batch", "a cut transaction"])
     def test_a_record_that_is_refused_costs_no_other(

@@ -71,7 +71,7 @@ class YugabytePublications(PublicationSet):
         # Tables that join the publication of an existing slot; `begun` counts their time from then.
         self._late: set[Place] = set()
         self._asked_at: dict[Place, tuple[float, float]] = {}
-        self._told: set[Place] = set()
+        self._reported: set[Place] = set()
         self._refresh: float | None = None
 
     def gone(self) -> PublicationGone | None:
@@ -102,7 +102,7 @@ class YugabytePublications(PublicationSet):
         self._late = set() if new_slot else self.unsent()
         self._refuse(self._late)
         super().make(new_slot=new_slot)
-        self._tell(self._late)
+        self._report(self._late)
 
     def publish(self, places: Iterable[Place], *, wanted: bool) -> list[Place]:
         places = list(places)
@@ -110,7 +110,7 @@ class YugabytePublications(PublicationSet):
             self._refuse(set(places) - self._members().keys())
         done = super().publish(places, wanted=wanted)
         if wanted:
-            self._tell(done)
+            self._report(done)
         return done
 
     def begun(self, *, slot_created: bool) -> None:
@@ -135,8 +135,8 @@ class YugabytePublications(PublicationSet):
             return left
         left = max(0.0, refresh_s - self._member_s(place))
         self._asked_at[place] = time.monotonic(), left
-        if left and place not in self._told:
-            self._told.add(place)
+        if left and place not in self._reported:
+            self._reported.add(place)
             name = ".".join(place)
             log.info(
                 "%s joined the publication: it is read in %.0f s, when the slot has followed (%s)",
@@ -224,7 +224,7 @@ class YugabytePublications(PublicationSet):
         self._context.belongings.keep(kept)
 
     @staticmethod
-    def _tell(places: Iterable[Place]) -> None:
+    def _report(places: Iterable[Place]) -> None:
         names = [".".join(place) for place in sorted(places)]
         if names:
             log.warning(NOT_AT_ONCE, ", ".join(names), " ".join(names))

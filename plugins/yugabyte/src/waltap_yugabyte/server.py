@@ -35,7 +35,7 @@ class YugabyteCatalogue(PostgresCatalogue):
     """
 
     relation_sql: ClassVar[str] = UNVERSIONED_RELATION_SQL
-    tells_transactions = False
+    shows_transactions = False
 
     @property
     def strict(self) -> bool:

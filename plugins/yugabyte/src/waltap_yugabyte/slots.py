@@ -179,13 +179,13 @@ class YugabyteSlots(SlotAdmin):
         """
         properties = self.properties
         patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
-        begun, told = time.monotonic(), False
+        begun, reported = time.monotonic(), False
         while not self._take(name):
             waited = time.monotonic() - begun
             if waited >= patience:
                 raise self._read_by(name)
-            if waited > QUIET_S and not told:
-                told = True
+            if waited > QUIET_S and not reported:
+                reported = True
                 error = self._read_by(name)
                 extra = {"slot": name, "error_code": error.code}
                 log.warning("%s: waiting up to %.0f s", error.problem, patience, extra=extra)

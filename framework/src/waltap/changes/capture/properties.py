@@ -300,7 +300,7 @@ class CaptureProperties(Properties):
     column_source_type: CommaList = declare(
         "column.propagate.source.type",
         default=(),
-        summary="Patterns of columns whose schema tells their type in the database.",
+        summary="Patterns of columns whose schema names their type in the database.",
         advanced=True,
         patterns="columns",
         reach=("records",),
@@ -308,7 +308,7 @@ class CaptureProperties(Properties):
     datatype_source_type: CommaList = declare(
         "datatype.propagate.source.type",
         default=(),
-        summary="Patterns of types (schema.table.type) whose columns' schema tells it.",
+        summary="Patterns of types (schema.table.type) whose columns' schema names it.",
         advanced=True,
         patterns="types",
         reach=("records",),
@@ -442,7 +442,7 @@ class CaptureProperties(Properties):
     topic_key_enforce_uniqueness: bool = declare(
         "topic.key.enforce.uniqueness",
         default=True,
-        summary="Add a key field that tells apart tables which share a topic.",
+        summary="Add a key field that distinguishes tables of one topic.",
         advanced=True,
         reach=("records",),
     )

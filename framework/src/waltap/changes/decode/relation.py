@@ -174,7 +174,7 @@ _COERCIBLE = frozenset({("varchar", "text"), ("text", "varchar"), ("cidr", "inet
 def may_change_values(before: tuple[str, int], now: tuple[str, int]) -> bool:
     """Return whether an ALTER TABLE may have rewritten values silently.
 
-    No change event tells a reader of such a rewrite. A type that holds the old values as they are
+    No change event reports such a rewrite. A type that holds the old values as they are
     is no reason to expect one. ``before`` and ``now`` are the column's
     types, each `type_name` and modifier.
     """

@@ -46,7 +46,7 @@ unscaled number. Types that are left out have no field at all.
 
 Values that a form cannot hold are in the last column. In JSON they follow
 `event.converting.failure.handling.mode`: `fail` stops, otherwise the field is null. In Arrow they
-follow `waltap.arrow.out.of.range`: `null` (the default) gives null, tells of it once for each column, and
+follow `waltap.arrow.out.of.range`: `null` (the default) gives null, logs it once for each column, and
 counts the values in the change log's manifests; `string` makes every column of such a type a string of
 PostgreSQL text, so that nothing is lost; `error` stops. Years outside 1 to 9999 do not fit Arrow's
 dates and timestamps, since Spark and Python do not read them. A numeric of more than 38 digits is

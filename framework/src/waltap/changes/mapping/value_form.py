@@ -77,13 +77,13 @@ class OutOfRange:
     field null, and warn also calls `TypeOptions.on_misfit`.
     """
 
-    __slots__ = ("_column", "_fail", "_tell", "null_json")
+    __slots__ = ("_column", "_fail", "_report", "null_json")
 
     def __init__(self, column: str, options: TypeOptions) -> None:
         self._column = column
         self._fail = options.event_converting_failure_handling_mode == "fail"
         quiet = options.event_converting_failure_handling_mode == "skip"
-        self._tell = None if quiet else options.on_misfit
+        self._report = None if quiet else options.on_misfit
         self.null_json = "null"
 
     def connect(self, reason: str) -> object:
@@ -91,8 +91,8 @@ class OutOfRange:
         if self._fail:
             msg = f"column {self._column!r}: {reason}"
             raise ValueError(msg)
-        if self._tell is not None:
-            self._tell(self._column, reason)
+        if self._report is not None:
+            self._report(self._column, reason)
         return None
 
     def json(self, reason: str) -> str:

@@ -162,7 +162,7 @@ ROLLED_BACK: Final = (
 )
 UNKNOWN: Final = (
     "prepared transaction %r was committed, and it is not known here whether its rows were delivered at "
-    "PREPARE: the spill folder under waltap.state.dir does not tell"
+    "PREPARE: the spill folder under waltap.state.dir does not say"
 )
 PreparedTransactionLost = WaltapError.define(
     "PreparedTransactionLost",

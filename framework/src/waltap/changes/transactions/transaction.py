@@ -307,7 +307,7 @@ def transactions_in(parts: Sequence[Part]) -> Sequence[TransactionPart]:
     """Return the parts of transactions among ``parts``."""
     if isinstance(parts, TransactionRun):
         return parts
-    # Mostly all of them are, which a pass in C tells.
+    # Mostly all of them are, which a pass in C finds.
     if set(map(type, parts)) <= {TransactionPart}:
         return parts  # type: ignore[return-value]
     return [part for part in parts if type(part) is TransactionPart]

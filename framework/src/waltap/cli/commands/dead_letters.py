@@ -39,7 +39,7 @@ def list_dead_letters(file: FileArgument, set_: SetOption = None, as_json: Json 
     """List dead letters: id, table, operation, code, attempts, state."""
     entries = _store(file, set_).all()
     if as_json:
-        echo(json.dumps([each.told() for each in entries], indent=2))
+        echo(json.dumps([each.as_dict() for each in entries], indent=2))
         return
     if not entries:
         echo("there are no dead letters")
@@ -66,10 +66,10 @@ def show(
     import msgspec
 
     for each in _chosen(_store(file, set_), ids):
-        told = each.told()
+        shown = each.as_dict()
         if raw:
-            told["change"] = msgspec.to_builtins(each.change)
-        echo(json.dumps(told, indent=2, ensure_ascii=False))
+            shown["change"] = msgspec.to_builtins(each.change)
+        echo(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
 @dead_letters.command()

@@ -322,10 +322,10 @@ def _kept(table: "PlannedTable", stages: "PipelineStages") -> str:
     """Return the form in which sinks keep a table, "" for one form of all tables."""
     profile = stages.profile
     sinks = [branch.sink for branch in profile.branches] or [profile.sink]
-    told = (
+    parts = (
         sink.spec.keeps(sink.properties, table.relation.name) for sink in sinks if sink.spec.keeps
     )
-    return "; ".join(dict.fromkeys(told))
+    return "; ".join(dict.fromkeys(parts))
 
 
 def _plan_document(

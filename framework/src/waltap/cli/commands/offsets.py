@@ -99,7 +99,7 @@ def export_to(
     from waltap.clock import SystemClock
     from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.ports.offsets.offset import NothingStored
-    from waltap.services.debezium_offsets import of_offset, place_of, told
+    from waltap.services.debezium_offsets import next_start, of_offset, place_of
 
     profile, host, stages, own = _stages(file, set_)
     with PipelineLock(stages.state_dir):
@@ -114,9 +114,9 @@ def export_to(
             _refuse_reader(source)
             if (lost := source.lost(offset)) is not None:
                 raise lost
-        confirm(f"{profile.name}: Debezium {told(offset)}. Go on?", yes=yes)
+        confirm(f"{profile.name}: Debezium {next_start(offset)}. Go on?", yes=yes)
         place.write(key, value)
-        echo(f"{profile.name}: {to_debezium} has {key.decode()}: Debezium {told(offset)}")
+        echo(f"{profile.name}: {to_debezium} has {key.decode()}: Debezium {next_start(offset)}")
 
 
 def _stages(
@@ -248,7 +248,7 @@ def _key_there(
     if name is None:
         problem = PropertyProblem(
             "--connector",
-            f"is not given, and no offset of topic.prefix {server} is there that would tell",
+            f"is not given, and no offset of topic.prefix {server} is there to name it",
             allowed="`name` of the connector that is to go on",
         )
         raise ConfigurationError([problem], origin=COMMAND_LINE)

@@ -55,7 +55,7 @@ def _show(
 ) -> None:
     from waltap.ports.offsets.state_folder import BELONGINGS, DEAD_LETTERS, LOCK
 
-    reasons = {BELONGINGS: "which tells of them", DEAD_LETTERS: "which nothing else has"}
+    reasons = {BELONGINGS: "which names them", DEAD_LETTERS: "which nothing else has"}
     for entry in known:
         if entry.made:
             echo(f"{entry.kind} {entry.name} in database {entry.database}")

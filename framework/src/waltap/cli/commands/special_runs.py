@@ -82,7 +82,7 @@ def tail(
         engine = Engine(profile, host, limits=limits)
         watching = _WatchNotice(_what(profile, table or []))
         host.register(watching, "tail")
-        watching.tell("connecting")
+        watching.show("connecting")
         with stopped_by_signals(engine):
             engine.run()
 
@@ -91,18 +91,18 @@ class _WatchNotice:
     """Reports the watched tables: immediately, and when changes can come."""
 
     def __init__(self, what: str) -> None:
-        self._what, self._told = what, False
+        self._what, self._shown = what, False
 
-    def tell(self, state: str) -> None:
+    def show(self, state: str) -> None:
         from waltap.cli.terminal import notices
 
         notices().print(f"{self._what}: {state}", style="dim", markup=False, soft_wrap=True)
 
     @hookimpl
     def on_state(self, state: str) -> None:
-        if state == "streaming" and not self._told:
-            self._told = True
-            self.tell("waiting for changes; Ctrl-C ends")
+        if state == "streaming" and not self._shown:
+            self._shown = True
+            self.show("waiting for changes; Ctrl-C ends")
 
 
 def _what(profile: "Profile", tables: list[str]) -> str:

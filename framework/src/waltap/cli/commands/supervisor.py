@@ -59,7 +59,7 @@ class ProfileReloader:
         """Reload; a fault in the file is logged, and changes nothing."""
         extra = {"pipeline": self._engine.profile.name}
         try:
-            told = self._engine.reload(self._load())
+            outcome = self._engine.reload(self._load())
             self._obey(self._engine.profile)
         except WaltapError as error:
             log.error(  # noqa: TRY400 - the error says it all
@@ -74,12 +74,15 @@ class ProfileReloader:
                 type(error).__name__, error, extra=extra,
             )  # fmt: skip
             return
-        applied = ", ".join(told.applied)
+        applied = ", ".join(outcome.applied)
         log.info("the profile was read again: %s", applied or "nothing to change", extra=extra)
-        if told.restart:
+        if outcome.restart:
             ends = "the run ends for it" if self._exits else "restart it"
             log.warning(
-                "changed, and needs a restart (%s): %s", ends, ", ".join(told.restart), extra=extra
+                "changed, and needs a restart (%s): %s",
+                ends,
+                ", ".join(outcome.restart),
+                extra=extra,
             )
             if self._exits:
                 self.start_anew = True
@@ -290,7 +293,7 @@ def _content(path: Path) -> bytes:
 
 
 @contextmanager
-def told_by_signals(supervisor: Supervisor) -> Iterator[None]:
+def controlled_by_signals(supervisor: Supervisor) -> Iterator[None]:
     """Stop on SIGINT and SIGTERM, and reload on SIGHUP, in the block."""
     handlers: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGINT: supervisor.stop,

@@ -467,7 +467,7 @@ def metrics_page() -> str:
 DEBEZIUM_INTRODUCTION = """\
 A property of Debezium's PostgreSQL connector, of its embedded engine, of Debezium Server, of Kafka Connect
 or of its worker is honoured, mapped to something else, without effect, or refused. What is refused is in
-one list, before anything is made on the server. `waltap explain FILE --given` tells it of a file.
+one list, before anything is made on the server. `waltap explain FILE --given` shows this for a file.
 
 An unknown name is refused too, with the nearest known name.
 """

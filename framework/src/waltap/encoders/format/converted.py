@@ -134,7 +134,7 @@ class ConvertedFormat(Format):
             self._tables.nulls.place(parts, self._tables.of)
         return out
 
-    def notifications(self, told: Sequence[Notification], topic: str) -> list[Record]:
+    def notifications(self, notices: Sequence[Notification], topic: str) -> list[Record]:
         records = [
             ConnectRecord(
                 topic,
@@ -143,7 +143,7 @@ class ConvertedFormat(Format):
                 envelope.NOTIFICATION_VALUE,
                 each.document(),
             )
-            for each in told
+            for each in notices
         ]
         if self._stage is not None:
             records = self._stage.transformed(records)

@@ -131,7 +131,7 @@ class Format(abc.ABC):
         Raises: DecodeError for a value that is not of its column's type.
         """
 
-    def notifications(self, told: "Sequence[Notification]", topic: str) -> list[Record]:
+    def notifications(self, notices: "Sequence[Notification]", topic: str) -> list[Record]:
         """Return the records of notifications for ``topic``.
 
         A format without such records returns none; the sink then gets no notifications.

@@ -176,7 +176,7 @@ class ConnectTables(EventPlans[ConnectTable]):
                         ) from cause
                     if self._warns:
                         what = f"not a value of {type_name}"
-                        self.nulls.tell(relation.name, described.name, what)
+                        self.nulls.report(relation.name, described.name, what)
                     return convert(None)
 
             return with_care

@@ -102,8 +102,8 @@ class EnvelopeTemplate:
 
     def origin(self, xmin: str, origin: str, lsn: str) -> str:
         """Return the end of a source block from JSON texts."""
-        told = f',"origin":{origin},"origin_lsn":{lsn}' if self._origins else ""
-        return f',"xmin":{xmin}{told}}}'
+        origins = f',"origin":{origin},"origin_lsn":{lsn}' if self._origins else ""
+        return f',"xmin":{xmin}{origins}}}'
 
     def after_source(self, block: str, op: str, stamps: str, unsent: str = "null") -> str:
         """Return the text from the source block to the value's end.
@@ -220,7 +220,7 @@ class JsonFormat(Format):
         value = f'{before}{{"ts_ms":{part.ts}}}{after}'.encode()
         return Record(self._heartbeat_topic, self._heartbeat_key, value, (), 0)
 
-    def notifications(self, told: Sequence[Notification], topic: str) -> list[Record]:
+    def notifications(self, notices: Sequence[Notification], topic: str) -> list[Record]:
         (k, key_end), (v, value_end) = self._notification_key, self._notification_value
         return [
             Record(
@@ -228,7 +228,7 @@ class JsonFormat(Format):
                 f'{k}{{"id":{quote(each.identifier)}}}{key_end}'.encode(),
                 v.encode() + msgspec.json.encode(each.document()) + value_end.encode(),
             )
-            for each in told
+            for each in notices
         ]
 
     def prepare(self, relation: Relation) -> None:

@@ -28,21 +28,21 @@ class NullNotice:
     that name once more, except those already reported. So other rows have no extra cost.
     """
 
-    __slots__ = ("_told", "_warn", "noted")
+    __slots__ = ("_reported", "_warn", "noted")
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
-        self._told: set[tuple[str, str, str]] = set()
+        self._reported: set[tuple[str, str, str]] = set()
         self.noted: set[tuple[str, str]] = set()
 
     def note(self, column: str, reason: str) -> None:
         """Record that a value of a column became null."""
         self.noted.add((column, reason))
 
-    def tell(self, table: str, column: str, reason: str) -> None:
+    def report(self, table: str, column: str, reason: str) -> None:
         """Warn once; ``table`` is "" when it is unknown."""
-        if (table, column, reason) not in self._told:
-            self._told.add((table, column, reason))
+        if (table, column, reason) not in self._reported:
+            self._reported.add((table, column, reason))
             of = f" of {table}" if table else ""
             self._warn(f"column {column}{of}: {reason}; null is written for such values")
 
@@ -57,7 +57,7 @@ class NullNotice:
                 explained |= self._of_table(codec.plan, rows, noted)
         # A column that is only part of the key is in no row's plan.
         for column, reason in sorted(noted - explained):
-            self.tell("", column, reason)
+            self.report("", column, reason)
         self.noted.clear()
 
     def _of_table(
@@ -67,7 +67,7 @@ class NullNotice:
 
         Returns its columns and reasons, also those already reported.
         """
-        known = {each for each in noted if (plan.name, *each) in self._told}
+        known = {each for each in noted if (plan.name, *each) in self._reported}
         names = {name for name, _ in noted - known}
         self.noted.clear()
         for column in plan.columns:
@@ -82,7 +82,7 @@ class NullNotice:
                     if convert is not None:
                         convert(value)
         for name, reason in sorted(self.noted):
-            self.tell(plan.name, name, reason)
+            self.report(plan.name, name, reason)
         return known | self.noted
 
 

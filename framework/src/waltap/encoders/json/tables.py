@@ -187,7 +187,7 @@ class JsonTables(EventPlans[RowCodec]):
                         found=f"another ({type(cause).__name__})",
                     ) from cause
                 if self._warns:
-                    self.nulls.tell(relation.name, described.name, f"not a value of {type_name}")
+                    self.nulls.report(relation.name, described.name, f"not a value of {type_name}")
 
             return guarded(column, column.other(None), misfit)
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.1
 READ = frozenset({"SUCCEEDED", "EMPTY"})
 REMARK = (
-    "Every row that there was then was read again. Rows that were deleted within the gap are not told by "
+    "Every row that there was then was read again. Rows that were deleted within the gap are not found by "
     "that: `waltap verify FILE` names those that a destination still has; the single changes are lost."
 )
 
@@ -67,7 +67,7 @@ class GapRepair:
         self.engine, self._host = Engine(profile, host, repairs=True), host
         self._gaps = GapCertificates(profile.engine.state_dir / profile.name)
         self._notes = GapNotes(self._gaps, profile.name)
-        self._told, self._ended = _SnapshotObserver(), threading.Event()
+        self._observed, self._ended = _SnapshotObserver(), threading.Event()
         self._refusal, self._gone = "", list[str]()
 
     def run(self, now_ms: Callable[[], int]) -> dict[str, RereadTable]:
@@ -84,22 +84,22 @@ class GapRepair:
         finally:
             self._ended.set()
             asking.join()
-        told = self._told
-        if self._refusal or told.failed or not told.over:
+        observed = self._observed
+        if self._refusal or observed.failed or not observed.over:
             left = "; ".join(
                 f"{name} was read, and is {why}"
-                if name in told.rows
+                if name in observed.rows
                 else f"{name} was not read: {why}"
-                for name, why in told.failed.items()
+                for name, why in observed.failed.items()
             )
             why = self._refusal or (left or "it was stopped before its end")
             raise RepairIncomplete(f"the gap is not repaired: {why}")
-        names = dict.fromkeys((*told.rows, *sorted(told.equal)))
+        names = dict.fromkeys((*observed.rows, *sorted(observed.equal)))
         reread = {
-            name: RereadTable(rows=told.rows.get(name, 0), compared=name in told.equal)
+            name: RereadTable(rows=observed.rows.get(name, 0), compared=name in observed.equal)
             for name in names
         }
-        remark = COMPARED_REMARK if told.equal >= set(names) else REMARK
+        remark = COMPARED_REMARK if observed.equal >= set(names) else REMARK
         if self._gone:
             remark += f" Captured no more, and not read: {', '.join(self._gone)}."
         self._notes.close(reread, now_ms(), by="repair", remark=remark)
@@ -120,13 +120,13 @@ class GapRepair:
         tables = [name for name in wanted if name in captured]
         self._gone = [name for name in wanted if name not in captured]
         if not tables:
-            self._told.over = True
+            self._observed.over = True
             engine.stop()
             return
-        self._told.identifier = identifier = f"repair-{engine.run_id}"
+        self._observed.identifier = identifier = f"repair-{engine.run_id}"
         differing = self._differing(tables)
         if not differing:
-            self._told.over = True
+            self._observed.over = True
             engine.stop()
             return
         data = {"type": "incremental", "data-collections": [re.escape(name) for name in differing]}
@@ -134,7 +134,7 @@ class GapRepair:
         if not answer.taken:
             self._refuse(answer.reason)
             return
-        while not (self._told.over and engine.status().unflushed_ms is None):
+        while not (self._observed.over and engine.status().unflushed_ms is None):
             if self._ended.wait(POLL_S):
                 return
         self._look_again(differing)
@@ -147,21 +147,21 @@ class GapRepair:
         """
         found = self._compared(tables)
         equal = {name for name in tables if name in found and found[name].equal}
-        self._told.equal |= equal
+        self._observed.equal |= equal
         return [name for name in tables if name not in equal]
 
     def _look_again(self, tables: list[str]) -> None:
         """Record equal tables, and surplus rows at the destination."""
         for name, found in self._compared(tables).items():
             if found.equal:
-                self._told.equal.add(name)
-            elif name in self._told.rows:
+                self._observed.equal.add(name)
+            elif name in self._observed.rows:
                 surplus = (
                     f": the source has no more {', '.join(found.surplus)}" if found.surplus else ""
                 )
                 if found.place:
                     surplus += f"; {found.place} names all"
-                self._told.failed[name] = f"still different at the destination{surplus}"
+                self._observed.failed[name] = f"still different at the destination{surplus}"
 
     def _compared(self, tables: list[str]) -> Mapping[str, TableComparison]:
         try:
@@ -184,17 +184,20 @@ class GapRepair:
 
     def _note(self, notification: Notification) -> None:
         """Record the notifications of this snapshot, in the engine's thread."""
-        told, data = self._told, notification.additional_data or {}
-        if notification.aggregate_type != INCREMENTAL or notification.identifier != told.identifier:
+        observed, data = self._observed, notification.additional_data or {}
+        if (
+            notification.aggregate_type != INCREMENTAL
+            or notification.identifier != observed.identifier
+        ):
             return
         if notification.kind == "TABLE_SCAN_COMPLETED":
             table, status = data["scanned_collection"], data["status"]
             if status in READ:
-                told.rows[table] = int(data.get("total_rows_scanned", "0"))
+                observed.rows[table] = int(data.get("total_rows_scanned", "0"))
             else:
-                told.failed[table] = status
+                observed.failed[table] = status
         elif notification.kind in {"COMPLETED", "ABORTED"}:
-            told.over = True
+            observed.over = True
 
 
 def _tables(gaps: list[CaptureGap]) -> list[str]:

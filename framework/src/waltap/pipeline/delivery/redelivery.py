@@ -94,9 +94,11 @@ def _answer(redelivery: "Redeliveries", request: RedeliveryRequest) -> Redeliver
         for each in redelivery.run(chosen, again=request.again, re_render=request.re_render):
             found[each.dead_letter.id] = "" if each.error is None else each.error.problem
     except Exception as error:  # noqa: BLE001 - the pipeline continues, or fails of the same by itself
-        told = str(error) if isinstance(error, WaltapError) else f"{type(error).__name__}: {error}"
-        log.warning("a redelivery of dead letters broke off: %s", told)
-        return RedeliveryAnswer(found, told)
+        problem = (
+            str(error) if isinstance(error, WaltapError) else f"{type(error).__name__}: {error}"
+        )
+        log.warning("a redelivery of dead letters broke off: %s", problem)
+        return RedeliveryAnswer(found, problem)
     delivered = sum(not why for why in found.values())
     log.info(
         "dead letters were redelivered: %d delivered, %d refused", delivered, len(found) - delivered

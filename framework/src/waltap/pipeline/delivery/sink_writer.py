@@ -150,7 +150,7 @@ class SinkWriter:
         retries: RetryBackoff,
         clock: Clock,
         counts: RunCounters,
-        told: "PendingNotifications | None" = None,
+        notifications: "PendingNotifications | None" = None,
         may_write: Callable[[], None] = lambda: None,
         reached: Callable[[int], Collection[int]] = lambda _lsn: (),
     ) -> None:
@@ -173,7 +173,7 @@ class SinkWriter:
         self._committed_ms: dict[str, int] = {}
         first = offset.partitions[self.partition]
         branch.order.restore(first.counted or None, first.position)
-        self._told = told or PendingNotifications(deque(), "")
+        self._notifications = notifications or PendingNotifications(deque(), "")
         self._reading = TablesRead(offset)
         self._promises = PendingAcks() if self._sink.capabilities.acknowledged else None
         """The batches that are not durable, for a sink that acknowledges batch by batch; None:
@@ -204,8 +204,8 @@ class SinkWriter:
         """
         if signals is not None:
             self.signals = signals
-        if self._told.waiting:
-            self.write_told()
+        if self._notifications.waiting:
+            self.write_notifications()
         started, calls = self._clock.monotonic(), self.counts.calls
         if calls.oldest_commit_ms is None:
             calls.oldest_commit_ms = _first_commit_ms(parts)
@@ -244,15 +244,17 @@ class SinkWriter:
         if gone and self.counts.by_table is not None:
             self.counts.by_table.forget(gone)
 
-    def write_told(self) -> None:
+    def write_notifications(self) -> None:
         """Write the waiting notifications as a batch. Raises: SinkError."""
-        waiting = self._told.waiting
+        waiting = self._notifications.waiting
         if not waiting or not self._branch.notifies:
             return
         notifications, started = list(waiting), self._clock.monotonic()
         with self.counts.calls.call("a write"):
             batch = self._batch([], self.partition, snapshot=False)
-            written = self._branch.notify(notifications, self._told.topic, batch, self._attempt)
+            written = self._branch.notify(
+                notifications, self._notifications.topic, batch, self._attempt
+            )
         self._promised_later(written, [])
         for _ in notifications:
             waiting.popleft()
@@ -591,7 +593,7 @@ class SinkWriter:
             records=records,
             snapshot=True,
         )
-        self.write_told()
+        self.write_notifications()
         with self.counts.calls.call("a write"):
             self._branch.give(end, end, self._attempt)
         if self._promises is not None:

@@ -77,7 +77,7 @@ class SourceConnection:
                     run.gaps.missed(error, delivery.offset, connector, self._state.now_ms())
                     raise
             elif not start.stream and not state.stop.is_set():
-                delivery.write_told()
+                delivery.write_notifications()
                 delivery.settle()
                 delivery.flush()  # the heartbeat; the snapshot's rows are durable
                 run.ready()
@@ -165,7 +165,7 @@ class SourceConnection:
         if start.lost is not None:
             self._run.gaps.missed(start.lost, offset, connector, self._state.now_ms())
         if not (start.snapshot or self._state.started):
-            self._run.channels.tell(INITIAL, "SKIPPED")
+            self._run.channels.notify(INITIAL, "SKIPPED")
         if start.slot_created:
             for made in start.offset.partitions.values():
                 self._state.slot_notice("created", made, made.slot_created_lsn)
@@ -182,7 +182,7 @@ class SourceConnection:
         stored = msgspec.structs.replace(
             stored, sink=stages.destination, sink_identity=stages.sink.identity() or msgspec.UNSET
         )
-        stages.dead_letters.report_to(state.counts, run.channels.tell)
+        stages.dead_letters.report_to(state.counts, run.channels.notify)
         delivery = SinkWriter(
             pipeline=state.profile.name,
             branch=stages.branch,
@@ -192,7 +192,7 @@ class SourceConnection:
             retries=state.backoff(),
             clock=state.clock,
             counts=state.counts,
-            told=PendingNotifications(
+            notifications=PendingNotifications(
                 run.channels.pending, state.profile.capture.notification_topic or ""
             ),
             may_write=self._may_write,

@@ -232,9 +232,9 @@ class Engine:
         Return the applied properties, and those that need a new start. Any thread may call, before and
         during `run`.
         """
-        self.profile, told = reloaded(self.profile, profile)
+        self.profile, outcome = reloaded(self.profile, profile)
         self._run.obey(self.profile)
-        return told
+        return outcome
 
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
@@ -270,12 +270,12 @@ class Engine:
                     run.restart()
             state.enter("stopped", name)
         except Exception as error:
-            told = state_unusable(error, state.state_dir) or self.host.blamed(error)
-            state.enter("failed", str(told))
-            state.failed(told, retried=False)
-            if told is error:
+            blamed = state_unusable(error, state.state_dir) or self.host.blamed(error)
+            state.enter("failed", str(blamed))
+            state.failed(blamed, retried=False)
+            if blamed is error:
                 raise
-            raise told from error
+            raise blamed from error
         except BaseException as error:
             state.enter("failed", str(error))
             raise

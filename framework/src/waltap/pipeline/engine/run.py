@@ -195,7 +195,7 @@ class PipelineRun:
                 pipeline=profile.name,
                 monotonic=state.clock.monotonic,
                 now_ms=state.now_ms,
-                tell=lambda kind, **data: self.channels.tell(SLOT, kind, **data),
+                notify=lambda kind, **data: self.channels.notify(SLOT, kind, **data),
                 pause=self._pause_snapshots,
                 gave_up=self._slot_given_up,
                 open_watch=self._open_watch if connects else None,

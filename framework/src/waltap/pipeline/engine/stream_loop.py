@@ -195,7 +195,7 @@ class StreamLoop:
             elif came is None and asks:
                 first.stream.ask()
             self._write_if_due(now)
-            delivery.write_told()
+            delivery.write_notifications()
             if signals.watching and first.assembler.idle and not self._gathered:
                 signals.reached(first.stream.idle_lsn())
             self._confirmation.flush_if_due()
@@ -221,7 +221,7 @@ class StreamLoop:
             if end.reached(now):
                 break
         self._write_rest()
-        delivery.write_told()
+        delivery.write_notifications()
 
     # --- several readers --------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class PipelineChannels:
         self._notifications: dict[str, NotificationChannel] = {}
         self.inbox = SignalInbox()
         self._waiting: deque[tuple[Signal, Future[SignalAnswer] | None]] = deque()
-        self._told: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
         self._lost = 0
         self._sending = threading.RLock()  # the slot monitor's thread sends, too
         self._polled: float | None = None
@@ -122,7 +122,7 @@ class PipelineChannels:
         channels = tuple(self._notifications.values())
         return self._lost + sum(c.lost for c in channels if isinstance(c, LossCounting))
 
-    def tell(self, aggregate: str, kind: str, identifier: str = "", **data: str) -> None:
+    def notify(self, aggregate: str, kind: str, identifier: str = "", **data: str) -> None:
         """Send a notification with Debezium's members.
 
         ``identifier`` is the signal's, else a new one. Any thread may call; channels get one notification
@@ -150,12 +150,12 @@ class PipelineChannels:
         try:
             answer = call()
         except Exception as error:  # noqa: BLE001 - a channel may be a stranger's; none stops a pipeline
-            told = str(self._host.blamed(error))
-            if self._told.get(name) != told:
-                log.warning("channel %s: %s", name, told, extra={"pipeline": self._profile.name})
-            self._told[name] = told
+            problem = str(self._host.blamed(error))
+            if self._warned.get(name) != problem:
+                log.warning("channel %s: %s", name, problem, extra={"pipeline": self._profile.name})
+            self._warned[name] = problem
             return None
-        self._told.pop(name, None)
+        self._warned.pop(name, None)
         return answer
 
 

@@ -51,7 +51,8 @@ class Leadership:
     """Allow this process to run the pipeline while the block lasts.
 
     `check` is cheap: it runs before each write to the sink, each flush and each store. Without
-    ``open_lease`` the right never ends. ``tell`` gets the owner of the lease while another process has it.
+    ``open_lease`` the right never ends. ``report`` gets the owner of the lease while another process has
+    it.
     """
 
     def __init__(
@@ -61,10 +62,10 @@ class Leadership:
         seconds: float,
         wait: Callable[[float], bool],
         backoff: Callable[[], RetryBackoff],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._open, self.seconds = open_lease, seconds
-        self._wait, self._backoff, self._tell = wait, backoff, tell
+        self._wait, self._backoff, self._report = wait, backoff, report
         self._lease: LeaderLease | None = None
         self._linked = False
         self._ended = threading.Event()
@@ -144,7 +145,7 @@ class Leadership:
         self._linked = True
         try:
             while (owner := lease.take()) is not None:
-                self._tell(owner)
+                self._report(owner)
                 waits.succeeded()
                 self._pause(LOOK_S)
         except BaseException:

@@ -79,7 +79,7 @@ class RunState:
             seconds=seconds,
             wait=self.wait,
             backoff=self.backoff,
-            tell=self.stand_by,
+            report=self.stand_by,
         )
         self._began = clock.monotonic()
         self.restart()

@@ -475,7 +475,7 @@ def _of_plugins(
 
 
 def _blamed(name: str, host: Host, error: Exception) -> PreflightCheck:
-    told = host.blamed(error)
-    if isinstance(told, WaltapError):
-        return PreflightCheck.failed(name, told)
-    return PreflightCheck(name=name, verdict="error", found=f"{type(told).__name__}: {told}")
+    blamed = host.blamed(error)
+    if isinstance(blamed, WaltapError):
+        return PreflightCheck.failed(name, blamed)
+    return PreflightCheck(name=name, verdict="error", found=f"{type(blamed).__name__}: {blamed}")

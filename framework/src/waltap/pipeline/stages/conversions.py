@@ -81,7 +81,7 @@ class ColumnConversions:
         self._mode = capture.types.event_converting_failure_handling_mode
         self._answers = PerRelation[dict[Column, _ChosenConversion | None]](lambda _relation: {})
         self._places = PerRelation(self._chosen)
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def of(self, relation: Relation, column: Column) -> ColumnConversion | None:
         """Return the conversion of a column, None without one.
@@ -268,16 +268,16 @@ class ColumnConversions:
                     where = f" at LSN {lsn_text(lsn)}" if lsn else ""
                     failed = _failed(place.chosen.label, relation, place.column, where, what)
                     raise failed from cause
-                self._tell(relation, place, what)
+                self._report(relation, place, what)
                 found.append(None)
         return found
 
-    def _tell(self, relation: Relation, place: _ConvertedColumn, what: str) -> None:
+    def _report(self, relation: Relation, place: _ConvertedColumn, what: str) -> None:
         """Warn once for each column, unless values are left out silently."""
         key = (relation.name, place.column.name)
-        if self._mode == "skip" or key in self._told:
+        if self._mode == "skip" or key in self._reported:
             return
-        self._told.add(key)
+        self._reported.add(key)
         log.warning(
             "column %s of %s: the converter %s %s; null is written for such values",
             place.column.name, relation.name, place.chosen.label, what,

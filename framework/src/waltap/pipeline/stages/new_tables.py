@@ -108,7 +108,7 @@ class _KnownTables(msgspec.Struct):
 class NewTables:
     """Notice the new tables of one pipeline.
 
-    ``policy`` is warn, snapshot or ignore; ``tell`` gets the table and the event (`on_new_table`).
+    ``policy`` is warn, snapshot or ignore; ``notify`` gets the table and the event (`on_new_table`).
     ``captured`` has the names of captured tables after `begin`. Disk errors are not raised: then fewer
     changes are noticed.
     """
@@ -118,9 +118,9 @@ class NewTables:
         path: Path,
         policy: str,
         captures: Callable[[str, str], bool],
-        tell: Callable[[str, str], None],
+        notify: Callable[[str, str], None],
     ) -> None:
-        self._policy, self._captures, self._tell = policy, captures, tell
+        self._policy, self._captures, self._notify = policy, captures, notify
         # Without damage errors: then less is noticed.
         self._document = StateDocument(path, _KnownTables)
         self._known: _KnownTables | None = None
@@ -145,7 +145,7 @@ class NewTables:
         before = self._document.load()
         gaps = before.interrupted(connector) if before is not None else set()
         if before is not None and gaps:
-            self._tell_gap(gaps, connector.existing_tables())
+            self._warn_of_gaps(gaps, connector.existing_tables())
             before.captured = sorted(set(before.captured) - gaps)
             before.others = sorted(gaps | set(before.others))
             before.left = sorted(gaps | set(before.left))
@@ -308,13 +308,13 @@ class NewTables:
         for identifier in sorted(changed):
             self._say("changed", ".".join(present[identifier]))
         if new := changed | (gaps - self._interrupted):
-            self._tell_gap(new, present)
+            self._warn_of_gaps(new, present)
         self._interrupted, self._known.streamed_as = (
             gaps,
             {**self._known.streamed_as, **_texts(now)},
         )
 
-    def _tell_gap(self, gaps: Iterable[str], present: Mapping[str, tuple[str, str]]) -> None:
+    def _warn_of_gaps(self, gaps: Iterable[str], present: Mapping[str, tuple[str, str]]) -> None:
         names = sorted(
             ".".join(present[identifier]) for identifier in gaps if identifier in present
         )
@@ -345,7 +345,7 @@ class NewTables:
         text = MESSAGES[f"{event} again" if again else event]
         log.log(level, text, *[name] * text.count("%s"), extra={"relation": name})
         if event != "waits":
-            self._tell(name, event)
+            self._notify(name, event)
 
     def _load(self, database: str) -> _KnownTables | None:
         known = self._document.load()

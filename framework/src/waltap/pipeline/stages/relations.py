@@ -219,9 +219,9 @@ class DescribedRelations:
             log.warning(
                 "%s", bare.problem, extra={"pipeline": self._pipeline, "relation": relation.name}
             )
-        told = set(self._warned)
+        warned = set(self._warned)
         for warning in self.identity_warnings(relation):
-            if warning not in told:
+            if warning not in warned:
                 log.warning(
                     "replica identity: %s: %s; %s",
                     warning.relation, warning.what, warning.remedy,

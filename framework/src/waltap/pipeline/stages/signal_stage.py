@@ -161,7 +161,9 @@ class SignalReader:
     def _left_out(self, signal: Signal, why: str) -> str:
         log.warning("signal ignored: %s", why, extra={"error_code": SignalIgnored.code})
         kind = cut(signal.kind)
-        self._channels.tell(SIGNAL, "IGNORED", cut(signal.identifier), signal_type=kind, reason=why)
+        self._channels.notify(
+            SIGNAL, "IGNORED", cut(signal.identifier), signal_type=kind, reason=why
+        )
         return why
 
     def _note_unknown(self, signal: Signal, arguments: dict[str, object]) -> None:
@@ -213,15 +215,15 @@ class SignalReader:
             except SignalUnusable as error:
                 return self._left_out(signal, cut(str(error)))
             except Exception as error:  # noqa: BLE001 - it is a stranger's, and stops no pipeline
-                told = state.host.blamed(error)
-                why = str(told) if told is not error else f"{type(error).__name__}: {error}"
+                blamed = state.host.blamed(error)
+                why = str(blamed) if blamed is not error else f"{type(error).__name__}: {error}"
                 return self._left_out(signal, cut(f"the action {spec.name} failed: {why}"))
             return ""
 
         return act
 
     def _notify(self, signal: Signal, kind: str, **data: str) -> None:
-        self._channels.tell(signal.kind, kind, signal.identifier, **data)
+        self._channels.notify(signal.kind, kind, signal.identifier, **data)
 
 
 def _unreadable(_signal: Signal, _arguments: dict[str, object]) -> Action:

@@ -29,7 +29,7 @@ class SlotAdvancer:
 
         the server gets them when the owner releases them.
         """
-        self._told: dict[str, int] = {}
+        self._confirmed: dict[str, int] = {}
         self._next_look = 0.0
 
     def flush_if_due(self) -> None:
@@ -81,7 +81,7 @@ class SlotAdvancer:
         lsn = reader.assembler.confirmable(reader.stream.idle_lsn())
         if lsn > stored.end_lsn:
             delivery.advance(partition, Position(lsn))
-            self._tell(reader, lsn)
+            self._confirm_one(reader, lsn)
         return True
 
     def _flushed(self) -> Positions:
@@ -94,9 +94,9 @@ class SlotAdvancer:
         for reader in self._readers:
             position = moved.get(reader.partition)
             if position is not None:
-                self._tell(reader, reader.assembler.confirmable(position.end_lsn))
+                self._confirm_one(reader, reader.assembler.confirmable(position.end_lsn))
 
-    def _tell(self, reader: PartitionReader, lsn: int) -> None:
+    def _confirm_one(self, reader: PartitionReader, lsn: int) -> None:
         partition = self._delivery.offset.partitions[reader.partition]
         stored = partition.position.end_lsn
         assert lsn <= stored, f"would confirm {lsn_text(lsn)}, stored is {lsn_text(stored)}"
@@ -107,9 +107,9 @@ class SlotAdvancer:
             self._owed.pop(reader.partition, None)
             if lsn < wanted:
                 self._owed[reader.partition] = wanted
-            if lsn <= self._told.get(reader.partition, 0):
+            if lsn <= self._confirmed.get(reader.partition, 0):
                 return
-            self._told[reader.partition] = lsn
+            self._confirmed[reader.partition] = lsn
         reader.stream.confirm(lsn)
         self._state.confirmed(partition, lsn)
 
@@ -117,4 +117,4 @@ class SlotAdvancer:
         for reader in self._readers:
             owed = self._owed.get(reader.partition)
             if owed is not None:
-                self._tell(reader, owed)
+                self._confirm_one(reader, owed)

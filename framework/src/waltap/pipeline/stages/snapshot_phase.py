@@ -77,7 +77,7 @@ class SnapshotReport(ProgressReport):
         self.table, self._rows, self._total = table, 0, total
         self.note(0, total)
         self.observe("table_started", table, 0, total)
-        self.channels.tell(
+        self.channels.notify(
             INITIAL,
             "IN_PROGRESS",
             current_collection_in_progress=table,
@@ -102,23 +102,23 @@ class SnapshotReport(ProgressReport):
 
     def refused(self, table: str) -> None:
         """Report that a table cannot be read."""
-        self.channels.tell(
+        self.channels.notify(
             INITIAL, "TABLE_SCAN_COMPLETED", scanned_collection=table, status="SQL_EXCEPTION"
         )
         if table == self.table:
             self.table = ""
 
     def _moved(self, event: str, rows: int) -> None:
-        self.counts.snapshot.told(self.kind, event)
+        self.counts.snapshot.notified(self.kind, event)
         self.observe(event, "", rows)
-        self.channels.tell(INITIAL, event.upper())
+        self.channels.notify(INITIAL, event.upper())
 
     def _table_done(self) -> None:
         if not self.table:
             return
         self.note(self._rows, self._rows, complete=True)
         self.observe("table_completed", self.table, self._rows, self._rows)
-        self.channels.tell(
+        self.channels.notify(
             INITIAL,
             "TABLE_SCAN_COMPLETED",
             scanned_collection=self.table,
@@ -142,8 +142,8 @@ class IncrementalReport(ProgressReport):
 
         A step that is not ``observed`` is for notifications alone.
         """
-        self.channels.tell(INCREMENTAL, kind, identifier, **data)
-        self.counts.snapshot.told(self.kind, kind.lower())
+        self.channels.notify(INCREMENTAL, kind, identifier, **data)
+        self.counts.snapshot.notified(self.kind, kind.lower())
         if not observed:
             return
         if kind == "IN_PROGRESS":
@@ -216,7 +216,7 @@ class SnapshotPhase:
             self._report.aborted()
             raise
         finally:
-            _tell_mode(connector, completed=completed)
+            _log_mode(connector, completed=completed)
         return completed
 
     def _run(self, connector: Connector, start: StartPosition) -> bool:
@@ -299,7 +299,7 @@ class SnapshotPhase:
         return True
 
 
-def _tell_mode(connector: Connector, *, completed: bool) -> None:
+def _log_mode(connector: Connector, *, completed: bool) -> None:
     try:
         connector.snapshot_over(completed=completed)
     except Exception as error:  # noqa: BLE001 - a plugin's; the snapshot is what it is

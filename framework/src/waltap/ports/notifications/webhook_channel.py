@@ -161,7 +161,7 @@ class WebhookNotifications:
                 )
                 self._thread.start()
         if full:
-            self._tell(f"{self._properties.queue_size} notifications wait already")
+            self._warn(f"{self._properties.queue_size} notifications wait already")
 
     def close(self) -> None:
         """Send the queued notifications, for at most 5 s.
@@ -226,7 +226,7 @@ class WebhookNotifications:
                 return True
             if self._cut:
                 return False
-            self._tell(answer.problem)
+            self._warn(answer.problem)
             if not (answer.again and waits.wait(min(LONGEST_WAIT_S, answer.wait_s))):
                 return False
 
@@ -248,7 +248,7 @@ class WebhookNotifications:
 
             return HttpAnswer(problem=f"{type(cause).__name__}: {cause}")
 
-    def _tell(self, said: str) -> None:
+    def _warn(self, said: str) -> None:
         with self._change:
             known, self._down = self._down, True
             if not known:

@@ -28,7 +28,7 @@ class FailStop:
         """Raise SinkError if a guarded block has failed since `reset`."""
         if self._failure is not None:
             raise SinkError(
-                f"{self._what} takes and promises nothing more: it failed before ({self._told()})"
+                f"{self._what} takes and promises nothing more: it failed before ({self._failure_text()})"
             ) from self._failure
 
     def fail(self, failure: BaseException) -> None:
@@ -39,7 +39,7 @@ class FailStop:
         """Forget the failure: the engine redelivers unconfirmed batches."""
         self._failure = None
 
-    def _told(self) -> str:
+    def _failure_text(self) -> str:
         failure = self._failure
         return failure.problem if isinstance(failure, SinkError) else repr(failure)
 

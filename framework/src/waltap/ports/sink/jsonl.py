@@ -219,7 +219,7 @@ class JsonLinesSink(Sink):
 
         Raises: StopRequested if the run must end before; OSError.
         """
-        told = False
+        warned = False
         while True:
             try:
                 # Opened for writing only: a descriptor that can read would hide the reader's end.
@@ -231,9 +231,9 @@ class JsonLinesSink(Sink):
             else:
                 os.set_blocking(fd, True)
                 return fd
-            if not told:
+            if not warned:
                 log.info("%s waits for a reader", self._path)
-                told = True
+                warned = True
             if self._stopping():
                 raise StopRequested
             time.sleep(STOP_LOOK_S)

@@ -70,7 +70,7 @@ from waltap.ports.snapshot.window import SnapshotWindow
 log = logging.getLogger(__name__)
 
 NO_POSITION = (
-    "the source has no WAL position that tells where the rows belong: signal.data.collection must name a "
+    "the source has no WAL position that shows where the rows belong: signal.data.collection must name a "
     "table for watermarks, and read.only be false"
 )
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
@@ -527,9 +527,9 @@ class IncrementalSnapshots:
             while state.queue and not self._read_head(identifier):
                 if self.waiting:
                     return
-                told = state.head.told
+                reported = state.head.end_reported
                 done = state.finish_head(settles=self._at_end)
-                if not (state.queue or told):
+                if not (state.queue or reported):
                     self._notice("COMPLETED", done.signal)
             if self._writes:
                 self._mark(identifier, opened, now)
@@ -579,7 +579,7 @@ class IncrementalSnapshots:
 
         Return False if there is none, or none yet (`waiting`).
         """
-        request, told = self.state.queue[0], self.state.head.told
+        request, reported = self.state.queue[0], self.state.head.end_reported
         self._at_end = False
         if self._held():
             return False
@@ -602,7 +602,7 @@ class IncrementalSnapshots:
             refused([request], NO_KEY)
             return self._ended(request, "NO_PRIMARY_KEY")
         if chunk is None or not chunk.rows:
-            if not told:
+            if not reported:
                 log.info("incremental snapshot: %s is read to its end", cut(request.name))
             self._at_end = chunk is not None
             self._settled_at = chunk.until if chunk is not None else self._settled_at
@@ -620,7 +620,7 @@ class IncrementalSnapshots:
         self._window = SnapshotWindow(identifier, relation, chunk.rows, self._identifying(relation))
         self._saw, self._until = chunk.saw or _nothing, chunk.until
         self._scanned += 0 if self._moved.reading else len(chunk.rows)
-        if told:
+        if reported:
             return True
         self._notice(
             "IN_PROGRESS",
@@ -636,7 +636,7 @@ class IncrementalSnapshots:
     def _ended(self, request: SnapshotRequest, status: str) -> bool:
         """Report the end of a table, and return False for `_read_head`."""
         self._reader.restart()
-        if self.state.head.told:
+        if self.state.head.end_reported:
             return False
         scanned, self._scanned = self._scanned, 0
         self._notice(

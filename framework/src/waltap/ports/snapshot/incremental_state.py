@@ -21,7 +21,7 @@ class ChunkState(msgspec.Struct, frozen=True):
     # Only moved rows remain.
     exhausted: bool = False
     # The end of the table was reported.
-    told: bool = False
+    end_reported: bool = msgspec.field(name="told", default=False)
     # As for `ChunkSource.chunk`. Earlier versions stored none: their order is that of the key.
     order: list[int] = []
 
@@ -78,7 +78,7 @@ class IncrementalState(msgspec.Struct):
         """
         done, rest = self.queue[0], self.queue[1:]
         if settles and done.name not in {request.name for request in rest}:
-            self._keep(msgspec.structs.replace(self.head, told=True))
+            self._keep(msgspec.structs.replace(self.head, end_reported=True))
             self.settling = [*self.settling, done]
         else:
             self.forget_head()

@@ -355,7 +355,7 @@ class Connector(abc.ABC):
         The method changes nothing. Raises: SourceError, OffsetError, SnapshotError where `prepare` would;
         SourceLacks where the source has no setup to plan.
         """
-        raise SourceLacks("this source tells nothing of its set-up before the start")
+        raise SourceLacks("this source reports nothing about its setup before the start")
 
     def offset_at(self, position: Position) -> Offset:
         """Return the offset of a pipeline that resumes from ``position``.

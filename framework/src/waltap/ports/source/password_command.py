@@ -18,7 +18,7 @@ from waltap.errors import ConnectionLost, StopRequested
 
 # Limits the memory for a command that prints without end.
 MAX_BYTES = 64 * 1024
-TOLD_MAX = 200
+QUOTED_MAX = 200
 POLL_S = 0.1
 
 
@@ -80,7 +80,7 @@ def _printed(
             raise
     if process.returncode != 0:
         raise PasswordCommandFailed(
-            f"the password's command {name!r} {_ended(process.returncode)}{_told(said, printed)}"
+            f"the password's command {name!r} {_ended(process.returncode)}{_ending_text(said, printed)}"
         )
     return _password(name, printed, said)
 
@@ -140,7 +140,7 @@ def _ended(status: int) -> str:
     return f"ended with status {status}"
 
 
-def _told(said: bytes, printed: bytes) -> str:
+def _ending_text(said: bytes, printed: bytes) -> str:
     """Return the last line of ``said`` for an error, without secrets.
 
     Lines of a shell's trace are skipped: they may contain the secret.
@@ -153,7 +153,7 @@ def _told(said: bytes, printed: bytes) -> str:
     line = lines[-1]
     for word in {secret, *secret.split()} if secret else ():
         line = line.replace(word, HIDDEN)
-    return f": {redacted(line)[:TOLD_MAX]}"
+    return f": {redacted(line)[:QUOTED_MAX]}"
 
 
 def _password(name: str, printed: bytes, said: bytes) -> str:
@@ -164,7 +164,7 @@ def _password(name: str, printed: bytes, said: bytes) -> str:
         raise PasswordCommandFailed(problem) from None  # the cause contains the output
     if not text.strip():
         raise PasswordCommandFailed(
-            f"the password's command {name!r} printed none{_told(said, b'')}"
+            f"the password's command {name!r} printed none{_ending_text(said, b'')}"
         )
     if "\0" in text or len(text.splitlines()) > 1:
         raise PasswordCommandFailed(

@@ -84,7 +84,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         return f"{self.id}#{self.attempts}"
 
-    def told(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, object]:
         """Return the members that may leave this machine.
 
         The server's change has no masks, so it stays here.

@@ -266,9 +266,9 @@ class _PoisonEvent(msgspec.Struct, frozen=True):
             what = f"{operation(self.form)} of {table_of(self.form)}, "
         elif self.record is not None:
             what = f"a record for {self.record.topic}, "
-        told = f" ({what}{self.place})"
-        if not self.reason.problem.endswith(told):
-            self.reason.problem += told
+        context = f" ({what}{self.place})"
+        if not self.reason.problem.endswith(context):
+            self.reason.problem += context
         return self.reason
 
 

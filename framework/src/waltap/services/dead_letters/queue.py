@@ -42,9 +42,9 @@ class DeadLetterCopies:
 
         Raises: SinkError.
         """
-        # `told` leaves out the change, which has no masks
+        # `as_dict` leaves out the change, which has no masks
         records = [
-            Record(self._topic, msgspec.json.encode(each.id), msgspec.json.encode(each.told()))
+            Record(self._topic, msgspec.json.encode(each.id), msgspec.json.encode(each.as_dict()))
             for each in dead_letters
         ]
         batch = Batch(parts=[], position=Position(0), events=len(records), records=records)
@@ -82,7 +82,7 @@ class DeadLetterCopies:
 DEAD_LETTER: Final = "Dead Letter"
 """Aggregate type of notifications."""
 
-TOLD_EVERY_S: Final = 10.0
+REPORT_EVERY_S: Final = 10.0
 """Least seconds between two warnings or notifications; each has the number of its events."""
 
 
@@ -115,7 +115,7 @@ class DeadLetterQueue:
         self._counted: EventCounters | None = None
         self._notify: Callable[..., None] | None = None
         self._next: dict[FailureHandling, float] = {}
-        self._untold: dict[FailureHandling, int] = {}
+        self._unreported: dict[FailureHandling, int] = {}
 
     def now_ms(self) -> int:
         """Return the time in ms since 1970 UTC."""
@@ -177,10 +177,10 @@ class DeadLetterQueue:
             self._counted.left_out += 1
             self._counted.dead_letters += handling is FailureHandling.DEAD_LETTER
         now = self._clock.monotonic()
-        count = self._untold[handling] = self._untold.get(handling, 0) + 1
+        count = self._unreported[handling] = self._unreported.get(handling, 0) + 1
         if now < self._next.get(handling, 0.0):
             return
-        self._next[handling], self._untold[handling] = now + TOLD_EVERY_S, 0
+        self._next[handling], self._unreported[handling] = now + REPORT_EVERY_S, 0
         what = "became a dead letter" if handling is FailureHandling.DEAD_LETTER else "was left out"
         if handling is not FailureHandling.SKIP:
             log.warning(

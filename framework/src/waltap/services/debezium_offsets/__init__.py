@@ -7,7 +7,7 @@ from waltap.services.debezium_offsets.errors import (
     DebeziumOffsetUnusable,
     DebeziumStillReads,
 )
-from waltap.services.debezium_offsets.offset_map import OffsetMap, of_offset, told
+from waltap.services.debezium_offsets.offset_map import OffsetMap, next_start, of_offset
 from waltap.services.debezium_offsets.place import FileOffsets, RecordKey, chosen, place_of
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "OffsetMap",
     "RecordKey",
     "chosen",
+    "next_start",
     "of_offset",
     "place_of",
-    "told",
 ]

@@ -164,7 +164,7 @@ def of_offset(offset: Offset, *, now_us: int) -> bytes:
     return msgspec.json.encode(values)
 
 
-def told(offset: Offset) -> str:
+def next_start(offset: Offset) -> str:
     """Return a sentence about Debezium's next start with the offset."""
     position = offset.sole.position
     text = f"streams what commits after {lsn_text(position.end_lsn)}"

@@ -428,7 +428,7 @@ class SnapshotTimes:
         self._began = self._ended = self._paused = 0.0
         self._paused_at: float | None = None
 
-    def told(self, kind: str, event: str) -> None:
+    def notified(self, kind: str, event: str) -> None:
         """Record ``event``: started, in_progress, paused, resumed, completed or aborted."""
         now = self._now()
         # A resumed snapshot reports no start in this run: its first progress counts as one.

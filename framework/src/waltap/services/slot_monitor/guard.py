@@ -217,7 +217,7 @@ class SlotMonitorDependencies:
     # ms since 1970 UTC
     now_ms: Callable[[], int]
     # sends a notification (kind, members)
-    tell: Callable[..., None]
+    notify: Callable[..., None]
     # pauses incremental snapshots (True), or resumes them
     pause: Callable[[bool], None]
     # records the gap up to the end of WAL after a dropped slot, and returns the run's error
@@ -238,8 +238,8 @@ class _MonitorState:
     due: bool = False
     paused: bool = False
     action: str = ""
-    told: str = ""
-    disk_told: bool = False
+    reported: str = ""
+    disk_reported: bool = False
 
 
 class SlotMonitor:
@@ -302,7 +302,7 @@ class SlotMonitor:
             if self._memory.paused and orders.action != "pause":
                 self._memory.paused = False
                 self._about.pause(False)
-            self._orders, self._memory.action, self._memory.disk_told = orders, "", False
+            self._orders, self._memory.action, self._memory.disk_reported = orders, "", False
             self._thresholds = WalThresholds(orders.warn_at, orders.act_at)
 
     # --- its own thread ---------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class SlotMonitor:
             except StopRequested:
                 break
             except WaltapError as error:
-                self._tell_once(str(error))
+                self._warn_once(str(error))
                 if watch is not None:
                     watch.close()
                 watch = None
@@ -357,7 +357,7 @@ class SlotMonitor:
         if self._orders.action == "advance":
             why = watch.hasten()
             if why:
-                self._tell_once(f"the server could not be made to let go of WAL: {why}")
+                self._warn_once(f"the server could not be made to let go of WAL: {why}")
         elif self._orders.action == "drop" and self._given_up is None:
             self._drop(watch, health)
 
@@ -365,7 +365,7 @@ class SlotMonitor:
         end = watch.drop()
         self._given_up = self._about.gave_up(health, end)
         log.error("%s", self._given_up, extra=self._extra())
-        self._about.tell("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
+        self._about.notify("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
 
     def _stale(self) -> bool:
         readings = self._memory.readings
@@ -392,14 +392,18 @@ class SlotMonitor:
         if len(readings) > 1 and now - readings[-2].at_s < WINDOW_S / MOST_READINGS:
             readings.pop()  # faster readings replace the last one, so that the window fits the deque
         readings.append(reading)
-        told = forecast(readings, self._budget(slot))
-        crossing = None if told.limit is None else self._thresholds.look(told.limit.used)
-        return self._health(slot, reading, told, orphans), crossing
+        predicted = forecast(readings, self._budget(slot))
+        crossing = None if predicted.limit is None else self._thresholds.look(predicted.limit.used)
+        return self._health(slot, reading, predicted, orphans), crossing
 
     def _health(
-        self, slot: SlotStatus, reading: SlotReading, told: WalForecast, orphans: tuple[str, ...]
+        self,
+        slot: SlotStatus,
+        reading: SlotReading,
+        predicted: WalForecast,
+        orphans: tuple[str, ...],
     ) -> SlotHealth:
-        limit = told.limit
+        limit = predicted.limit
         return SlotHealth(
             name=slot.name,
             at_ms=self._about.now_ms(),
@@ -408,10 +412,10 @@ class SlotMonitor:
             limit_kind="" if limit is None else limit.kind,
             limit_bytes=None if limit is None else limit.whole,
             left_bytes=None if limit is None else limit.left,
-            growth_per_s=told.growth,
-            written_per_s=told.written,
-            seconds_left=told.seconds,
-            stalled_seconds_left=told.stalled_seconds,
+            growth_per_s=predicted.growth,
+            written_per_s=predicted.written,
+            seconds_left=predicted.seconds,
+            stalled_seconds_left=predicted.stalled_seconds,
             level=self._thresholds.level,
             action=self._memory.action,
             invalidation=slot.invalidation,
@@ -422,8 +426,8 @@ class SlotMonitor:
         orders = self._orders
         disk = slot.disk_bytes if orders.disk is None else octets(orders.disk)
         budget = budget_bytes(orders.budget, disk)
-        if budget is None and orders.budget is not None and not self._memory.disk_told:
-            self._memory.disk_told = True
+        if budget is None and orders.budget is not None and not self._memory.disk_reported:
+            self._memory.disk_reported = True
             log.warning(
                 "waltap.wal.budget is %s, and the size of the disk that the server's WAL is on is not "
                 "known here: set waltap.wal.disk",
@@ -439,10 +443,10 @@ class SlotMonitor:
             return
         if crossing.warns is not None:
             log.warning("%s", _warning(health, crossing.warns), extra=self._extra())
-            self._about.tell("WAL_WARNING", **_members(health))
+            self._about.notify("WAL_WARNING", **_members(health))
         if crossing.calms:
             log.info("slot %s keeps little WAL again", health.name, extra=self._extra())
-            self._about.tell("WAL_CALM", **_members(health))
+            self._about.notify("WAL_CALM", **_members(health))
         if crossing.acts:
             self._begin_to_act(health)
         elif self._memory.paused and health.level != "acted":
@@ -473,11 +477,11 @@ class SlotMonitor:
             self._memory.action = what
             self.health = replace(health, action=what)
             log.warning("slot %s: %s", health.name, what, extra=self._extra())
-            self._about.tell("WAL_ACTION", **_members(health), action=self._orders.action)
+            self._about.notify("WAL_ACTION", **_members(health), action=self._orders.action)
 
-    def _tell_once(self, what: str) -> None:
-        if self._memory.told != what:
-            self._memory.told = what
+    def _warn_once(self, what: str) -> None:
+        if self._memory.reported != what:
+            self._memory.reported = what
             log.warning("the slot monitor: %s", what, extra=self._extra())
 
     def _extra(self) -> dict[str, str]:

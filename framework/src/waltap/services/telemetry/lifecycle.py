@@ -57,11 +57,11 @@ class LifeCycleLog:
 
     def __init__(self, status: Callable[[], PipelineStatus]) -> None:
         self._status = status
-        self._told_events = 0
+        self._reported_events = 0
         self._since: float | None = None
         self._begun: set[str] = set()
         self._read = self._rows = 0
-        self._told_tables = 0.0
+        self._tables_reported_at = 0.0
 
     @hookimpl
     def on_state(self, pipeline: str, state: str) -> None:
@@ -79,7 +79,7 @@ class LifeCycleLog:
         passed = now - self._since
         if passed >= THROUGHPUT_EVERY_S:
             status = self._status()
-            rows = status.events - self._told_events
+            rows = status.events - self._reported_events
             fields = {
                 "pipeline": pipeline,
                 "rows": rows,
@@ -87,7 +87,7 @@ class LifeCycleLog:
                 "lsn": lsn_text(status.partitions[0].written.end_lsn),
             }
             logger.info("throughput", extra=fields)
-            self._told_events, self._since = status.events, now
+            self._reported_events, self._since = status.events, now
 
     @hookimpl
     def on_snapshot(self, pipeline: str, event: str, table: str, rows: int) -> None:
@@ -103,8 +103,8 @@ class LifeCycleLog:
             named = {**fields, "relation": table, "rows": rows}
             level = logging.DEBUG if many else logging.INFO
             logger.log(level, "snapshot %s", event.replace("_", " "), extra=named)
-            if many and time.monotonic() - self._told_tables >= THROUGHPUT_EVERY_S:
-                self._told_tables = time.monotonic()
+            if many and time.monotonic() - self._tables_reported_at >= THROUGHPUT_EVERY_S:
+                self._tables_reported_at = time.monotonic()
                 whole = max(len(self._status().captured_tables), len(self._begun))
                 text = "snapshot progress: %s of %s tables are read"
                 logger.info(text, self._read, whole, extra={**fields, "rows": self._rows})

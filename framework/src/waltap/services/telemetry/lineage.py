@@ -218,10 +218,10 @@ class LineageObserver:
         """Report the start and the end of the run."""
         if state in STREAMS and not self._begun:
             self._begun = True
-            self._tell("START")
+            self._emit("START")
         elif state == "stopped" and self._begun and not self._over:
             self._over = True
-            self._tell("COMPLETE")
+            self._emit("COMPLETE")
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:
@@ -233,12 +233,12 @@ class LineageObserver:
         if not self._begun:
             # consumers expect a START even if the run failed before it streamed
             self._begun = True
-            self._tell("START")
+            self._emit("START")
         text = error.problem if isinstance(error, WaltapError) else type(error).__name__
         code = error.code if isinstance(error, WaltapError) else WaltapError.code
         facet = ErrorMessageRunFacet(f"{code} {text}", "Python", producer=PRODUCER)
         self._over = True
-        self._tell("FAIL", {"errorMessage": facet})
+        self._emit("FAIL", {"errorMessage": facet})
 
     @hookimpl
     def on_schema_change(self, old: Relation | None, new: Relation) -> None:
@@ -253,11 +253,11 @@ class LineageObserver:
         """Report tables that are new or changed."""
         if self._changed and self._begun:
             self._changed = False
-            self._tell(RUNNING)
+            self._emit(RUNNING)
 
     # --- events ----------------------------------------------------------------------------------
 
-    def _tell(self, kind: str, facets: Mapping[str, Any] | None = None) -> None:
+    def _emit(self, kind: str, facets: Mapping[str, Any] | None = None) -> None:
         self._delivery.put(LineageEvent(kind=kind, facets=facets or {}))
 
     def _send(self, happening: LineageEvent, shapes: Collection[Relation]) -> None:

@@ -307,7 +307,7 @@ class PgOutput(Decoder):
         self._begun(Begin(payload.lsn, xid, commit_lsn, commit_ts), messages)
 
     def _begun(self, begin: Begin, messages: list[Message]) -> None:
-        # The begin's final LSN tells which catalogue answers hold for this transaction.
+        # The begin's final LSN decides which catalogue answers hold for this transaction.
         if self._cache.retirement.pending:
             self._cache.drop_replaced(begin.commit_lsn)
         if self._cache.unsettled:

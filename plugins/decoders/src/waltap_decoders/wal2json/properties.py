@@ -21,7 +21,7 @@ class Wal2JsonProperties(Properties):
     numbers_as_strings: bool = declare(
         "wal2json.numeric-data-types-as-string",
         default=False,
-        summary="Tell NaN and infinities apart from NULL (wal2json 2.6 or later).",
+        summary="Distinguish NaN and infinities from NULL (wal2json 2.6 or later).",
     )
 
 

@@ -420,7 +420,7 @@ class PostgresCatalogue:
         return str(text)
 
     # Whether transaction ids on the wire can be compared with the catalogue's rows.
-    tells_transactions = True
+    shows_transactions = True
 
     def data_type(self, oid: int) -> DataType | None:
         """Return the type with that OID, including its parts.

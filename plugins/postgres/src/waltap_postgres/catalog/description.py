@@ -120,7 +120,7 @@ class RelationDescriber:
         remembered = self._memory.get(wire.oid)
         types = self._types(wire, remembered)
         if present is not None and remembered is not None:
-            moment = self._told(moment, present)
+            moment = self._latest(moment, present)
             moment = moment.reaching(shown_writers(wire, present, remembered), present.writers)
         described = joined(
             wire,
@@ -144,7 +144,7 @@ class RelationDescriber:
         The second value is the moment of that read.
         """
         oid, xid = wire.oid, wire.xid
-        if xid and oid in self._described and self._catalogue.tells_transactions:
+        if xid and oid in self._described and self._catalogue.shows_transactions:
             found = self._ahead.again(oid, xid)
             if found is not None:
                 return found[0], CatalogVersion(xid, found[1] % WRAP)
@@ -203,7 +203,7 @@ class RelationDescriber:
             self._keyed[oid] = moment.horizon
         if then is None:
             return now.relation
-        moment = self._told(moment, now)
+        moment = self._latest(moment, now)
         if oid != then.oid:
             return then if came_later(now, then, moment, columns) else now.relation
         moment = moment.reaching(shown_by_columns(columns, now, then), now.writers)
@@ -242,7 +242,7 @@ class RelationDescriber:
         if len(found) != 1:
             return None
         now = found[0]
-        moment = self._told(moment, now)
+        moment = self._latest(moment, now)
         then = self._memory.get(now.relation.oid)
         newer = then is not None and any(moment.precedes(xid) for xid in now.writers)
         chosen = then if newer and then is not None else now.relation
@@ -262,7 +262,7 @@ class RelationDescriber:
             ):
                 memory.put(relation)
 
-    def _told(self, moment: CatalogVersion, present: CatalogTable) -> CatalogVersion:
+    def _latest(self, moment: CatalogVersion, present: CatalogTable) -> CatalogVersion:
         """Return ``moment`` with the server's order of commits.
 
         Only writers of ``present`` with later ids are queried.
@@ -276,7 +276,7 @@ class RelationDescriber:
         if not self._timestamps:
             return moment
         rows = self._catalogue.query(ORDER_SQL, (str(moment.xid), list(writers)))
-        later = {xid: told for xid, told in rows if told is not None}
+        later = {xid: stated for xid, stated in rows if stated is not None}
         return dataclasses.replace(moment, later=later)
 
     def _types(self, wire: Relation, remembered: Relation | None) -> Mapping[int, DataType]:
@@ -295,14 +295,14 @@ class RelationDescriber:
                 self._gone.add(column.type_oid)
                 log.warning(
                     "the type of a column was dropped before its changes were decoded, and nothing is "
-                    "known of it: values are told as PostgreSQL text",
+                    "known of it: values are given as PostgreSQL text",
                     extra={"table": wire.name, "column": column.name, "type_oid": column.type_oid},
                 )
         return found
 
     def _when_visible(self, xid: int) -> CatalogVersion:
         """Wait until ``xid`` is visible and return the moment."""
-        if not self._catalogue.tells_transactions:
+        if not self._catalogue.shows_transactions:
             return CatalogVersion()
         if not xid or xid == self._moment.xid:
             return self._moment if xid else CatalogVersion()
@@ -348,7 +348,7 @@ def joined(
     )
     key = _key(wire, present, places, remembered, moment, again=again)
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
-    told = present.relation.wire_key if present is not None else None
+    stated = present.relation.wire_key if present is not None else None
     # Old rows have only the columns of the identity index; see `key_index`.
     if (
         rule == "sound"
@@ -356,15 +356,15 @@ def joined(
         and mark(wire.identity) is IdentityEvidence.INDEX
         and not covers(flagged, key)
     ):
-        key, told = flagged, key
+        key, stated = flagged, key
     elif present is not None and key != present.relation.primary_key:
-        told = None
+        stated = None
     return msgspec.structs.replace(
         wire,
         columns=columns,
         primary_key=key,
         xid=0,
-        wire_key=told,
+        wire_key=stated,
         usable_index=present.relation.usable_index if present is not None else None,
     )
 
@@ -419,11 +419,11 @@ def _of_keys(wire: Relation) -> list[bool]:
 
     The key is the primary key, or the index of an identity INDEX; its columns are never NULL.
     """
-    flags, told = (
+    flags, stated = (
         mark(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX),
         wire.wire_key or (),
     )
-    return [(flags and column.in_identity) or column.name in told for column in wire.columns]
+    return [(flags and column.in_identity) or column.name in stated for column in wire.columns]
 
 
 def _column(
@@ -482,15 +482,15 @@ def _key(
     # Under DEFAULT, and the similar identity of other servers, the flags are the primary key
     # without its order. Without flags the primary key is missing or deferrable, and a unique index
     # can replace it. Under INDEX, FULL and NOTHING only `Relation.wire_key` has the key.
-    told = wire.wire_key
+    stated = wire.wire_key
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     names = {column.name for column in wire.columns}
     by_present = {column.name: wire.columns[n].name for n, column in places.items()}
-    by_identity = mark(wire.identity) is IdentityEvidence.KEY and told is None
+    by_identity = mark(wire.identity) is IdentityEvidence.KEY and stated is None
     now: tuple[str, ...] = ()
     if present is not None:
         now = present.relation.primary_key or ()
-        none_then = not told if told is not None else by_identity and not flagged
+        none_then = not stated if stated is not None else by_identity and not flagged
         if none_then and present.immediate_key and present.primary_key:
             now = present.stand_in
         now = tuple(by_present.get(name, "") for name in now)
@@ -498,10 +498,10 @@ def _key(
     then = remembered.primary_key if remembered is not None else None
     if then is not None and not names.issuperset(then):
         then = None
-    primary = told or (flagged if by_identity else ())
+    primary = stated or (flagged if by_identity else ())
     if primary:
         return next((key for key in (now, then or ()) if set(key) == set(primary)), primary)
-    if (by_identity or told is not None) and remembered and not _is_deferrable(remembered):
+    if (by_identity or stated is not None) and remembered and not _is_deferrable(remembered):
         then = None
     if now and present is not None:
         newer = moment.precedes(present.key_changed)

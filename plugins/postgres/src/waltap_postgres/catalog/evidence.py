@@ -53,9 +53,9 @@ class CatalogVersion:
         """
         if not self.xid or not changed:
             return False
-        told = self.later.get(changed)
-        if told is not None:
-            return told
+        stated = self.later.get(changed)
+        if stated is not None:
+            return stated
         later = 0 < (changed - (self.reach or self.xid)) % WRAP < _HALF
         # An id ahead of the horizon is an old one, from before the last wrap-around.
         return later and 0 < (self.horizon - changed) % WRAP < _HALF
@@ -380,7 +380,7 @@ class NameResolutionCache:
 
     def due(self, xid: int) -> bool:
         """Return whether the caller must check names for ``xid``."""
-        if self._covers(xid) or not self._catalogue.tells_transactions:
+        if self._covers(xid) or not self._catalogue.shows_transactions:
             return self._ahead
         now = self._clock()
         self._checks = min(CHECKS_BURST, self._checks + (now - self._counted) * CHECKS_PER_S)
@@ -396,7 +396,7 @@ class NameResolutionCache:
         Raises: SourceError.
         """
         name = schema, table
-        if not self._catalogue.tells_transactions:
+        if not self._catalogue.shows_transactions:
             return name
         if not self._covers(xid):
             names, self._used = self._used | {name}, set()
@@ -422,16 +422,16 @@ class NameResolutionCache:
         names = list(names)
         seen: SnapshotVisibility | None = None
         rows = self._catalogue.query(STANDING_SQL, ([n[0] for n in names], [n[1] for n in names]))
-        for schema, table, snapshot, *told in rows:
+        for schema, table, snapshot, *stated in rows:
             if seen is None:
                 seen = SnapshotVisibility.of_snapshot(snapshot)
             name = schema, table
             # The texts after OID and kind are transaction ids; an ``i`` marks a replica identity.
-            texts = " ".join(text for text in told[3:] if text).replace("i", "").split()
-            answer = _CatalogAnswer(tuple(told), frozenset(map(int, texts)), seen.xmax % WRAP)
+            texts = " ".join(text for text in stated[3:] if text).replace("i", "").split()
+            answer = _CatalogAnswer(tuple(stated), frozenset(map(int, texts)), seen.xmax % WRAP)
             self._answers[name] = answer
             self._ahead = self._ahead or bool(answer.for_transaction(xid)[1])
-            if told[0] is None:
+            if stated[0] is None:
                 self._known.pop(name, None)
             else:
                 self._known[name] = None

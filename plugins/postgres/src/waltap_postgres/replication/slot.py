@@ -450,7 +450,7 @@ class SlotAdmin:
         properties = self.properties
         # Polls are more frequent than ``slot.retry.delay.ms``, but the total time is the same.
         patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
-        deadline, told = time.monotonic() + patience, False
+        deadline, reported = time.monotonic() + patience, False
         ended: set[int] = set()
         while True:
             slot = self.read(name)
@@ -463,7 +463,7 @@ class SlotAdmin:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise slot_in_use(self.catalogue, slot)
-            if not told and slot.active_pid not in ended:
+            if not reported and slot.active_pid not in ended:
                 log.warning(
                     "slot %s is read by pid %d: waiting up to %.0f s for it",
                     slot.name,
@@ -471,7 +471,7 @@ class SlotAdmin:
                     patience,
                     extra={"slot": slot.name, "error_code": SlotActive.code},
                 )
-                told = True
+                reported = True
             pause(min(POLL_S, left))
 
     def end_reader(self, slot: ReplicationSlot) -> None:
@@ -485,13 +485,13 @@ class SlotAdmin:
 
         The caller passes it the seconds since the creation began.
         """
-        told = False
+        reported = False
 
         def notice(seconds: float) -> None:
-            nonlocal told
-            if told or seconds < SLOT_SILENCE_S:
+            nonlocal reported
+            if reported or seconds < SLOT_SILENCE_S:
                 return
-            told = True
+            reported = True
             log.warning(
                 "the slot can be made once open transactions have ended: %s",
                 "; ".join(self._open_transactions()) or "none that this role can see",

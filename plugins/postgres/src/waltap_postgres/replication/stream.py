@@ -97,8 +97,8 @@ class ReplicationStream(ChangeStream):
         try:
             frames = transport.read(timeout)
         except PublicationGone as error:
-            told = self._ended(error)
-            raise told from error if told is not error else None
+            explained = self._ended(error)
+            raise explained from error if explained is not error else None
         if transport.heard:
             transport.heard = False
             self._heard, self._asked = time.monotonic(), False

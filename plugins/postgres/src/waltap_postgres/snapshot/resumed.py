@@ -74,7 +74,9 @@ def resume(
     must discard its delivered rows.
     """
     visible = SnapshotVisibility.parse(seen)
-    assert visible is not None, "only a server that tells what is visible lets a snapshot go on"
+    assert visible is not None, (
+        "only a server that shows which transactions are visible lets a snapshot continue"
+    )
     long = long_values(now, tables) if restarts else set()
     works: list[ReadTask] = []
     again: list[SnapshotTable] = []

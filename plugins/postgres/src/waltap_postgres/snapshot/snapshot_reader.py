@@ -270,7 +270,7 @@ class SnapshotReader:
         if self._properties.snapshot_max_threads > 1:
             self._given = transaction.export() if self.steady else None
             if self._given is None:
-                self._tell_of_one()
+                self._log_single_reader()
         self._seen = transaction.seen()
 
     def _ask(self, *, exported: bool) -> None:
@@ -283,7 +283,7 @@ class SnapshotReader:
         """Return whether all statements see the same rows."""
         return self._exported or self._terms.steady
 
-    def _tell_of_one(self) -> None:
+    def _log_single_reader(self) -> None:
         """Log why only one connection can read the snapshot."""
         server = "a server that exports no snapshot"
         log.warning(

@@ -172,7 +172,7 @@ class ServerHosting:
 
     service: HostedService
     # The evidence for the service, for an operator.
-    told_by: str
+    evidence: str
     # The service's own settings on this server.
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -192,7 +192,7 @@ class ServerHosting:
     def checks(self) -> Iterator[PreflightCheck]:
         """Yield the check that reports the service and its rule for slots."""
         service = self.service
-        found = f"{service.name}, told by {self.told_by}"
+        found = f"{service.name}, recognized by {self.evidence}"
         if service.mind is None:
             yield PreflightCheck.ok("hosted by", found)
             return
@@ -228,13 +228,13 @@ def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
         for kind, wanted in own.items():
             found = next((name for name in wanted if name in there[kind]), None)
             if found is not None:
-                return ServerHosting(service=service, told_by=f"{kind} {found}", settings=settings)
+                return ServerHosting(service=service, evidence=f"{kind} {found}", settings=settings)
     # The name counts only if the server has none of the services' objects.
     for service in SERVICES:
         for each in host.split(","):
             name = each.strip().rstrip(".")
             if service.hosts is not None and re.search(service.hosts, name, re.IGNORECASE):
-                return ServerHosting(service=service, told_by=f"its name {name}")
+                return ServerHosting(service=service, evidence=f"its name {name}")
     return None
 
 

@@ -259,13 +259,13 @@ def take(
         context.belongings.keep(msgspec.structs.replace(entry, made=made))
 
 
-def tell_loss(decision: StartupPlan, slot: str) -> None:
+def log_loss(decision: StartupPlan, slot: str) -> None:
     """Warn about the changes that a new snapshot cannot bring back."""
     lost, offset = decision.lost, decision.offset
     if lost is not None and decision.recovers:
         log.warning(
             "%s: a new snapshot is taken. Lost are the single changes since %s; what they left in the "
-            "tables comes with the snapshot, rows deleted meanwhile are not told",
+            "tables comes with the snapshot, deletes from the gap are not reported",
             lost.problem,
             lsn_text(offset.sole.position.end_lsn) if offset else "the slot was made",
             extra={"error_code": lost.code, "slot": slot},

@@ -230,7 +230,7 @@ def _require_sum(data: bytes, path: str) -> None:
     """
     data = data.rstrip()
     at = len(data) - len(_SUM % 0) + 1
-    told = data[at:]
-    if told[:10] == _SUM[:10] and told + b"\n" != _SUM % zlib.crc32(data[:at]):
+    checksum = data[at:]
+    if checksum[:10] == _SUM[:10] and checksum + b"\n" != _SUM % zlib.crc32(data[:at]):
         text = f"{path} is not as it was written: its checksum is another"
         raise ChangeLogDamaged(text, path=path)

@@ -320,8 +320,8 @@ class ChangeLog:
                             f"{schema}.{table} has a column {name}, which readers get of the log",
                             column=rf"{schema}\.{table}\.{name}",
                         )
-                    told = pa.repeat(pa.scalar(value, pa.int32()), rows.num_rows)
-                    rows = rows.append_column(name, told)
+                    column = pa.repeat(pa.scalar(value, pa.int32()), rows.num_rows)
+                    rows = rows.append_column(name, column)
                 runs[-1][1].append(rows)
         return [pa.concat_tables(parts) for _fingerprint, parts in runs if parts]
 

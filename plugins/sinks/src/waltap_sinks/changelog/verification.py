@@ -218,19 +218,19 @@ class ComparableLog:
             for segment in run.segments:
                 table = self._log.store.read_parquet(segment.path)
                 for row in table.to_pylist():
-                    told = {
+                    values = {
                         called.get(name, name): value
                         for name, value in row.items()
                         if name not in gone
                     }
                     for name, value in missing.items():
-                        told.setdefault(name, value)
-                    if told.get("_unchanged"):
-                        unsent = [name for name in told["_unchanged"] if name not in gone]
-                        told["_unchanged"] = [called.get(name, name) for name in unsent]
+                        values.setdefault(name, value)
+                    if values.get("_unchanged"):
+                        unsent = [name for name in values["_unchanged"] if name not in gone]
+                        values["_unchanged"] = [called.get(name, name) for name in unsent]
                     standing.apply(
                         row["_op"],
-                        told,
+                        values,
                         transaction=(epoch, row["_commit_lsn"]),
                         second=row["_sub"] == 1,
                     )

@@ -210,7 +210,7 @@ def _compared(
         # All rows agreed at one position, so the checksums of the first read no longer count.
         total = _total(sums)
         return _comparison(pair, total, total)
-    return _told(pair, replace(found, behind=behind), open_keys, here, there)
+    return _with_keys_and_columns(pair, replace(found, behind=behind), open_keys, here, there)
 
 
 def _round(
@@ -271,7 +271,7 @@ def _whole(
         time.sleep(ROUND_S)
 
 
-def _told(
+def _with_keys_and_columns(
     pair: _TablePair, found: TableDifferences, keys: set[Row], here: Rows, there: Rows
 ) -> TableDifferences:
     """Return ``found`` with the different keys and columns."""

@@ -103,7 +103,7 @@ def rows_shown(
     there: "Mapping[tuple[str | None, ...], tuple[str | None, ...]]",
 ) -> tuple[str, ...]:
     """Return both rows of some keys for people: the differences, source first."""
-    told = []
+    lines = []
     for each in sorted(keys, key=str)[:KEYS_SHOWN]:
         (where,) = keys_shown(key, [each])
         ours, theirs = here.get(each), there.get(each)
@@ -116,8 +116,8 @@ def rows_shown(
         many = [0 if row is None else len(row) // len(names) for row in (ours, theirs)]
         if max(many) > 1:
             parts.append(f"{many[0]} | {many[1]} rows have this key")
-        told.append(f"{where} {'; '.join(parts)}")
-    return tuple(told)
+        lines.append(f"{where} {'; '.join(parts)}")
+    return tuple(lines)
 
 
 def _value(text: str | None) -> str:

@@ -70,8 +70,8 @@ class ClientCredentials:
         try:
             document = {} if answer.problem else json.loads(answer.body)
             self._token = str(document["access_token"])
-            told = document.get("expires_in")
-            seconds = 3600.0 if told is None else float(told)  # some servers send null
+            lifetime = document.get("expires_in")
+            seconds = 3600.0 if lifetime is None else float(lifetime)  # some servers send null
         except (ValueError, KeyError, TypeError, AttributeError) as cause:
             raise HttpLoginRefused(
                 f"no token from {place}: it answers {answer.status}", place=place

@@ -215,9 +215,9 @@ class SqlApplier:
             return
         tables = [self._tables.of(shape) for shape in shapes]
         self.at = tables[0]
-        told = self._properties.truncate == "as_sent"
+        as_sent = self._properties.truncate == "as_sent"
         self._rows.truncate(
-            tables, cascade=told and change.cascade, restart=told and change.restart_identity
+            tables, cascade=as_sent and change.cascade, restart=as_sent and change.restart_identity
         )
 
     def read(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:

@@ -117,7 +117,7 @@ class SqlProperties(Properties):
     )
 
     @model_validator(mode="after")
-    def _names_are_told_apart(self) -> "SqlProperties":
+    def _names_differ(self) -> "SqlProperties":
         if self.table_format and not {"{table}", "{topic}"} & set(_fields(self.table_format)):
             raise ValueError("table.name.format: {table} or {topic} must be in it")
         NameMatcher(self.history_tables)

@@ -111,7 +111,7 @@ class RowWriter:
 
         A single key is named.
         """
-        key = self._told(table, keys[0]) if len(keys) == 1 else ""
+        key = self._key_text(table, keys[0]) if len(keys) == 1 else ""
         self._ignored(table, verb, key)
 
     def _keys(self, table: BoundTable, rows: Sequence[Tuple]) -> list[Any]:
@@ -130,7 +130,7 @@ class RowWriter:
             return self._target.holding(table, some, where) == (len(some) if there else 0)
 
         if not right(keys):
-            self._ignored(table, verb, self._told(table, _first(keys, right)))
+            self._ignored(table, verb, self._key_text(table, _first(keys, right)))
 
     def _refuse_first(
         self, table: BoundTable, rows: Sequence[Tuple], write: Callable[[Sequence[Tuple]], int]
@@ -141,13 +141,13 @@ class RowWriter:
         """
         # Written again in halves: savepoints are not needed, as the caller undoes everything.
         row = _first(rows, lambda some: write(some) >= len(some))
-        self._ignored(table, "UPDATE", self._told(table, self._keys(table, [row])[0]))
+        self._ignored(table, "UPDATE", self._key_text(table, self._keys(table, [row])[0]))
 
-    def _told(self, table: BoundTable, key: Any) -> str:
+    def _key_text(self, table: BoundTable, key: Any) -> str:
         shape = table.shape
         columns = zip(shape.key, shape.keys([key]), strict=True)
-        told = ", ".join(f"{c.name}={shape.values(c, values)[0]!s}" for c, values in columns)
-        return told if len(told) <= LONGEST_KEY else f"{told[:LONGEST_KEY]}…"
+        text = ", ".join(f"{c.name}={shape.values(c, values)[0]!s}" for c, values in columns)
+        return text if len(text) <= LONGEST_KEY else f"{text[:LONGEST_KEY]}…"
 
     def _ignored(self, table: BoundTable, verb: str, key: str) -> NoReturn:
         row = f"the row {key}" if key else "rows"

@@ -170,7 +170,7 @@ class TargetShapes(EventPlans[TargetShape]):
         self._streamed: dict[int, Relation] = {}
         # By OID: the relation that was read last, its columns that changes lack, and its shape.
         self._narrow: dict[int, tuple[Relation, frozenset[int], TargetShape]] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def of(self, relation: Relation) -> TargetShape | None:
         """Return the shape for changes of ``relation``."""
@@ -193,7 +193,7 @@ class TargetShapes(EventPlans[TargetShape]):
             narrow = self.build(relation, described)
             narrow.leave_out(unstreamed)
             self._narrow[relation.oid] = relation, unstreamed, narrow
-            self._tell(f"{', '.join(left_out)} of {shape.source}")
+            self._report(f"{', '.join(left_out)} of {shape.source}")
         return narrow
 
     def build(self, relation: Relation, described: Relation) -> TargetShape:
@@ -215,9 +215,9 @@ class TargetShapes(EventPlans[TargetShape]):
         shown = set() if streamed is None else set(map(_named, streamed.columns))
         return frozenset(n for n, column in computed.items() if _named(column) not in shown)
 
-    def _tell(self, columns: str) -> None:
-        if columns not in self._told:
-            self._told.add(columns)
+    def _report(self, columns: str) -> None:
+        if columns not in self._reported:
+            self._reported.add(columns)
             log.warning(
                 "%s: the source computes these columns, and no change has shown that it streams them: "
                 "what a snapshot reads of them is left out (give the target's table such columns of its "
@@ -267,7 +267,7 @@ class HistoryShape(TargetShape):
         self.base, self.plan = base, base.plan
         relation = base.relation
         prefix = properties.history_prefix
-        told = tuple(
+        computed = tuple(
             Column(
                 name=prefix + name,
                 type_oid=oid,
@@ -278,12 +278,12 @@ class HistoryShape(TargetShape):
             for name, oid, type_name in TOLD
         )
         taken = {c.name for c in relation.columns} | {c.name for c in base.columns}
-        for column in told:
+        for column in computed:
             if column.name in taken:
                 raise SqlHistoryColumnTaken(f"{base.source} has a column {column.name} of its own")
         # The source's OIDs are positive, so a history is stored under a negative one.
         self.relation = msgspec.structs.replace(
-            relation, oid=-relation.oid, columns=relation.columns + told
+            relation, oid=-relation.oid, columns=relation.columns + computed
         )
         self.source = f"the history of {base.source}"
         self.name = TargetName(
@@ -292,7 +292,7 @@ class HistoryShape(TargetShape):
         first = len(relation.columns)
         self.columns = base.columns + tuple(
             TargetColumn(first + n, column.name, column, types.column(column), None, key=False)
-            for n, column in enumerate(told)
+            for n, column in enumerate(computed)
         )
         self.key, self.key_of = base.key, base.key_of
         self.valid_to, self.current = prefix + "valid_to", prefix + "is_current"

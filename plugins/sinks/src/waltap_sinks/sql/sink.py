@@ -70,10 +70,10 @@ def take_in_pieces(
                 apply(piece)
         except Exception as error:
             forget()
-            told = error if isinstance(error, RecordError) else failure(error, place_of(piece))
-            if not is_of_a_record(told):
-                raise told from error
-            raise RecordError(told.problem) from told
+            failed = error if isinstance(error, RecordError) else failure(error, place_of(piece))
+            if not is_of_a_record(failed):
+                raise failed from error
+            raise RecordError(failed.problem) from failed
 
     try:
         with target.attempt():
@@ -187,7 +187,7 @@ class SqlSink(Sink):
                     PreflightCheck.warning(
                         f"target {table.name}",
                         f"it needs a new snapshot: {'; '.join(table.stale)}",
-                        "`waltap verify FILE` tells whether rows differ; `waltap run FILE --set "
+                        "`waltap verify FILE` shows whether rows differ; `waltap run FILE --set "
                         "snapshot.mode=always` takes a new snapshot, which replaces them",
                     )
                 )

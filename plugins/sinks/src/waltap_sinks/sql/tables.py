@@ -297,7 +297,7 @@ class TargetTables:
         log.info("added column %s to %s in the target", column.name, shape.name)
         if source.default is not None and source.missing is None and not source.generated:
             log.warning(
-                "column %s of %s has a default that the server filled old rows with, without telling: "
+                "column %s of %s has a default that the server filled old rows with and did not publish: "
                 "they have null in the target until they are read again (waltap signal FILE "
                 "execute-snapshot %s)",
                 column.name, shape.name, shape.source,

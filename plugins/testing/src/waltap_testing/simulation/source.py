@@ -239,10 +239,10 @@ class _SimulatedConnector(Connector):
     def stream(self, position: Position) -> ChangeStream:
         self._alive()
         self._source.links += 1
-        source, told = self._source, self._context.confirmable(position.end_lsn)
+        source, reported = self._source, self._context.confirmable(position.end_lsn)
         # As on a real server, START_REPLICATION confirms the position that the stream starts at.
-        if source.slot_lsn is not None:  # the first status tells where the stream starts
-            source.slot_lsn = max(source.slot_lsn, told)
+        if source.slot_lsn is not None:  # the first status says where the stream starts
+            source.slot_lsn = max(source.slot_lsn, reported)
         return _SimulatedStream(source, position)
 
     def describe(self, relation: Relation) -> Relation:

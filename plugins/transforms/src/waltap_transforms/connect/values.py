@@ -274,7 +274,7 @@ class _TimestampConversion:
         if value is None:
             return None
         if self._target in ("Date", "Time", "Timestamp"):
-            raise RecordUnfit(f"{what} has no schema, and nothing else would tell a {self._target}")
+            raise RecordUnfit(f"{what} has no schema, and nothing else names a {self._target}")
         if isinstance(value, str):
             return self._written(self._read(value, what))
         # In Python a bool is an int, too.

@@ -211,12 +211,12 @@ class EventRouter:
                 nulls=properties.expand_nulls == "optional_bytes",
                 field_name=field_namer(properties.field_names),
             )
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._tracing = EventTracing(
             properties.span_context,
             properties.span_operation,
             required=properties.span_required,
-            tell=self._tell,
+            report=self._report,
         )
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
@@ -243,13 +243,15 @@ class EventRouter:
     def _update(self) -> None:
         if self._of.invalid == "fatal":
             raise RecordUnfit("a row of the outbox was updated")
-        self._tell("updates of the outbox are left out: only new rows are events", self._of.invalid)
+        self._report(
+            "updates of the outbox are left out: only new rows are events", self._of.invalid
+        )
 
-    def _tell(self, text: str, level: str = "warn") -> None:
+    def _report(self, text: str, level: str = "warn") -> None:
         """Report ``text`` once, as a warning or an error."""
-        if text in self._told:
+        if text in self._reported:
             return
-        self._told.add(text)
+        self._reported.add(text)
         text = f"{self._context.label}: {text}"
         if level == "error":
             logger.error(text)
@@ -296,13 +298,13 @@ class EventRouter:
     def _expanded(self, schema: Schema, payload: Any) -> tuple[Schema, Any]:
         assert self._payloads is not None
         if not isinstance(payload, str):
-            self._tell(f"payloads of type {schema.kind.value} are not expanded: they are no text")
+            self._report(f"payloads of type {schema.kind.value} are not expanded: they are no text")
             return schema, payload
         try:
             return self._payloads.expanded(payload, self._of.payload)
         except NotExpanded as cause:
             # A bad payload must not stop the pipeline: it is delivered as text.
-            self._tell(f"a payload stays the text that it is: {cause}")
+            self._report(f"a payload stays the text that it is: {cause}")
             return schema, payload
 
     def _timestamp(

@@ -109,7 +109,7 @@ class JsonPayload:
             return self._joined([self._shape(key, node) for node in some])
         shape = self._shape(None, some[0] if some else None)
         if shape is None:
-            raise NotExpanded("an array has nothing that tells its type")
+            raise NotExpanded("an array has nothing that names its type")
         return shape
 
     @staticmethod

@@ -60,7 +60,7 @@ class ExtractChangedRecordState:
             return record
         assert record.value_schema is not None
         # Other events, and updates without an old row, get empty lists, as in Debezium.
-        changed, unchanged = _told_apart(record.value, self._names.of(record.value_schema))
+        changed, unchanged = _split_by_change(record.value, self._names.of(record.value_schema))
         headers = record.headers
         for schema, names in ((self._changed, changed), (self._unchanged, unchanged)):
             if schema is not None:
@@ -82,7 +82,9 @@ def _names(envelope: Schema) -> tuple[str, ...]:
     return tuple(field.name for field in row.fields)
 
 
-def _told_apart(event: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+def _split_by_change(
+    event: Mapping[str, Any], names: tuple[str, ...]
+) -> tuple[list[str], list[str]]:
     before, after = event.get("before"), event.get("after")
     changed: list[str] = []
     unchanged: list[str] = []

@@ -44,7 +44,7 @@ class ByLogicalTableRouterProperties(Properties):
     unique: bool = declare(
         "key.enforce.uniqueness",
         default=True,
-        summary="Add to keys a field that tells the table: its topic, or what `key.field.replacement` "
+        summary="Add to keys a field that names the table: its topic, or what `key.field.replacement` "
         "makes of that.",
     )
     key_regex: str | None = declare(
@@ -175,7 +175,7 @@ LOGICAL_TABLE_ROUTER = (
     debezium_spec(
         "by-logical-table-router",
         "ByLogicalTableRouter",
-        "Gives records of several tables one topic, with a field in their keys that tells the table.",
+        "Gives records of several tables one topic, with a field in their keys that names the table.",
         ByLogicalTableRouterProperties,
         lambda properties, _context: ByLogicalTableRouter(properties),
     ),

@@ -155,7 +155,7 @@ def _column(field: Field) -> dict[str, Any]:
     name, type_name = found.get(f"{PARAMETER}name"), found.get(f"{PARAMETER}type")
     if name is None or type_name is None:
         raise RecordUnfit(
-            f"the schema of {field.name} does not tell its type; set column.propagate.source.type=.* or "
+            f"the schema of {field.name} does not name its type; set column.propagate.source.type=.* or "
             "datatype.propagate.source.type=.*"
         )
     length, scale = found.get(f"{PARAMETER}length"), found.get(f"{PARAMETER}scale")

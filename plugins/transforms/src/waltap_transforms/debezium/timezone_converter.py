@@ -218,7 +218,7 @@ class TimezoneConverter:
         self._rules = _rules(properties.exclude or properties.include)
         # Rules name topics and tables, so one schema may have several plans.
         self._plans: SchemaMemory[_Plan] = SchemaMemory(self._plan, most=PLANS_KEPT)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         """Return ``record`` with converted times.
@@ -283,7 +283,7 @@ class TimezoneConverter:
         if name is None:
             return _epoch(zone, EPOCHS.get(field.name)) if side == "source" else None
         if name in UNTOUCHED:
-            self._tell(f"{field.name} stays as it is: {name} has no date with its time")
+            self._report(f"{field.name} stays as it is: {name} has no date with its time")
             return None
         if name == ZONED_TIMESTAMP:
             return lambda text: moved_timestamp(text, zone)
@@ -296,9 +296,9 @@ class TimezoneConverter:
             return lambda at: at - zone.offset(at // unit) * unit
         return None
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _report(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
             self._context.warn(f"{self._context.label}: {text}")
 
 

@@ -56,10 +56,10 @@ class EventTracing:
     """Create the spans of an event, and the headers for its record."""
 
     def __init__(
-        self, column: str, operation: str, *, required: bool, tell: Callable[[str], None]
+        self, column: str, operation: str, *, required: bool, report: Callable[[str], None]
     ) -> None:
-        self._column, self._operation, self._required, self._tell = (
-            column, operation, required, tell,
+        self._column, self._operation, self._required, self._report = (
+            column, operation, required, report,
         )  # fmt: skip
         self._known = SchemaMemory(self._columns)
 
@@ -102,7 +102,7 @@ class EventTracing:
         try:
             from opentelemetry import propagate, trace
         except ImportError:
-            self._tell("there is no tracing: pip install 'waltap-transforms[tracing]'")
+            self._report("there is no tracing: pip install 'waltap-transforms[tracing]'")
             return {}
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             return {}  # the process has not configured OpenTelemetry
@@ -131,16 +131,19 @@ class ActivateTracingSpan:
     """Add the headers of spans to change events."""
 
     def __init__(self, properties: TracingProperties, context: RecordTransformContext) -> None:
-        told: set[str] = set()
+        reported: set[str] = set()
 
-        def tell(text: str) -> None:
+        def report(text: str) -> None:
             # Each problem is reported once, not for every record.
-            if text not in told:
-                told.add(text)
+            if text not in reported:
+                reported.add(text)
                 context.warn(f"{context.label}: {text}")
 
         self._tracing = EventTracing(
-            properties.span_context, properties.operation, required=properties.required, tell=tell
+            properties.span_context,
+            properties.operation,
+            required=properties.required,
+            report=report,
         )
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:

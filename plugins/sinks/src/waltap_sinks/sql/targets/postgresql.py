@@ -551,10 +551,10 @@ class PostgresTarget(SqlTarget):
             text = f"{found.problem} (in the function {called})"
             return SqlFunctionFailed(text, statement=statement)
         if isinstance(found, SqlValueUnfit):
-            found.problem += self._columns_told(error, table)
+            found.problem += self._named_columns(error, table)
         return found
 
-    def _columns_told(self, error: BaseException, table: BoundTable | None) -> str:
+    def _named_columns(self, error: BaseException, table: BoundTable | None) -> str:
         """Return the columns of a type that a message names."""
         if table is None:
             return ""
