@@ -53,7 +53,7 @@ class StorageProperties(Properties):
         "storage.max.attempts",
         default=5,
         ge=1,
-        summary="How often a request is tried before the sink fails and the pipeline reconnects (S3).",
+        summary="Attempts of one request (S3). When all have failed, the pipeline reconnects.",
         advanced=True,
     )
     storage_connect_ms: int = declare(
