@@ -52,7 +52,7 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop: Shop, pipeline: Pipelin
     assert (found["pipeline"], found["state"], found["events"]) == ("p", "streaming", 3)
     assert found["captured_tables"] == list(shown.captured_tables) == ["public.t"]
     assert "streaming for" in told
-    assert "3 events, 2 of them of snapshots" in told
+    assert "3 events, 2 of snapshots" in told
     for words in ("streaming for", "WT-2002"):  # a database that is down hides nothing of the run
         assert words in down
     assert [each["run"]["events"] for each in folder] == [3]

@@ -66,7 +66,8 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
 
     listed = dead_letters(to_sql, "list")
     assert listed.returncode == 0, listed.stderr
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == [e.id for e in kept]
+    shown_ids = [line.split()[0] for line in listed.stdout.splitlines() if " ago " in line]
+    assert shown_ids == [e.id for e in kept]
     shown = dead_letters(to_sql, "show", kept[1].id)
     told = json.loads(shown.stdout)
     assert told["event"]["value"]["after"]["note"] == "long one"

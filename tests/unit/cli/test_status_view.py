@@ -57,7 +57,7 @@ def test_a_notebook_shows_sizes_for_people() -> None:
         state_since_ms=AT,
         partitions=(part,),
     )
-    assert "<td>behind</td><td>186.6 MiB</td>" in status_html(status)
+    assert "<td>lag</td><td>186.6 MiB</td>" in status_html(status)
 
 
 def drawn(view: RenderableType) -> str:
@@ -67,7 +67,7 @@ def drawn(view: RenderableType) -> str:
 
 
 def line(name: str, run: dict[str, Any] | None, problem: str = "") -> dict[str, Any]:
-    return {"pipeline": name, "run": run, "problem": problem}
+    return {"pipeline": name, "run": run, "stored_ms": None, "problem": problem}
 
 
 def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
@@ -97,12 +97,12 @@ def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
         )
     )  # fmt: skip
     for said in (
-        "streaming for 90 s", "1,234 events", "2 h old", "768 bytes, the last change was 65 s old",
+        "streaming for 90 s", "1,234 events", "started 2 h ago", "768 bytes, the last change was 65 s old",
         "server 0/400, received 0/300", "WT-2001 5 s ago, 3 times, retried: the link [broke]", "Mend it.",
-        "0/80, 128 bytes behind the sink, its last commit is 30 s old; 1 tables are suspended: no [key]",
+        "0/80, 128 bytes behind the sink, its last commit is 30 s old; 1 table suspended: no [key]",
         "5 inserts, 6 updates, 7 deletes; 3 s ago at 0/90", "public.b[x] c: added (text), 60 s ago",
-        "4 events, 2 of them kept as dead letters", "waltap repair",
-        "500 rows of about 1,000", "1 tables read", "reconnected 2 times", "public.b[x]",
+        "4 events, 2 kept as dead letters", "waltap repair",
+        "500 rows of about 1,000", "1 table read", "2 reconnects", "public.b[x]",
     ):  # fmt: skip
         assert said in told
 
@@ -113,6 +113,11 @@ def test_every_pipeline_has_a_line_also_one_that_does_not_run() -> None:
     assert ["a" in told[3], "not running" in told[3]] == [True, True]
     assert "streaming" in told[4]
     assert "its profile is torn" in told[5]
+
+
+def test_a_stopped_pipeline_shows_when_its_offset_was_stored() -> None:
+    stopped = {**line("a", None), "stored_ms": AT - 180_000}
+    assert "not running; offset stored 3 min ago" in drawn(overview([stopped], now_ms=AT))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from waltap.base.files.store import FileStore
 from waltap_sinks.changelog import NOTHING, ChangeLog
 from waltap_sinks.changelog.commands import application
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogMissing, ReaderUnknown
+from waltap_sinks.changelog.reader import HOLD_S
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 FAR = "99991231T235"
@@ -103,10 +104,13 @@ def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
     found = [(each.name, each.mark) for each in log.readers.all()]
     assert found == [("night", marks[1]), ("now", marks[4])]
     assert run("readers", path, "--forget", "night").exit_code == 0
+    assert "3 days" in run("readers", path).output
     (left,) = json.loads(run("readers", path, "--json").stdout)
     assert (left["reader"], left["position"]) == ("now", str(marks[4]))
+    assert 0 < left["waits_s"] <= HOLD_S
     assert [each.name for each in log.readers.all()] == ["now"]
     assert isinstance(run("readers", path, "--forget", "night").exception, ReaderUnknown)
+    assert "no reader is registered" in run("readers", path, "--forget", "now").output
 
 
 def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: ChangeLog) -> None:

@@ -122,8 +122,8 @@ def test_the_life_of_a_pipeline_is_logged(
         "failed, trying again: cut",
         "failed: KeyError",
     ]
-    assert found[1]["rows"] == 9
-    assert (found[2]["rows"], found[2]["lsn"]) == (6, "0/2")
+    assert (found[1]["table"], found[1]["rows"]) == ("t", 9)
+    assert (found[2]["events"], found[2]["lsn"]) == (6, "0/2")
     assert [d.get("error_code") for d in found[3:]] == ["WT-2001", "WT-9000"]
 
 

@@ -37,6 +37,11 @@ def duration(seconds: float) -> str:
     return ago(seconds * 1000)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 table" or "2,000 tables"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def full_in(seconds: float) -> str:
     """Return a disk's forecast as text, such as "full in 3 h"."""
     return "not full within a year" if seconds > FORESEEN_S else f"full in {duration(seconds)}"

@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from waltap.base.text import FORESEEN_S, ago, full_in, printable, printable_lines, size
+from waltap.base.text import FORESEEN_S, ago, counted, full_in, printable, printable_lines, size
 
 Cell = str | Text
 Row = tuple[str, Cell]
@@ -77,16 +77,16 @@ def facts(rows: Iterable[Row], *, title: str = "") -> Table:
 
 # --- many pipelines ----------------------------------------------------------------------------------
 
-HEADS = ("pipeline", "state", "events/s", "behind", "late", "WAL kept", "slot", "events")
+HEADS = ("pipeline", "state", "events/s", "lag", "lag time", "WAL kept", "slot", "events")
 
 
-def overview(reports: Sequence[dict[str, Any]], order: str = "name") -> Table:
+def overview(reports: Sequence[dict[str, Any]], order: str = "name", *, now_ms: int = 0) -> Table:
     """Return one line for each report of a pipeline.
 
-    ``order``: name, lag, rate or state.
+    ``order``: name, lag, rate or state. ``now_ms`` tells how old a stored offset is.
     """
-    lines = (_line(each) for each in sorted(reports, key=lambda found: _rank(found, order)))
-    made = table(HEADS, lines, right=("events/s", "behind", "late", "WAL kept", "events"))
+    lines = (_line(each, now_ms) for each in sorted(reports, key=lambda found: _rank(found, order)))
+    made = table(HEADS, lines, right=("events/s", "lag", "lag time", "WAL kept", "events"))
     for column in made.columns:
         # A problem in the place of the state may be long.
         column.no_wrap = column.header != "state"
@@ -103,11 +103,13 @@ def _rank(report: dict[str, Any], order: str) -> tuple[Any, ...]:
     return False, -(value or 0), name
 
 
-def _line(report: dict[str, Any]) -> list[Cell]:
+def _line(report: dict[str, Any], now_ms: int) -> list[Cell]:
     run, name = report["run"], report["pipeline"]
     if run is None:
+        stored = report["stored_ms"]
+        since = "" if stored is None else f"; offset stored {ago(now_ms - stored)} ago"
         problem = report["problem"]
-        state = Text(problem, "red") if problem else Text("not running", "dim")
+        state = Text(problem, "red") if problem else Text(f"not running{since}", "dim")
         return [name, state, *[""] * 6]
     slot = run.get("slot") or {}
     late = max((p["lag_ms"] for p in run["partitions"] if p["lag_ms"] is not None), default=None)
@@ -141,8 +143,8 @@ def _rows(run: dict[str, Any]) -> Iterator[Row]:
     yield (
         "this run",
         (
-            f"{run['events']:,} events, {run['snapshot_rows']:,} of them of snapshots, in "
-            f"{run['transactions']:,} transactions; {ago(now - run['started_ms'])} old"
+            f"{counted(run['events'], 'event')}, {run['snapshot_rows']:,} of snapshots, in "
+            f"{counted(run['transactions'], 'transaction')}; started {ago(now - run['started_ms'])} ago"
         ),
     )
     rates = (f"{rate:,.0f}/s over {seconds} s" for seconds, rate in run["events_per_second"])
@@ -178,7 +180,7 @@ def _downstream_row(stage: dict[str, Any]) -> Row:
         text += f", its last commit is {ago(stage['lag_ms'])} old"
     suspended = [each for each in stage["tables"] if each["failed"]]
     if suspended:
-        text += f"; {len(suspended):,} tables are suspended: {suspended[0]['failed']}"
+        text += f"; {counted(len(suspended), 'table')} suspended: {suspended[0]['failed']}"
     if stage["problem"]:
         text += f"; {stage['problem']}"
     return stage["stage"], Text(text, "yellow" if suspended or stage["problem"] else "")
@@ -207,17 +209,16 @@ def _trouble_rows(run: dict[str, Any]) -> Iterator[Row]:
         yield (
             "buffered",
             (
-                f"{run['queued_events']:,} events, {run['open_transactions']:,} open transactions with "
+                f"{counted(run['queued_events'], 'event')}, "
+                f"{counted(run['open_transactions'], 'open transaction')} with "
                 f"{size(run['held_bytes'])}, {size(run['spilled_bytes'])} of it in files"
             ),
         )
     if run["reconnects"] or run["batch_retries"]:
-        yield (
-            "retries",
-            f"reconnected {run['reconnects']:,} times, repeated {run['batch_retries']:,} batches",
-        )
+        again = counted(run["batch_retries"], "repeated write")
+        yield "retries", f"{counted(run['reconnects'], 'reconnect')}, {again}"
     if run["left_out"] or run["dead_letters"]:
-        left = f"{run['left_out']:,} events, {run['dead_letters']:,} of them kept as dead letters"
+        left = f"{counted(run['left_out'], 'event')}, {run['dead_letters']:,} kept as dead letters"
         yield "left out", Text(left, "yellow")
     if run["open_gaps"]:
         gaps = Text(f"{run['open_gaps']:,}", "red")
@@ -242,12 +243,12 @@ def _table_rows(run: dict[str, Any]) -> Iterator[Row]:
     snapshot = run["snapshot_run"]
     if snapshot and snapshot["state"] in {"running", "paused"}:
         waits = run["incremental"]["queued"] if run["incremental"] else 0
-        more = f", {waits:,} tables wait" if waits else ""
+        more = f", {counted(waits, 'table')} waiting" if waits else ""
         spent = ago(snapshot["seconds"] * 1000)
         yield f"{snapshot['kind']} snapshot", f"{snapshot['state']} for {spent}{more}"
     read = sum(each["complete"] for each in run["snapshot"])
     if read:
-        yield "snapshot", f"{read:,} tables read"
+        yield "snapshot", f"{counted(read, 'table')} read"
     busiest = sorted(run["tables"], key=lambda each: each["committed_ms"], reverse=True)
     for each in busiest[:BUSY]:
         if each["committed_ms"]:

@@ -143,7 +143,7 @@ class YugabytePublications(PublicationSet):
                 name,
                 left,
                 "yb.publication.refresh.ms",
-                extra={"relation": name},
+                extra={"table": name},
             )
         return left
 

@@ -1,16 +1,16 @@
 """``waltap dead-letters``: inspect, redeliver and drop undelivered events."""
 
 import json
+import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.base.text import printable
+from waltap.base.text import ago, printable
 from waltap.cli.profile_source import FileArgument, Json, SetOption, Yes, at_rest, overrides, read
-from waltap.cli.terminal import confirm, echo
+from waltap.cli.terminal import answers, confirm, echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
@@ -43,14 +43,24 @@ def list_dead_letters(file: FileArgument, set_: SetOption = None, as_json: Json 
         return
     if not entries:
         echo("there are no dead letters")
-    for each in entries:
-        state = (
-            f"redelivered {_time(each.redelivered_ms)}"
-            if each.redelivered_ms
-            else f"tried {each.attempts} times"
+        return
+    from waltap.cli.views import table
+
+    now = time.time() * 1000
+    rows = [
+        (
+            each.id,
+            each.op or "",
+            each.table or "",
+            f"{ago(now - each.last_ms)} ago",
+            str(each.attempts),
+            f"redelivered {ago(now - each.redelivered_ms)} ago" if each.redelivered_ms else "waits",
+            f"{each.code} {each.reason}",
         )
-        line = f"{each.id}  {each.op or '-'} {each.table or '-'}  {_time(each.last_ms)}  {state}  "
-        echo(printable(f"{line}{each.code} {each.reason}"))
+        for each in entries
+    ]
+    heads = ("id", "op", "table", "last tried", "attempts", "state", "reason")
+    answers().print(table(heads, rows, right=("attempts",)))
 
 
 @dead_letters.command()
@@ -219,7 +229,3 @@ def _by_the_run(
     yield from (answer.dead_letters or {}).items()
     if not answer.ok or not answer.taken:
         raise RedeliveryUndone(answer.reason)
-
-
-def _time(ms: int | None) -> str:
-    return datetime.fromtimestamp((ms or 0) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.base.text import ago, duration, printable, size
+from waltap.base.text import ago, counted, duration, printable, size
 from waltap.cli.profile_source import (
     Json,
     SetOption,
@@ -380,7 +380,7 @@ def _print_plan(
             console.print(f"{title}:", style="bold")
             _print_lines(console, (f"  {each}" for each in statements))
     kept = [_kept(each, stages) for each in plan.tables]
-    more = ["kept as"] if any(kept) else []
+    more = ["mode"] if any(kept) else []
     rows = [
         (
             each.relation.name,
@@ -396,12 +396,16 @@ def _print_plan(
     console.print(table(("table", "key", "rows", "size", "read", "before", *more), rows))
     read_ = [each for each in plan.tables if each.read]
     if read_:
-        count = sum(each.rows or 0 for each in read_)
-        console.print(
-            f"Snapshot: {len(read_)} table{'s' if len(read_) > 1 else ''}, about {count:,} rows, "
-            f"{size(sum(each.bytes or 0 for each in read_))}; about {duration(max(1, count / rate))} at "
-            f"{rate:,} rows a second"
-        )
+        octets = size(sum(each.bytes or 0 for each in read_))
+        known = [each.rows for each in read_ if each.rows is not None]
+        text = f"Snapshot: {counted(len(read_), 'table')}, {octets}"
+        if known:
+            count = sum(known)
+            spent = duration(max(1, count / rate))
+            text += f", about {counted(count, 'row')}; about {spent} at {rate:,} rows a second"
+        else:
+            text += "; the server has not counted their rows yet"
+        console.print(text)
     for each in plan.tables if types_too else ():
         columns = [
             (name, of_type, schema or "left out", arrow)

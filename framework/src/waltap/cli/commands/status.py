@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -202,7 +203,9 @@ def _show_pipelines(
     """Print the pipelines once, or draw them every so many seconds."""
     from waltap.cli.views import overview
 
-    view: Callable[[], RenderableType] = lambda: overview([report(each) for each in found], sort)  # noqa: E731
+    view: Callable[[], RenderableType] = lambda: overview(  # noqa: E731
+        [report(each) for each in found], sort, now_ms=round(time.time() * 1000)
+    )
     if as_json:
         echo(json.dumps([report(each) for each in found], indent=2))
     elif not found:
@@ -217,7 +220,9 @@ def _show_pipelines(
 def _watched(known: dict[str, Any]) -> "RenderableType":
     from waltap.cli.views import overview, run_view
 
-    return overview([known]) if known["run"] is None else run_view(known["run"])
+    if known["run"] is None:
+        return overview([known], now_ms=round(time.time() * 1000))
+    return run_view(known["run"])
 
 
 def _source_status(profile: "Profile", host: "Host") -> dict[str, Any]:
@@ -291,16 +296,17 @@ def _print(document: dict[str, Any], known: dict[str, Any]) -> None:
             console.print(document["source"], markup=False)
     else:
         if known["problem"]:
-            console.print("[yellow]It runs, and does not answer:[/]", end=" ")
+            console.print("[yellow]It runs, but does not answer:[/]", end=" ")
             console.print(known["problem"], markup=False)
         console.print(at_rest_view(document))
     if document.get("new_tables"):
         console.print(
-            "New tables, and those that the server was made to stream no more or not all of, join at the "
-            "next start; waltap.new.tables says what becomes of their rows from before."
+            "These tables join at the next start; waltap.new.tables decides about their older rows."
         )
     if not document["resumable"]:
         started = document["offset"] is not None
-        what = "Streaming cannot go on from the stored offset" if started else "A run cannot start"
+        what = (
+            "Streaming cannot continue from the stored offset" if started else "A run cannot start"
+        )
         console.print(f"[red]{what}.[/]")
         console.print(document["lost"], markup=False)

@@ -59,7 +59,7 @@ def status_html(status: PipelineStatus) -> str:
         facts += [
             (f"received{named}", lsn_text(each.received_lsn)),
             (f"durable{named}", str(each.durable)),
-            (f"behind{named}", "" if each.lag_bytes is None else size(each.lag_bytes)),
+            (f"lag{named}", "" if each.lag_bytes is None else size(each.lag_bytes)),
         ]
     if status.last_failure is not None:
         failure = status.last_failure

@@ -267,8 +267,8 @@ def _orphans(stages: PipelineStages, connector: Connector) -> list[PreflightChec
     return [
         PreflightCheck.warning(
             "orphan slots",
-            f"nobody reads {names}, and no pipeline of this folder of states has them",
-            "Where nothing elsewhere needs them: SELECT pg_drop_replication_slot("
+            f"no process reads {names}, and no pipeline of this state folder has them",
+            "If nothing else needs them: SELECT pg_drop_replication_slot("
             f"'{first}'); `waltap slot list FILE --orphans` lists all",
         )
     ]

@@ -281,7 +281,7 @@ class ColumnConversions:
         log.warning(
             "column %s of %s: the converter %s %s; null is written for such values",
             place.column.name, relation.name, place.chosen.label, what,
-            extra={"relation": relation.name},
+            extra={"table": relation.name},
         )  # fmt: skip
 
 

@@ -343,7 +343,7 @@ class NewTables:
             return
         level = logging.INFO if event in QUIET else logging.WARNING
         text = MESSAGES[f"{event} again" if again else event]
-        log.log(level, text, *[name] * text.count("%s"), extra={"relation": name})
+        log.log(level, text, *[name] * text.count("%s"), extra={"table": name})
         if event != "waits":
             self._notify(name, event)
 

@@ -213,11 +213,11 @@ class DescribedRelations:
                 "columns of %s are left out, nothing maps their types: %s; `waltap doctor FILE` says "
                 "what delivers them",
                 relation.name, ", ".join(names),
-                extra={"pipeline": self._pipeline, "relation": relation.name},
+                extra={"pipeline": self._pipeline, "table": relation.name},
             )  # fmt: skip
         if bare := self._unmasked(relation):
             log.warning(
-                "%s", bare.problem, extra={"pipeline": self._pipeline, "relation": relation.name}
+                "%s", bare.problem, extra={"pipeline": self._pipeline, "table": relation.name}
             )
         warned = set(self._warned)
         for warning in self.identity_warnings(relation):
@@ -225,7 +225,7 @@ class DescribedRelations:
                 log.warning(
                     "replica identity: %s: %s; %s",
                     warning.relation, warning.what, warning.remedy,
-                    extra={"pipeline": self._pipeline, "relation": warning.relation},
+                    extra={"pipeline": self._pipeline, "table": warning.relation},
                 )  # fmt: skip
 
     def _keep_masks(self, before: Relation, now: Relation) -> None:
@@ -250,7 +250,7 @@ class DescribedRelations:
                 "column.exclude.list left out %s of %s, which has no such column now and has new ones, "
                 "which are delivered: %s",
                 ", ".join(sorted(gone)), now.name, ", ".join(sorted(new)),
-                extra={"pipeline": self._pipeline, "relation": now.name},
+                extra={"pipeline": self._pipeline, "table": now.name},
             )  # fmt: skip
 
     def _mask_lost(
@@ -261,7 +261,7 @@ class DescribedRelations:
             f"column.truncate.* fits {', '.join(f'{now.name}.{name}' for name in found)}"
         )
         if self.capture.properties.unmatched_masks == "warn":
-            log.warning("%s", problem, extra={"pipeline": self._pipeline, "relation": now.name})
+            log.warning("%s", problem, extra={"pipeline": self._pipeline, "table": now.name})
             return
         unfit = self._unmasked(now)
         if unfit is not None:  # the pattern fits, the type does not

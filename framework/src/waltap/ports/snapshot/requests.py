@@ -55,7 +55,7 @@ def refused(requests: list[SnapshotRequest], why: str) -> None:
         some(requests),
         cut(requests[0].signal),
         cut(why),
-        extra={"relation": requests[0].name, "error_code": TableNotRead.code},
+        extra={"table": requests[0].name, "error_code": TableNotRead.code},
     )
 
 

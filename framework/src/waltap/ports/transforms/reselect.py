@@ -255,7 +255,7 @@ class ColumnReselector:
         if self._properties.errors == "fail":
             raise ReselectFailed(problem, table=relation.name) from cause
         said = problem if cause is None else f"{problem}: {cause.problem}"
-        log.warning(said, extra={"relation": relation.name})
+        log.warning(said, extra={"table": relation.name})
 
 
 def _cut(keys: Sequence[Tuple]) -> Iterator[Sequence[Tuple]]:

@@ -79,11 +79,11 @@ class LifeCycleLog:
         passed = now - self._since
         if passed >= THROUGHPUT_EVERY_S:
             status = self._status()
-            rows = status.events - self._reported_events
+            events = status.events - self._reported_events
             fields = {
                 "pipeline": pipeline,
-                "rows": rows,
-                "rows_per_second": round(rows / passed),
+                "events": events,
+                "events_per_second": round(events / passed),
                 "lsn": lsn_text(status.partitions[0].written.end_lsn),
             }
             logger.info("throughput", extra=fields)
@@ -100,7 +100,7 @@ class LifeCycleLog:
             done = event == "table_completed"
             self._read, self._rows = self._read + done, self._rows + rows * done
             many = len(self._begun) > TABLES_NAMED
-            named = {**fields, "relation": table, "rows": rows}
+            named = {**fields, "table": table, "rows": rows}
             level = logging.DEBUG if many else logging.INFO
             logger.log(level, "snapshot %s", event.replace("_", " "), extra=named)
             if many and time.monotonic() - self._tables_reported_at >= THROUGHPUT_EVERY_S:
@@ -120,7 +120,7 @@ class LifeCycleLog:
         """Log a relation whose columns changed."""
         # without an old relation this is its first description, not a change
         if old is not None:
-            fields = {"pipeline": pipeline, "relation": new.name}
+            fields = {"pipeline": pipeline, "table": new.name}
             logger.info("schema changed", extra=fields)
 
     @hookimpl

@@ -180,6 +180,6 @@ def overrides(properties: PostgresProperties) -> dict[str, str]:
                 "there is no %s: all rows of %s are read",
                 place,
                 name,
-                extra={"relation": name, "property": place},
+                extra={"table": name, "property": place},
             )
     return found

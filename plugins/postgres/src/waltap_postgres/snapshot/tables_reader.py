@@ -172,7 +172,7 @@ class TablesReader:
                     log.warning(
                         "table %s was dropped before the snapshot came to it: its rows are not read",
                         name,
-                        extra={"relation": name, "error_code": TableOvertaken.code},
+                        extra={"table": name, "error_code": TableOvertaken.code},
                     )
                     yield self._piece(target.table.relation, [], complete=True)
                     return
@@ -192,7 +192,7 @@ class TablesReader:
                     ", and changes up to now that its rows contain are left out of the stream"
                     if self._before_stream
                     else "",
-                    extra={"relation": name, "error_code": TableOvertaken.code},
+                    extra={"table": name, "error_code": TableOvertaken.code},
                 )
                 # The stream of a table from an earlier run leaves out only the same changes as
                 # before: the sink may have rows that no longer exist.

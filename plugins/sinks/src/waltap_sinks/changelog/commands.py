@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from waltap.base.text import duration
 from waltap.cli.profile_source import Json
 from waltap.cli.terminal import answers, echo
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
@@ -77,7 +78,7 @@ def expire(
         str,
         typer.Option(
             "--applied",
-            metavar="MARK",
+            metavar="POSITION",
             help="The position up to which every reader has applied it.",
         ),
     ],
@@ -104,19 +105,20 @@ def readers(
         str | None, typer.Option("--forget", metavar="NAME", help="Stop waiting for this reader.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="MARK", help="How far it is; the log's end.")
+        str | None,
+        typer.Option("--at", metavar="POSITION", help="Its position; by default the log's end."),
     ] = None,
     hold_hours: Annotated[
         float,
         typer.Option(
-            "--hold-hours", metavar="N", min=0, help="How long to wait for its next word."
+            "--hold-hours", metavar="N", min=0, help="Hours that the log waits for a silent reader."
         ),
     ] = HOLD_S / 3600,
     as_json: Json = False,
 ) -> None:
     """List the log's readers and their positions; register or forget a reader.
 
-    What a registered reader has not read stays in the log, until it has said nothing for so long.
+    Changes that a registered reader has not read stay in the log, for --hold-hours of silence.
     """
     import datetime as dt
     import time
@@ -129,21 +131,36 @@ def readers(
         end = NOTHING if last is None else last.mark
         mark = end if at is None else _mark(at)
         log.readers.register(register, mark, hold_s=hold_hours * 3600, by="the command line")
-    now = time.time()
-    found = []
-    for each in log.readers.all():
-        left = dt.timedelta(seconds=round(each.seen + each.hold_s - now))
-        seen = dt.datetime.fromtimestamp(each.seen, dt.UTC)
-        waits = f"{left} more" if each.holds(now) else "no more"
-        found.append((each.name, str(each.mark), f"{seen:%Y-%m-%d %H:%M:%S}", waits, each.by))
+    now, found = time.time(), log.readers.all()
     if as_json:
-        names = ("reader", "position", "seen", "waits", "by")
-        echo(json.dumps([dict(zip(names, row, strict=True)) for row in found], indent=2))
+        documents = [
+            {
+                "reader": each.name,
+                "position": str(each.mark),
+                "seen": dt.datetime.fromtimestamp(each.seen, dt.UTC).isoformat(timespec="seconds"),
+                "waits_s": round(each.seen + each.hold_s - now) if each.holds(now) else 0,
+                "by": each.by,
+            }
+            for each in found
+        ]
+        echo(json.dumps(documents, indent=2))
+        return
+    if not found:
+        echo("no reader is registered")
         return
     from waltap.cli.views import table
 
-    heads = ("reader", "has read up to", "last word (UTC)", "the log waits", "who")
-    shown = table(heads, found)
+    rows = [
+        (
+            each.name,
+            str(each.mark),
+            f"{duration(now - each.seen)} ago",
+            duration(each.seen + each.hold_s - now) if each.holds(now) else "no longer",
+            each.by,
+        )
+        for each in found
+    ]
+    shown = table(("reader", "has read up to", "last seen", "the log waits", "registered by"), rows)
     shown.columns[1].no_wrap = True
     answers().print(shown)
 

@@ -38,7 +38,7 @@ class AppliedTable(msgspec.Struct, frozen=True, kw_only=True):
 
     table: str
     # Mode, and the source in a shared target.
-    kept_as: str
+    mode: str
     key: tuple[str, ...]
     # The mark up to which the table has the source's changes.
     position: str
@@ -93,7 +93,7 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
     versions = {} if table.held is None else table.held.targets
     return AppliedTable(
         table=name,
-        kept_as=said(table.mode) + of,
+        mode=said(table.mode) + of,
         key=table.key,
         position=str(at),
         rows=stored_rows(output, table, state.format),
@@ -132,13 +132,13 @@ def draw(status: AppliedOutput, console: "Console") -> None:
 def _drawn(status: AppliedOutput) -> Table:
     parquet = status.format == "parquet"
     table = Table(title=escape(f"{status.output} at {status.position}"))
-    for title in ("table", "kept as", "key"):
+    for title in ("table", "mode", "key"):
         table.add_column(title)
     numbers = ("rows in the base", "pending changes", "change sets", "changes")
     for title in numbers if parquet else ("rows",):
         table.add_column(title, justify="right")
     for each in status.tables:
-        told = [escape(each.table), escape(each.kept_as), escape(", ".join(each.key) or "none")]
+        told = [escape(each.table), escape(each.mode), escape(", ".join(each.key) or "none")]
         counts = [each.rows, each.pending, each.change_sets, each.changes]
         shown = ["" if count is None else f"{count:,}" for count in counts]
         table.add_row(*told, *(shown if parquet else shown[:1]))
