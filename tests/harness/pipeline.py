@@ -98,7 +98,7 @@ class Destination:
         self.batches.append(batch)
         self._written = batch.position
 
-    def settle(self) -> Position | None:
+    def flush_all(self) -> Position | None:
         self.before_flush()
         self.position = self._written
         return self.position
@@ -177,7 +177,7 @@ class _KeepingSink(Sink):
         self._destination.take(batch)
 
     def flush(self) -> Position | None:
-        return self._destination.settle()
+        return self._destination.flush_all()
 
     def missed(self, table: str) -> None:
         self._destination.missed.append(table)

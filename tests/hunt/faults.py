@@ -127,7 +127,7 @@ class Faults:
         server = self.database.server
         if not isinstance(server, Cluster):
             return
-        self.source.settle()
+        self.source.end_open()
         if self.engine.running:
             self.engine.lives[-1].reconnects = True
             self.engine.harmed |= not self.engine.ready  # a start without a server gives up
@@ -197,7 +197,7 @@ class Faults:
         """The publication is dropped and made again as it was, in one transaction. Not beside another that
         is open: the server looks for the new one in the catalogue of before, and sends nothing."""
         name = self.engine.slot
-        self.source.settle()
+        self.source.end_open()
         if self.source.prepared:
             return
         try:

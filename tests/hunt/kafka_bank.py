@@ -207,7 +207,7 @@ class Bank:
                     kafka.start()
             teller.finish()
             self._live(auditor)
-            while not self._settled(auditor, teller.moved):
+            while not self._is_complete(auditor, teller.moved):
                 self._until_more(auditor, teller.moved)
         finally:
             self._kill()
@@ -215,7 +215,7 @@ class Bank:
         assert auditor.failed is None, auditor.failed
         return auditor
 
-    def _settled(self, auditor: Auditor, moved: int) -> bool:
+    def _is_complete(self, auditor: Auditor, moved: int) -> bool:
         assert self._engine is not None
         assert self._engine.poll() is None, self._log.read_text()[-3000:]
         assert auditor.failed is None, auditor.failed
@@ -241,7 +241,7 @@ class Bank:
         until(
             lambda: (
                 len(auditor.transfers) + sum(auditor.versions.values()) > before
-                or self._settled(auditor, moved)
+                or self._is_complete(auditor, moved)
             ),
             "the rest to come",
             WAIT_S,

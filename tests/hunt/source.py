@@ -197,18 +197,18 @@ class Source:
     def do_open(self, random: Random) -> None:
         """Begin a transaction that stays open beside others, or end the one that is."""
         if self.second.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-            return self.settle()
+            return self.end_open()
         self.second.execute("BEGIN")
         self._changes(random, self.second, random.randrange(1, 4))
 
-    def settle(self) -> None:
+    def end_open(self) -> None:
         """End the transaction that stays open."""
         if self.second.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             self.second.execute("COMMIT")
 
     def decide_all(self) -> None:
         """End every transaction that is not ended."""
-        self.settle()
+        self.end_open()
         while self.prepared:
             self.session.execute(f"COMMIT PREPARED '{self.prepared.pop()}'")
 

@@ -112,11 +112,11 @@ class Situation:
         if case.begun:
             pipeline.catch_up()
         self.database.run(*case.sql.format(**self.words).split(";"))
-        self.settle(case.settings)
+        self.prepare(case.settings)
         if "{role}" in case.sql:
-            self.settle({"database.user": "{role}", "database.password": "x"})
+            self.prepare({"database.user": "{role}", "database.password": "x"})
 
-    def settle(self, settings: dict[str, Any]) -> None:
+    def prepare(self, settings: dict[str, Any]) -> None:
         for name, value in settings.items():
             given = value.format(**self.words) if isinstance(value, str) else value
             self.pipeline.settings[name] = given
@@ -170,7 +170,7 @@ def test_doctor_and_run_refuse_alike_and_the_remedy_suffices(
         assert len(pipeline.destination.events) == delivered
         assert "pepper" not in str(refused.value)
         if isinstance(chosen.remedy, dict):
-            situation.settle(chosen.remedy)
+            situation.prepare(chosen.remedy)
         else:
             situation.mend(check.remedy, chosen.remedy)
         left = pipeline.doctor()

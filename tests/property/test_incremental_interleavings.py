@@ -273,12 +273,12 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             snapshots.resume(0)
     for _ in range(200):
         state = snapshots.state
-        if not (state.queue or state.settling) and server.streamed == len(server.wal):
+        if not (state.queue or state.awaiting_stream) and server.streamed == len(server.wal):
             break
         server.visible = len(server.wal)
         stream(3)
         if snapshots.state.queue and snapshots.until is None and positions:
             snapshots.resume(0)
-    assert not (snapshots.state.queue or snapshots.state.settling), "it comes to its end"
+    assert not (snapshots.state.queue or snapshots.state.awaiting_stream), "it comes to its end"
     assert not snapshots.state.chunks
     assert consumer.rows == server.states[-1]

@@ -55,48 +55,48 @@ def courses(draw: st.DrawFn) -> tuple[Rows, list[tuple[Any, ...]]]:
     return start, changes
 
 
-def apply(fold: NetChanges, target: Rows) -> None:
+def apply(net: NetChanges, target: Rows) -> None:
     """Write what was folded, in the order that `NetChanges` states."""
-    for key in fold.gone:
+    for key in net.gone:
         target.pop(key, None)
-    for key, row in fold.puts.items():
+    for key, row in net.puts.items():
         before = target.get(key)
         assert before is not None or UNCHANGED not in row, "nobody has the value that was not sent"
         target[key] = tuple(
             old if new is UNCHANGED else new for new, old in zip(row, before or row, strict=True)
         )
-    for key, row in fold.fresh.items():
+    for key, row in net.fresh.items():
         assert key not in target, "a row that is new is there already"
         assert UNCHANGED not in row
         target[key] = row
-    fold.clear()
+    net.clear()
 
 
 @settings(max_examples=500)
 @given(courses())
-def test_folded_changes_leave_the_rows_of_the_source(
+def test_net_changes_leave_the_rows_of_the_source(
     course: tuple[Rows, list[tuple[Any, ...]]],
 ) -> None:
     start, changes = course
-    fold: NetChanges = NetChanges(SimpleNamespace(key_of=itemgetter(0)))  # type: ignore[arg-type]
+    net: NetChanges = NetChanges(SimpleNamespace(key_of=itemgetter(0)))  # type: ignore[arg-type]
     target, source = dict(start), dict(start)
     for change in changes:
         if change[0] == "insert":
             source[change[1][0]] = change[1]
-            fold.insert([change[1]])
+            net.insert([change[1]])
         elif change[0] == "delete":
             del source[change[1]]
-            fold.delete(change[1], 1)
+            net.delete(change[1], 1)
         else:
             _, key, row = change
             before = source.pop(key)
             source[row[0]] = (row[0], before[1] if row[1] is UNCHANGED else row[1])
             if change[0] == "put":
-                fold.put(row)
-            elif not fold.move(key, row, 1):  # the target has the value: it moves the row itself
-                apply(fold, target)
+                net.put(row)
+            elif not net.move(key, row, 1):  # the target has the value: it moves the row itself
+                apply(net, target)
                 target[row[0]] = (row[0], target.pop(key)[1])
-    apply(fold, target)
+    apply(net, target)
     assert target == source
 
 

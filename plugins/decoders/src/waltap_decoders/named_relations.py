@@ -111,7 +111,7 @@ class NamedRelations:
         self._catalogue, self._captures = context.catalogue, context.captures
         self._describe, self._relation_at = context.describe, context.relation_at
         self._retirement = RelationRetirement(context)
-        self._unsettled = context.unsettled
+        self._valid_until = context.valid_until
         self._standings = context.standings
         self._captured: dict[tuple[str, str], bool] = {}
         self._current: dict[tuple[str, str], _NamedVersion] = {}
@@ -142,11 +142,11 @@ class NamedRelations:
         while self._views:
             del self._captured[self._views.pop()]
         due = self._retirement.due(lsn) if self._retirement.pending else frozenset()
-        if self._unsettled:
-            settled = {oid for oid, until in self._unsettled.items() if until <= lsn}
-            for oid in settled:
-                del self._unsettled[oid]
-            due |= settled
+        if self._valid_until:
+            expired = {oid for oid, until in self._valid_until.items() if until <= lsn}
+            for oid in expired:
+                del self._valid_until[oid]
+            due |= expired
         gone = [v.relation for v in self._current.values() if v.shown.oid in due] if due else []
         # Drop half at once, so that a stream of such tables does not pay for this at each begin.
         if len(self._unknown) > UNKNOWN_KEPT and 0 not in due:

@@ -486,7 +486,7 @@ class PostgresConnector(Connector):
                 relation_at=self._descriptions.relation_at,
                 standings=self._descriptions.standings,
                 gone=self.catalogue.gone,
-                unsettled=self._descriptions.unsettled,
+                valid_until=self._descriptions.valid_until,
                 forget=self._forget,
             )
         )

@@ -147,8 +147,8 @@ def assert_complete(
         assert not more, f"{where}{len(more)} events doubled, first {more[0]}"
     else:
         # The engine sends events before the stored position only once.
-        settled = _events_until(workload, doubled)
-        wrong = [event for event in more if event in settled]
+        repeated = _events_until(workload, doubled)
+        wrong = [event for event in more if event in repeated]
         assert not wrong, f"{where}doubled though promised: {wrong[:3]}"
     return len(more)
 
@@ -201,7 +201,7 @@ def _assert_rows(found: Iterable[object], workload: ScriptedWorkload, where: str
 def _events_until(workload: ScriptedWorkload, position: Position) -> set[ExpectedEvent]:
     """Return the events of transactions that end at ``position`` or before."""
     events = iter(workload.events)
-    settled: set[ExpectedEvent] = set()
+    repeated: set[ExpectedEvent] = set()
     for part in workload.parts:
         for change in part.changes:
             event = next(events)
@@ -212,8 +212,8 @@ def _events_until(workload: ScriptedWorkload, position: Position) -> set[Expecte
                 part.changes.index(change) < position.index
             )
             if part.end_lsn <= position.end_lsn or delivered:
-                settled.update(both)
-    return settled
+                repeated.update(both)
+    return repeated
 
 
 def _event(item: Record | DeliveredChange) -> ExpectedEvent:

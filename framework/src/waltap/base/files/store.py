@@ -117,7 +117,7 @@ class FileStore:
         self._folders: set[str] = set()
         self._private = False
         self._files: set[str] = set()
-        self._settling = Lock()
+        self._syncing = Lock()
         # Folders whose entries, like the content of ``_files``, may not be durable yet.
         self._unsynced: set[str] = set()
         self._lock: LockFile | None = None
@@ -128,10 +128,10 @@ class FileStore:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process, without the thread lock."""
         # Spark's tasks read files by a copy of this store.
-        return {name: value for name, value in self.__dict__.items() if name != "_settling"}
+        return {name: value for name, value in self.__dict__.items() if name != "_syncing"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _settling=Lock())
+        self.__dict__.update(state, _syncing=Lock())
 
     def reached_alike(self, location: str) -> "FileStore":
         """Return the store of ``location`` with the settings of this one."""
@@ -348,9 +348,9 @@ class FileStore:
     def sync(self, path: str, size: int = 0) -> None:
         """Make a closed file of ``size`` bytes durable before the next `publish`.
 
-        `settle` makes it durable, too.
+        `make_durable` makes it durable, too.
         """
-        # Small files wait for each other, see `_settle`.
+        # Small files wait for each other, see `_make_durable`.
         if not self.local:
             return
         if size < LARGE_BYTES:
@@ -368,18 +368,18 @@ class FileStore:
         self._unsynced.clear()
         self._folders.clear()
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         """Make the files given to `sync` durable now."""
         try:
-            self._settle()
+            self._make_durable()
         except OSError as cause:
             raise self._failure("cannot make what was written durable", cause) from cause
 
-    def _settle(self) -> None:
+    def _make_durable(self) -> None:
         """Synchronise all waiting files and folders."""
         # An fsync waits for a write of the filesystem's journal. Concurrent ones share that write:
         # 2,000 files of 2,000 folders took 56 s one by one, and take one second together.
-        with self._settling:  # files that other threads add meanwhile stay in the sets
+        with self._syncing:  # files that other threads add meanwhile stay in the sets
             files, folders = set(self._files), set(self._unsynced)
             waiting = [*sorted(files), *sorted(folders)]
             if len(waiting) < MANY_FILES:
@@ -404,7 +404,7 @@ class FileStore:
         written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
         try:
             self._make_folder(folder)
-            self._settle()
+            self._make_durable()
             # An object store shows the file when the stream ends, a file system when it is renamed.
             self.may_write()
             with self._opened(written) as stream:
@@ -423,7 +423,7 @@ class FileStore:
     def put(self, path: str, data: bytes) -> None:
         """Write a file atomically.
 
-        Its name is durable after `settle` or `publish`. Several threads may call this at a time.
+        Its name is durable after `make_durable` or `publish`. Several threads may call this at a time.
         """
         self.may_write()
         folder, _, name = path.rpartition("/")
@@ -474,7 +474,7 @@ class FileStore:
             if self._objects:
                 self._fs.create_dir(self.path(path), recursive=True)
             self._make_folder(path)
-            self._settle()
+            self._make_durable()
         except OSError as cause:
             raise self._failure(f"refuses {path}", cause) from cause
 

@@ -140,7 +140,7 @@ class DecoderContext:
     forget: Callable[[int, int], None] | None = None
     # OID → LSN up to which its description is valid. At the first transaction that commits after
     # the LSN, the decoder removes the entry and describes the relation again.
-    unsettled: dict[int, int] = field(default_factory=dict)
+    valid_until: dict[int, int] = field(default_factory=dict)
 
 
 class Decoder(abc.ABC):

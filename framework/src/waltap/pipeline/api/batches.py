@@ -191,7 +191,7 @@ class HandOver(Sink):
     def promised(self) -> int:
         return self.ledger.promised
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         self.ending.set()
         if self.lingers:
             self.ledger.wait_for_all()

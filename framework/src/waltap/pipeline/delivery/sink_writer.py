@@ -372,10 +372,10 @@ class SinkWriter:
             self.store(self._reading.ended(self.offset, self.partition))
         return moved
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for pending acknowledgements, before the last flush of a run."""
         with self.counts.calls.call("its last writes"):
-            self._sink.settle()
+            self._sink.drain()
 
     @property
     def unpromised(self) -> bool:

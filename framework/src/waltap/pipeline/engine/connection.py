@@ -78,7 +78,7 @@ class SourceConnection:
                     raise
             elif not start.stream and not state.stop.is_set():
                 delivery.write_notifications()
-                delivery.settle()
+                delivery.drain()
                 delivery.flush()  # the heartbeat; the snapshot's rows are durable
                 run.ready()
             state.tenure.check()

@@ -157,9 +157,9 @@ class StreamLoop:
         state.enter("streaming", str(delivery.position))
         self._run.ready()
         self._pull(signals)
-        delivery.settle()
+        delivery.drain()
         delivery.keep_signals()
-        new_tables.settle()
+        new_tables.save_known()
 
     def _pull(self, signals: SignalStage) -> None:
         """Do all periodic steps in turn; only `ReadLoop.pull` waits."""

@@ -196,9 +196,9 @@ class NewTables:
                 else:
                     self._join(connector, identifier, name)
         self._unsaved = True
-        self.settle()
+        self.save_known()
 
-    def settle(self) -> None:
+    def save_known(self) -> None:
         """Store the known tables, if requests for their rows are stored."""
         if self._unsaved and self._kept():
             self._save()
@@ -210,7 +210,7 @@ class NewTables:
         """
         if self._known is None:
             return
-        self.settle()
+        self.save_known()
         with suppress(WaltapError):
             present = connector.existing_tables()
             self._looks += 1

@@ -228,7 +228,7 @@ class SnapshotPhase:
             return self._handed_over(chunks)
         pieces = self._pieces(connector, start)
         if not deliver(pieces, report, self._state, connector, delivery, snapshot=True):
-            delivery.settle()
+            delivery.drain()
             delivery.flush()
             report.aborted()
             return False

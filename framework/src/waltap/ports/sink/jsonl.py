@@ -137,7 +137,7 @@ class JsonLinesSink(Sink):
         A thread writes large blocks while the engine makes the next one. Its errors are raised by the next
         `write` or `flush`, and end the instance. Raises: LinesFileError, ReaderGone, StopRequested.
         """
-        if self._behind is None:  # else `_settle` raises the thread's own error
+        if self._behind is None:  # else `_wait_for_write` raises the thread's own error
             self._fail_stop.check()
         records = batch.records or ()
         blocks: Iterable[bytes | memoryview] = self._lines.portions(records)
@@ -145,14 +145,14 @@ class JsonLinesSink(Sink):
         if not large:
             made = blocks = list(blocks)
             large = sum(map(len, made)) >= BEHIND_BYTES
-        self._settle()
+        self._wait_for_write()
         partition, position = batch.partition, batch.position  # the batch itself may go
         if self._size is not None and large:
             self._behind = _BackgroundCall(partial(self._append, blocks, partition, position))
         else:
             self._append(blocks, partition, position)
 
-    def _settle(self) -> None:
+    def _wait_for_write(self) -> None:
         """Wait for the thread's block. Raises: the thread's error."""
         behind, self._behind = self._behind, None
         if behind is not None:
@@ -195,7 +195,7 @@ class JsonLinesSink(Sink):
 
         A pipe or terminal has taken the lines already. Raises: LinesFileError, LinesFileCut.
         """
-        self._settle()
+        self._wait_for_write()
         with self._fail_stop:
             if self._size is not None and self._accepted:
                 try:
@@ -209,7 +209,7 @@ class JsonLinesSink(Sink):
     def close(self) -> None:
         """Close the file; may be called twice."""
         with contextlib.suppress(Exception):  # the pending block is not confirmed
-            self._settle()
+            self._wait_for_write()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

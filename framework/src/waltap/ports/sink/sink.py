@@ -203,7 +203,7 @@ class Sink(abc.ABC):
         """
         return 0
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for pending acknowledgements, before the last `flush` of a run.
 
         Called before a clean end only.

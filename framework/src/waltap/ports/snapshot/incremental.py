@@ -143,9 +143,9 @@ class IncrementalSnapshots:
         # The signal in the stream that requested the blocking snapshot.
         self.point: StreamPoint | None = None
         self.state = state or IncrementalState()
-        self.state.read_on(self.state.settling)
-        self._settled_by = ""
-        self._settled_at: int | None = None
+        self.state.read_on(self.state.awaiting_stream)
+        self._streamed_by = ""
+        self._streamed_at: int | None = None
         self._moved = MovedRows(self.state, identifying)
         self._reader = ChunkReader(source, self.state, self._moved, size, keys, clock)
         self._window: SnapshotWindow | None = None
@@ -184,7 +184,7 @@ class IncrementalSnapshots:
 
         None means that there is no chunk, or that a watermark ends it.
         """
-        return self._settled_at if self._window is None else self._until
+        return self._streamed_at if self._window is None else self._until
 
     def hasten(self) -> None:
         """Make the stream reach `until` soon.
@@ -204,7 +204,7 @@ class IncrementalSnapshots:
             return []
         self._stored = None
         if self._window is None:
-            self._settle()
+            self._all_streamed()
             self.resume(now)
             return []
         return self._rows(self._closed(now), until, previous_end_lsn, now)
@@ -255,7 +255,7 @@ class IncrementalSnapshots:
 
         While a chunk waits, each part must be looked at.
         """
-        if self._window is not None or self._settled_at is not None or self.state.chunks:
+        if self._window is not None or self._streamed_at is not None or self.state.chunks:
             return start
         end, table = len(parts), self._signal_table
         if table is None:
@@ -388,14 +388,14 @@ class IncrementalSnapshots:
         window = self._window
         if window is not None and identifier.startswith(window.identifier):
             return self._closed(now)
-        if self._settled_by and identifier.startswith(self._settled_by):
-            self._settle()
+        if self._streamed_by and identifier.startswith(self._streamed_by):
+            self._all_streamed()
             self.resume(now)
         return []
 
-    def _settle(self) -> None:
-        self._settled_by, self._settled_at = "", None
-        self.state.settle()
+    def _all_streamed(self) -> None:
+        self._streamed_by, self._streamed_at = "", None
+        self.state.all_streamed()
 
     def _action(self, signal: Signal, arguments: dict[str, object]) -> Action:
         """Return the action of a signal without performing it.
@@ -506,7 +506,7 @@ class IncrementalSnapshots:
         self._chunk_relation, self._until = window.relation, None
         self.state.reached(self._chunk_end)
         self._moved.read()
-        self._settle()
+        self._all_streamed()
         rows = window.rows()
         if not self.state.paused:
             self._next_chunk(now)
@@ -528,12 +528,12 @@ class IncrementalSnapshots:
                 if self.waiting:
                     return
                 reported = state.head.end_reported
-                done = state.finish_head(settles=self._at_end)
+                done = state.finish_head(waits=self._at_end)
                 if not (state.queue or reported):
                     self._notice("COMPLETED", done.signal)
             if self._writes:
                 self._mark(identifier, opened, now)
-                self._settled_by = identifier
+                self._streamed_by = identifier
         except SourceError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise
@@ -545,7 +545,7 @@ class IncrementalSnapshots:
                 extra={"error_code": SignalTableUnusable.code},
             )
             self._window = None
-            state.queue, state.chunks, state.settling = [], {}, []
+            state.queue, state.chunks, state.awaiting_stream = [], {}, []
 
     def _mark(self, identifier: str, opened: str, now: int) -> None:
         """Write the watermarks around the chunk.
@@ -605,7 +605,7 @@ class IncrementalSnapshots:
             if not reported:
                 log.info("incremental snapshot: %s is read to its end", cut(request.name))
             self._at_end = chunk is not None
-            self._settled_at = chunk.until if chunk is not None else self._settled_at
+            self._streamed_at = chunk.until if chunk is not None else self._streamed_at
             return self._ended(request, "EMPTY" if chunk is None else "SUCCEEDED")
         if not self._writes and chunk.until is None:
             refused([request], NO_POSITION)

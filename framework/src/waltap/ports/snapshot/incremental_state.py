@@ -41,7 +41,7 @@ class IncrementalState(msgspec.Struct):
     # Tables that must leave the queue before the next chunk is read.
     stopping: list[SnapshotRequest] = []
     # Tables that were read to their end, while changes that this reading saw have yet to stream.
-    settling: list[SnapshotRequest] = []
+    awaiting_stream: list[SnapshotRequest] = msgspec.field(name="settling", default_factory=list)
 
     @classmethod
     def restored(cls, stored: Mapping[str, object]) -> "IncrementalState":
@@ -71,37 +71,41 @@ class IncrementalState(msgspec.Struct):
         if self.queue:
             self.chunks = {n: c for n, c in self.chunks.items() if n != self.queue[0].name}
 
-    def finish_head(self, *, settles: bool) -> SnapshotRequest:
+    def finish_head(self, *, waits: bool) -> SnapshotRequest:
         """Remove the head from the queue, and return it.
 
-        ``settles`` keeps its progress until `settle`.
+        ``waits`` keeps its progress until `all_streamed`.
         """
         done, rest = self.queue[0], self.queue[1:]
-        if settles and done.name not in {request.name for request in rest}:
+        if waits and done.name not in {request.name for request in rest}:
             self._keep(msgspec.structs.replace(self.head, end_reported=True))
-            self.settling = [*self.settling, done]
+            self.awaiting_stream = [*self.awaiting_stream, done]
         else:
             self.forget_head()
         self.queue = rest
         return done
 
-    def settle(self) -> None:
-        """End the settling: everything that its reading saw has streamed.
+    def all_streamed(self) -> None:
+        """End the wait: everything that its reading saw has streamed.
 
         Tables with moved rows return to the queue, and the others are forgotten.
         """
-        self.read_on([r for r in self.settling if self._moved_of(r.name)])
+        self.read_on([r for r in self.awaiting_stream if self._moved_of(r.name)])
 
     def read_on(self, tables: list[SnapshotRequest]) -> None:
-        """Return ``tables`` to the queue, and forget other settling tables."""
-        done = {request.name for request in self.settling} - {request.name for request in tables}
+        """Return ``tables`` to the queue, and forget other waiting tables."""
+        done = {request.name for request in self.awaiting_stream} - {
+            request.name for request in tables
+        }
         self.chunks = {name: chunk for name, chunk in self.chunks.items() if name not in done}
-        self.queue, self.settling = [*tables, *self.queue], []
+        self.queue, self.awaiting_stream = [*tables, *self.queue], []
 
     def begin_anew(self, names: set[str]) -> None:
         """Forget the last reading of tables that a new signal requests."""
-        again = {request.name for request in self.settling} & names
-        self.settling = [request for request in self.settling if request.name not in again]
+        again = {request.name for request in self.awaiting_stream} & names
+        self.awaiting_stream = [
+            request for request in self.awaiting_stream if request.name not in again
+        ]
         self.chunks = {name: chunk for name, chunk in self.chunks.items() if name not in again}
 
     def _moved_of(self, name: str) -> dict[str, bool]:

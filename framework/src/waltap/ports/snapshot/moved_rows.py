@@ -6,7 +6,7 @@ whole row. But an update may leave out a large value that it did not touch, and 
 the value. Such rows are recorded, and read by their keys after the last chunk.
 
 A chunk without rows is the last one. Its snapshot may have seen changes that have yet to stream, and one
-of them may move a row. So the table settles until they have streamed, and moved rows are read then.
+of them may move a row. So the table waits until they have streamed, and moved rows are read then.
 Sans-IO.
 """
 

@@ -75,7 +75,7 @@ class PoisonEventHandler:
 
         found = failing(given.parts, attempt, first_only=not self._policy.tolerant)
         self._order.back_to(mark)
-        self._settle([self._case(given, where, error) for where, error in found.items()])
+        self._handle([self._case(given, where, error) for where, error in found.items()])
         left = without(given.parts, found)
         return make(msgspec.structs.replace(given, parts=left, events=given.events - len(found)))
 
@@ -91,7 +91,7 @@ class PoisonEventHandler:
             cases = self._cases_of_changes(given, own, make, error)
         if not cases:
             raise error
-        self._settle(cases)
+        self._handle(cases)
         leave_out(own, error.refused)
 
     # --- which events -----------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class PoisonEventHandler:
 
     # --- what becomes of them -----------------------------------------------------------------------
 
-    def _settle(self, cases: "list[_PoisonEvent]") -> None:
+    def _handle(self, cases: "list[_PoisonEvent]") -> None:
         """Handle refused events as the policy says.
 
         Raises: the error of the first event that must stop the pipeline.

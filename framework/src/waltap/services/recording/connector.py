@@ -171,7 +171,7 @@ class _RecordedAnswers:
     def __init__(self, path: Path, header: RecordingHeader) -> None:
         self._path, self._header = path, header
         self._waiting: deque[RecordedAnswer] = deque()
-        self._unsettled: dict[int, int] = {}
+        self._valid_until: dict[int, int] = {}
         self._relations: dict[bytes, Relation] = {}
         self._described: dict[int, Relation] = {}
 
@@ -194,7 +194,7 @@ class _RecordedAnswers:
             catalogue=AnsweredCatalogue(self.answering),
             publications=header.publications,
             options=header.options,
-            unsettled=self._unsettled,
+            valid_until=self._valid_until,
             **answering,
         )
 
@@ -216,10 +216,10 @@ class _RecordedAnswers:
                     version=self._header.version,
                 )
             noted = self._waiting.popleft()
-            if noted.unsettled is not None:
+            if noted.valid_until is not None:
                 # The decoder holds this dictionary, so it is changed in place.
-                self._unsettled.clear()
-                self._unsettled.update(noted.unsettled)
+                self._valid_until.clear()
+                self._valid_until.update(noted.valid_until)
             return self._value(noted)
 
         return answer

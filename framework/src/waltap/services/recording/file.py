@@ -165,8 +165,8 @@ class RecordedAnswer(msgspec.Struct, frozen=True, tag="answer"):
     key: bytes
     # The answer as MessagePack.
     value: bytes
-    # `DecoderContext.unsettled` after the answer, None if it has not changed.
-    unsettled: dict[int, int] | None = None
+    # `DecoderContext.valid_until` after the answer, None if it has not changed.
+    valid_until: dict[int, int] | None = msgspec.field(name="unsettled", default=None)
 
 
 class RecordingMark(msgspec.Struct, frozen=True, tag="mark"):

@@ -52,7 +52,7 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
             asks=tuple(name for name in OPTIONAL if getattr(context, name) is not None),
         )
         section = _Section(writer, header)
-        notes = _AnswerRecorder(section, context.unsettled)
+        notes = _AnswerRecorder(section, context.valid_until)
         return _RecordingDecoder(spec.factory(notes.around(context)), section)
 
     return replace(spec, factory=factory)
@@ -112,8 +112,8 @@ class _RecordingDecoder(Decoder):
 class _AnswerRecorder:
     """Record the answers to a decoder's questions."""
 
-    def __init__(self, section: _Section, unsettled: dict[int, int]) -> None:
-        self._section, self._unsettled, self._known = section, unsettled, dict(unsettled)
+    def __init__(self, section: _Section, valid_until: dict[int, int]) -> None:
+        self._section, self._valid_until, self._known = section, valid_until, dict(valid_until)
 
     def around(self, context: DecoderContext) -> DecoderContext:
         """Return ``context`` whose answers are recorded."""
@@ -137,10 +137,10 @@ class _AnswerRecorder:
             # An answer to ``of`` is an opaque object, so it is encoded to bytes first.
             value = key_of(key_of(answer) if question == "of" else answer)
             # The engine's answer may change this shared dictionary as a side effect.
-            unsettled = None
-            if self._unsettled != self._known:
-                unsettled = self._known = dict(self._unsettled)
-            self._section.put(RecordedAnswer(question, key, value, unsettled))
+            valid_until = None
+            if self._valid_until != self._known:
+                valid_until = self._known = dict(self._valid_until)
+            self._section.put(RecordedAnswer(question, key, value, valid_until))
             return answer
 
         return asked

@@ -206,10 +206,10 @@ class PgOutput(Decoder):
         """Decode a run of transactions of one insert into one relation."""
         head, cache = frames.payload(1)[:HEAD_BYTES], self._cache
         # As with `_inserts`, and a begin may change what is known of a relation.
-        if head not in cache.session.readers or cache.retirement.pending or cache.unsettled:
+        if head not in cache.session.readers or cache.retirement.pending or cache.valid_until:
             self._one_by_one(frames[:3], messages)
             frames = frames.part(slice(3, None))
-        careful = cache.retirement.pending or cache.unsettled
+        careful = cache.retirement.pending or cache.valid_until
         if head in cache.session.readers and not careful and self._state is _SessionState.BETWEEN:
             block = transaction_block(self._relation_of(head), frames, self._last_end)
             if block is not None:
@@ -310,8 +310,8 @@ class PgOutput(Decoder):
         # The begin's final LSN decides which catalogue answers hold for this transaction.
         if self._cache.retirement.pending:
             self._cache.drop_replaced(begin.commit_lsn)
-        if self._cache.unsettled:
-            self._cache.settle(begin.commit_lsn)
+        if self._cache.valid_until:
+            self._cache.withdraw_expired(begin.commit_lsn)
         self._state, self._open = _SessionState.TRANSACTION, begin
         self._readers = self._cache.session.readers
         messages.append(begin)

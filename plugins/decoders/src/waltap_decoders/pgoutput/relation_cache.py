@@ -82,7 +82,7 @@ class RelationCache:
         # one when only a default, a key or nullability changed.
         self._captures, self._describe = context.captures, context.describe
         self.retirement = RelationRetirement(context)
-        self.unsettled = context.unsettled
+        self.valid_until = context.valid_until
         self._types: dict[int, str] = {}
         self._versions: dict[int, dict[bytes, _WireVersion]] = {}
         self._prepared: set[int] = set()
@@ -150,13 +150,13 @@ class RelationCache:
         if due:
             self.retirement.grown(self.session.relations)
 
-    def settle(self, lsn: int) -> None:
+    def withdraw_expired(self, lsn: int) -> None:
         """Withdraw descriptions that do not hold from ``lsn`` on.
 
         Each such relation is described again at its next row.
         """
-        for oid in [oid for oid, until in self.unsettled.items() if until < lsn]:
-            del self.unsettled[oid]
+        for oid in [oid for oid, until in self.valid_until.items() if until < lsn]:
+            del self.valid_until[oid]
             announced = self.session.relations.get(oid)
             for version in self._versions.get(oid, {}).values():
                 if announced is not None and version.relation is announced.relation:

@@ -92,7 +92,7 @@ class RelationDescriber:
         # OIDs that this session has described.
         self._described: set[int] = set()
         # OID → WAL end up to which a remembered key holds.
-        self.unsettled: dict[int, int] = {}
+        self.valid_until: dict[int, int] = {}
         # Dropped types that a warning has named.
         self._gone: set[int] = set()
         # OID → id at which the table's key was last seen, or first seen to be gone.
@@ -162,7 +162,7 @@ class RelationDescriber:
         # transaction.
         known = remembered is not None and wire.oid not in self._described
         if known and mark(wire.identity) in (IdentityEvidence.ROW, IdentityEvidence.NOTHING):
-            self.unsettled[wire.oid] = self._catalogue.wal_end() or 0
+            self.valid_until[wire.oid] = self._catalogue.wal_end() or 0
 
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its present data types.

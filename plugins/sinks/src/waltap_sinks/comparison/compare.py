@@ -5,7 +5,7 @@ compared by key. A remaining difference may be on its way, so rounds follow. A r
 keys in the source and asks for its LSN. Then it waits until the destination has reached it, and
 reads the source again and again. The destination's row must equal one of the states that the source
 had since the round began. So a lost change is found although others of its row follow, and a row
-that changes all the time is settled by frequent reads.
+that changes all the time needs frequent reads.
 """
 
 import time
@@ -109,11 +109,11 @@ def _missing(
     while True:
         at, over = target.position(), time.monotonic() >= deadline
         behind = position is not None and at is not None and at < position
-        settled = over or (position is not None and at is not None and not behind)
+        is_final = over or (position is not None and at is not None and not behind)
         before, kept = kept, target.tables()
-        if settled or len(kept) != len(before):
+        if is_final or len(kept) != len(before):
             missing = [each for each in look(kept) if each.table in names]
-        if settled or all(each.verdict != "different" for each in missing):
+        if is_final or all(each.verdict != "different" for each in missing):
             return [replace(each, behind=behind) for each in missing], kept
         time.sleep(ROUND_S)
 

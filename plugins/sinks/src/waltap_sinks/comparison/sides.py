@@ -126,7 +126,7 @@ SESSION: Final = {"extra_float_digits": "1"}
 NOT_READ_BACK: Final = frozenset({"float4", "float8", "bytea", "interval"})
 
 
-def settle_session(connection: "Connection[Any]") -> None:
+def configure_session(connection: "Connection[Any]") -> None:
     """Configure texts that can be compared."""
     connection.execute(beginning(connection.info.server_version, more=SESSION).encode())
 

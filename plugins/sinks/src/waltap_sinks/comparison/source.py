@@ -8,7 +8,7 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap.ports.sink.verification import KeptTable
 from waltap.ports.source.published import EVERYTHING, NARROWS, narrowings
 from waltap_sinks.comparison.differences import TableDifferences
-from waltap_sinks.comparison.sides import PostgresSide, quoted, settle_session
+from waltap_sinks.comparison.sides import PostgresSide, configure_session, quoted
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -101,7 +101,7 @@ class ComparisonSource:
     def __init__(self, connection: "Connection[Any]", publications: Sequence[str] = ()) -> None:
         self._connection = connection
         self._marks = True
-        settle_session(connection)
+        configure_session(connection)
         self._published = (
             narrowings(lambda sql, names: connection.execute(sql.encode(), names), publications)
             if publications and connection.info.server_version >= NARROWS

@@ -30,7 +30,7 @@ UNSURE_FOR = 64
 class SqlApplier:
     """Apply changes in the target's open transaction.
 
-    `add` collects net changes, and `settle` writes them. A change that must not be combined with others is
+    `add` collects net changes, and `apply` writes them. A change that must not be combined with others is
     written at once.
     """
 
@@ -46,7 +46,7 @@ class SqlApplier:
         self._rows = RowWriter(target)
         self._properties = properties
         self._inserts_only = properties.mode == "insert"
-        self._folds: dict[TargetName, NetChanges] = {}
+        self._net_changes: dict[TargetName, NetChanges] = {}
         self._appended: dict[TargetShape, list[Tuple]] = {}
         self._unsure: dict[TargetName, int] = {}
         # The table of the last statement, for messages.
@@ -61,7 +61,7 @@ class SqlApplier:
 
     def forget(self) -> None:
         """Drop unwritten changes after the transaction was undone."""
-        self._folds, self._appended = {}, {}
+        self._net_changes, self._appended = {}, {}
         if self.history is not None:
             self.history.forget()
 
@@ -70,7 +70,7 @@ class SqlApplier:
 
         A row that is new at the source existed in the target.
         """
-        for name in self._folds:
+        for name in self._net_changes:
             self._unsure[name] = UNSURE_FOR
 
     # --- taking changes ---------------------------------------------------------------------------
@@ -137,25 +137,25 @@ class SqlApplier:
             else:
                 self._keyed(shape, kind, run, ts)
 
-    def _fold(self, shape: TargetShape) -> NetChanges:
-        fold = self._folds.get(shape.name)
-        if fold is None or fold.shape is not shape:
-            if fold:
-                self.settle()  # its rows have other columns
-            fold = self._folds[shape.name] = NetChanges(shape)
-        return fold
+    def _changes_of(self, shape: TargetShape) -> NetChanges:
+        net = self._net_changes.get(shape.name)
+        if net is None or net.shape is not shape:
+            if net:
+                self.apply()  # its rows have other columns
+            net = self._net_changes[shape.name] = NetChanges(shape)
+        return net
 
     def _insert(self, shape: TargetShape, rows: list[Tuple]) -> None:
         if shape.key_of is None:
             self._appended.setdefault(shape, []).extend(rows)
         else:
-            self._fold(shape).insert(rows)
+            self._changes_of(shape).insert(rows)
 
     def _keyed(self, shape: TargetShape, kind: str, run: Sequence[Change], ts: int) -> None:
-        fold = self._fold(shape)
+        net = self._changes_of(shape)
         if kind is UPDATES:
             for change in run:
-                fold.put(change.new)  # type: ignore[union-attr]
+                net.put(change.new)  # type: ignore[union-attr]
         elif kind is CHANGED:
             for change in run:
                 assert isinstance(change, Update)
@@ -166,18 +166,18 @@ class SqlApplier:
                 images = shape.plan.delete(change)
                 if images is not None:
                     assert shape.key_of is not None
-                    fold.delete(shape.key_of(images[1]), ts)
+                    net.delete(shape.key_of(images[1]), ts)
 
     def _changed(self, shape: TargetShape, change: Update, ts: int) -> None:
-        fold, key_of = self._fold(shape), shape.key_of
+        net, key_of = self._changes_of(shape), shape.key_of
         assert key_of is not None
         _before, row, old = shape.plan.update(change)
         if old is None:
-            fold.put(row)
+            net.put(row)
         elif self._properties.delete_mode != "delete":
             # the row continues to exist, so it must not be marked deleted
             self._move(shape, key_of(old), row)
-        elif not fold.move(key_of(old), row, ts):
+        elif not net.move(key_of(old), row, ts):
             self._move(shape, key_of(old), row)
 
     def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
@@ -185,13 +185,13 @@ class SqlApplier:
 
         Only the target has these, so the row is updated in place.
         """
-        self.settle()
+        self.apply()
         self.at = self._tables.of(shape)
         self._rows.move(self.at, old, row)
 
     def _keyless(self, shape: TargetShape, kind: str, run: Sequence[Change]) -> None:
         """Apply changes of a table without a key."""
-        self.settle()
+        self.apply()
         table = self.at = self._tables.of(shape)
         for change in run:
             if isinstance(change, Update):
@@ -210,7 +210,7 @@ class SqlApplier:
             return
         found = (self._shapes.of(relation) for relation in change.relations)
         shapes = [s for s in found if s is not None and not self._is_elsewhere(s)]
-        self.settle()
+        self.apply()
         if not shapes:
             return
         tables = [self._tables.of(shape) for shape in shapes]
@@ -232,11 +232,11 @@ class SqlApplier:
         if shape.key_of is None:
             self._appended.setdefault(shape, []).extend(rows)
         elif self._inserts_only:
-            self._fold(shape).insert(rows)
+            self._changes_of(shape).insert(rows)
         else:
-            fold = self._fold(shape)
+            net = self._changes_of(shape)
             for row in rows:
-                fold.put(row)
+                net.put(row)
 
     def load(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
         """Insert rows of a snapshot into an emptied table."""
@@ -261,41 +261,41 @@ class SqlApplier:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def apply(self) -> None:
         """Write net changes: deletes (children first), updates, inserts."""
-        folds = {self._tables.of(fold.shape): fold for fold in self._folds.values() if fold}
-        order = self._target.ordered(list(folds)) if len(folds) > 1 else list(folds)
+        by_table = {self._tables.of(net.shape): net for net in self._net_changes.values() if net}
+        order = self._target.ordered(list(by_table)) if len(by_table) > 1 else list(by_table)
         for table in reversed(order):
-            self._gone(table, folds[table])
+            self._gone(table, by_table[table])
         for step in (self._puts, self._fresh):
             for table in order:
-                step(table, folds[table])
+                step(table, by_table[table])
         for shape, rows in self._appended.items():
             self.at = self._tables.of(shape)
             self._rows.insert(self.at, rows)
-        for fold in folds.values():
-            fold.clear()
+        for net in by_table.values():
+            net.clear()
         self._appended = {}
         if self.history is not None:
-            self.history.settle()
+            self.history.apply()
 
-    def _gone(self, table: BoundTable, fold: NetChanges) -> None:
-        if not fold.gone:
+    def _gone(self, table: BoundTable, net: NetChanges) -> None:
+        if not net.gone:
             return
         self.at = table
-        keys, due = list(fold.gone), len(fold.gone) - len(fold.brief)
+        keys, due = list(net.gone), len(net.gone) - len(net.brief)
         if table.soft is None:
             self._rows.delete(table, keys, due)
         else:
-            self._rows.mark_deleted(table, keys, list(fold.gone.values()), due)
+            self._rows.mark_deleted(table, keys, list(net.gone.values()), due)
 
-    def _puts(self, table: BoundTable, fold: NetChanges) -> None:
-        if not fold.puts:
+    def _puts(self, table: BoundTable, net: NetChanges) -> None:
+        if not net.puts:
             return
         self.at = table
         whole: list[Tuple] = []
         partial: dict[tuple[int, ...], list[Tuple]] = {}
-        for row in fold.puts.values():
+        for row in net.puts.values():
             if UNCHANGED in row:
                 unsent = tuple(n for n, value in enumerate(row) if value is UNCHANGED)
                 partial.setdefault(unsent, []).append(row)
@@ -304,14 +304,14 @@ class SqlApplier:
         if whole:
             self._rows.upsert(table, whole)
         for rows in partial.values():
-            self._rows.update(table, fold.shape.sent(rows[0]), rows)
+            self._rows.update(table, net.shape.sent(rows[0]), rows)
 
-    def _fresh(self, table: BoundTable, fold: NetChanges) -> None:
-        if not fold.fresh:
+    def _fresh(self, table: BoundTable, net: NetChanges) -> None:
+        if not net.fresh:
             return
         self.at = table
-        rows = list(fold.fresh.values())
-        name = fold.shape.name
+        rows = list(net.fresh.values())
+        name = net.shape.name
         left = self._unsure.get(name, 0)
         if left:
             self._unsure[name] = left - 1

@@ -30,7 +30,7 @@ READ_SEQ: Final = -1
 class HistoryWriter:
     """Write the histories of tables in the open transaction.
 
-    `add` and `read` collect versions, and `settle` writes them. A snapshot closes every version of
+    `add` and `read` collect versions, and `apply` writes them. A snapshot closes every version of
     its tables and begins one for each row. Where DDL commits by itself, these versions are opened
     when the snapshot ends, so that an aborted snapshot leaves none.
     """
@@ -83,7 +83,7 @@ class HistoryWriter:
         log = self._logs.get(versions.name)
         if log is None or log.shape is not versions:
             if log is not None:
-                self._settle(log)  # its rows have other columns
+                self._apply(log)  # its rows have other columns
             log = self._logs[versions.name] = HistoryChanges(versions)
         return log
 
@@ -177,7 +177,7 @@ class HistoryWriter:
                 log.versions.append(RowVersion(change.new, "c", cause, number))  # type: ignore[union-attr]
 
     def _end_row(self, log: HistoryChanges, row: Tuple, ts: int) -> None:
-        self._settle(log)
+        self._apply(log)
         table = self._bound(log.shape)
         blank = (None,) * (len(log.shape.relation.columns) - len(row))
         if not self._versions.close_row(table, row + blank, ts):
@@ -188,7 +188,7 @@ class HistoryWriter:
         for relation in change.relations:
             log = self._log(self._shapes.of(relation))
             if log is not None:
-                self._settle(log)
+                self._apply(log)
                 self._close_all(self._bound(log.shape), cause.ts)
                 nothing: Tuple = (None,) * len(log.shape.base.relation.columns)
                 log.close(nothing, "t", cause, number)
@@ -250,12 +250,12 @@ class HistoryWriter:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def apply(self) -> None:
         """Write the collected versions."""
         for log in self._logs.values():
-            self._settle(log)
+            self._apply(log)
 
-    def _settle(self, log: HistoryChanges) -> None:
+    def _apply(self, log: HistoryChanges) -> None:
         if not (log.versions or log.closes):
             log.clear()
             return

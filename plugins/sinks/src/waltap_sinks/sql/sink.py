@@ -528,9 +528,9 @@ class SqlSink(Sink):
             # In a transaction with earlier batches a failure must undo this batch alone.
             if midway:
                 with self._target.attempt():
-                    self._fold(parts)
+                    self._apply_compacted(parts)
             else:
-                self._fold(parts)
+                self._apply_compacted(parts)
         except Exception as error:
             if (
                 isinstance(error, SinkError)
@@ -544,7 +544,7 @@ class SqlSink(Sink):
             self._applier.distrust()
             self._again(midway=midway)
             if self._context.tolerant and self._target.savepoints:
-                self._in_pieces(parts, lambda piece: self._fold([piece]))  # type: ignore[list-item]
+                self._in_pieces(parts, lambda piece: self._apply_compacted([piece]))  # type: ignore[list-item]
             else:
                 self._carefully(parts, midway=midway)
         self._rows_open += sum(
@@ -571,7 +571,7 @@ class SqlSink(Sink):
             self._tables.of(shape)
         self._target.commit()
 
-    def _fold(self, parts: Parts) -> None:
+    def _apply_compacted(self, parts: Parts) -> None:
         """Apply the net changes of ``parts``."""
         applier, lsn = self._applier, 0 if self._stored is None else self._stored.end_lsn
         for part in parts:
@@ -582,7 +582,7 @@ class SqlSink(Sink):
                 shape = self._shapes.read(part.relation)
                 if shape is not None and part.rows:
                     applier.read(shape, part.rows, self._read_by(part, lsn))
-        applier.settle()
+        applier.apply()
 
     def _in_pieces(self, parts: Parts, apply: Callable[[Part], None]) -> None:
         """Apply ``parts`` in pieces.
@@ -602,7 +602,7 @@ class SqlSink(Sink):
         applier = self._applier
         for part in parts:
             if isinstance(part, SnapshotRows):
-                self._tried(lambda part=part: self._fold([part]), "a snapshot")  # type: ignore[misc]
+                self._tried(lambda part=part: self._apply_compacted([part]), "a snapshot")  # type: ignore[misc]
                 continue
             for index, change in enumerate(part.changes):
                 try:
@@ -612,11 +612,11 @@ class SqlSink(Sink):
                     if midway or not (self._context.tolerant and is_of_a_record(error)):
                         raise
                     raise RecordsRefused([RefusedEvent(change=change, error=error)]) from error
-        applier.settle()
+        applier.apply()
 
     def _one(self, part: TransactionPart, at: int) -> None:
         self._applier.add_one(part, at)
-        self._applier.settle()
+        self._applier.apply()
 
     def _tried(self, apply: Callable[[], None], where: str) -> None:
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.sink.verification import KeptTable, Row, TableReader, VerificationSource
 from waltap_sinks.comparison.common_text import reader_of, source_text
-from waltap_sinks.comparison.sides import PostgresSide, RowSide, settle_session
+from waltap_sinks.comparison.sides import PostgresSide, RowSide, configure_session
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetName
@@ -140,7 +140,7 @@ class _PostgresTarget(_SqlSource):
     def prepare(self) -> None:
         self._target.raw.autocommit = True
         self._target.reads_whole_tables()
-        settle_session(self._target.raw)
+        configure_session(self._target.raw)
 
     def key(self, name: TargetName) -> tuple[str, ...]:
         rows = self._target.run(PRIMARY, [self._target.quoted_table(name)])

@@ -237,7 +237,7 @@ class CompactionWorker:
         if after is table:
             return False
         # files must be durable before a commit can name them
-        self._output.store.settle()
+        self._output.store.make_durable()
         self._waiting.add(table.name)
         self._done.put(CompactionResult(table, after))
         took = round((time.monotonic() - started) * 1000)

@@ -296,7 +296,7 @@ class KafkaFeed:
                 unpacked = (seen["unpacked"] or 0) * held // max(1, seen["good"])
                 size = self._store.size(path)
                 segments.append(Segment(path=path, rows=held, bytes=size, unpacked=unpacked))
-        self._store.settle()  # durable before the manifest names them
+        self._store.make_durable()  # durable before the manifest names them
         operations = {op: seen[f"op_{op}"] for op in OPERATIONS if seen[f"op_{op}"]}
         if rows.key and set(operations) == {"c"}:
             # Inserts from topics may meet a row of their key: they are repeated, and a compacted
