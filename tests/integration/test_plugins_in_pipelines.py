@@ -205,7 +205,7 @@ class Looks:
 
     def look(self, context: CheckContext) -> list[PreflightCheck]:
         self.contexts.append(context)
-        ((name,),) = context.connector.query("SELECT current_database() WHERE %s", (True,))
+        ((name,),) = context.query("SELECT current_database() WHERE %s", (True,))
         return [
             PreflightCheck(name="looks", verdict="warning", found=f"{name} was seen", remedy="none")
         ]

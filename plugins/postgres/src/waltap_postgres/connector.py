@@ -26,6 +26,15 @@ from waltap.ports.source.connector import (
     SlotStatus,
     StartPosition,
 )
+from waltap.ports.source.roles import (
+    ColumnListingSource,
+    DecodingSource,
+    HeartbeatSource,
+    PlanningSource,
+    QueryableSource,
+    TakeoverSource,
+    WalSource,
+)
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.connection import PostgresSession, connect, run_heartbeat_query, watch
@@ -61,7 +70,16 @@ log = logging.getLogger(__name__)
 NOT_YET = "it joined the publication, and the stream does not bring its changes yet"
 
 
-class PostgresConnector(Connector):
+class PostgresConnector(
+    Connector,
+    PlanningSource,
+    TakeoverSource,
+    QueryableSource,
+    DecodingSource,
+    ColumnListingSource,
+    HeartbeatSource,
+    WalSource,
+):
     """Capture from one database of a PostgreSQL server."""
 
     catalogue: PostgresCatalogue

@@ -26,6 +26,12 @@ from waltap.ports.source.connector import (
     SnapshotOverlap,
     StartPosition,
 )
+from waltap.ports.source.roles import (
+    ColumnListingSource,
+    DecodingSource,
+    PartitionedSource,
+    QueryableSource,
+)
 from waltap_postgres.connector import PostgresConnector
 from waltap_postgres.replication.publication import identifier
 from waltap_yugabyte.chunks import hash_condition
@@ -40,7 +46,9 @@ OneTableOnly = SourceError.define(
 )
 
 
-class RangedConnector(Connector):
+class RangedConnector(
+    Connector, QueryableSource, DecodingSource, ColumnListingSource, PartitionedSource
+):
     """Capture one table by one connector per range.
 
     The first one answers all questions that concern no range.
@@ -50,8 +58,8 @@ class RangedConnector(Connector):
         self.properties, self.context = properties, context
         self._parts: dict[str, PostgresConnector] = {}
         self._starts: dict[str, StartPosition] = {}
-        if properties.streaming_order == "hybrid_time":
-            self.merges_within_s = properties.merge_quiet_ms / 1000
+        merges = properties.streaming_order == "hybrid_time"
+        self.merges_within_s = properties.merge_quiet_ms / 1000 if merges else None
         rows = self._rows()
         try:
             for number, slot in enumerate(properties.slot_names):

@@ -8,9 +8,7 @@ NAME = "wal-limit"
 
 def check(context: CheckContext) -> list[PreflightCheck]:
     """Look, and change nothing: `waltap doctor` prints what is found, a start obeys it."""
-    rows = context.connector.query(
-        "SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
-    )
+    rows = context.query("SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size'")
     return [verdict(str(rows[0][0]) if rows else None)]
 
 

@@ -133,6 +133,7 @@ def _print_code(profile: "Profile", name: str) -> None:
     from waltap.base.generated import sources
     from waltap.changes.decode.relation import name_parts
     from waltap.plugins.host import Host
+    from waltap.ports.source.roles import DecodingSource
 
     parts = name_parts(name) or []
     with connected(profile, Host()) as (connector, stages):
@@ -141,9 +142,8 @@ def _print_code(profile: "Profile", name: str) -> None:
             allowed = "schema.table, e.g. public.orders"
             problem = PropertyProblem("--code", f"finds no table {name!r}", allowed=allowed)
             raise ConfigurationError([problem], origin=COMMAND_LINE)
-        decoder = connector.decoder()
-        if decoder is not None:
-            decoder.prepare(relation)
+        if isinstance(connector, DecodingSource):
+            connector.decoder().prepare(relation)
         for each in stages.formats:
             each.prepare(relation)
         found = list(sources())
@@ -275,8 +275,10 @@ def plan(
 
 def _planned(connector: "Connector", offset: "Offset | None") -> "SetupPlan | WaltapError":
     """Return the plan of a start, or the error that would end it."""
+    from waltap.ports.source.roles import planned
+
     try:
-        return connector.plan(offset)
+        return planned(connector, offset)
     except WaltapError as error:
         return error
 

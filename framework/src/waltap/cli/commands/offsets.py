@@ -141,8 +141,12 @@ def _taken(
 
     from waltap.changes.transactions.order import TransactionCounts
     from waltap.changes.transactions.position import Position
+    from waltap.ports.source.connector import SourceLacks
+    from waltap.ports.source.roles import TakeoverSource
 
     _refuse_reader(source)
+    if not isinstance(source, TakeoverSource):
+        raise SourceLacks("this database takes no positions from other engines")
     offset = source.offset_at(Position(there.end_lsn))
     lost = source.lost(offset)
     if lost is not None:

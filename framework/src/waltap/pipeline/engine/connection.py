@@ -20,6 +20,7 @@ from waltap.pipeline.stages.snapshot_phase import SnapshotPhase
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.held import require_held
 from waltap.ports.source.connector import ChangeStream, Connector, StartPosition
+from waltap.ports.source.roles import PartitionedSource
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class SourceConnection:
                         state.wait(state.profile.engine.streaming_delay_ms / 1000)
                 streams: Mapping[str, ChangeStream] = {}
                 if start.stream and not state.stop.is_set():
-                    streams = connector.streams(delivery.written)
+                    streams = _streams(connector, delivery.written)
             if streams:
                 streaming = StreamLoop(run, connector, streams, stages, delivery)
                 try:
@@ -280,3 +281,11 @@ def newest(offset: Offset | None, held: Position | Positions | None) -> Offset |
                 partitions[name], position=position, previous_end_lsn=position.end_lsn
             )
     return msgspec.structs.replace(offset, partitions=partitions)
+
+
+def _streams(connector: Connector, positions: Positions) -> Mapping[str, ChangeStream]:
+    """Start streaming; return the streams by partition. Raises: as `Connector.stream`."""
+    if isinstance(connector, PartitionedSource):
+        return connector.streams(positions)
+    (name,) = positions
+    return {name: connector.stream(positions.sole)}

@@ -23,6 +23,7 @@ from waltap.pipeline.stages.partition_reader import (
 from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.pipeline.stages.slot_advancer import SlotAdvancer
 from waltap.ports.source.connector import ChangeStream, Connector
+from waltap.ports.source.roles import PartitionedSource, WalSource
 
 log = logging.getLogger(__name__)
 
@@ -231,16 +232,15 @@ class StreamLoop:
         if overlap is not None and len(self._readers) == 1:  # LSNs of several cannot be compared
             self._delivery.expect_overlap(overlap.horizon)
         names = [each.partition for each in self._readers]
-        quiet_s = connector.merges_within_s
+        quiet_s = connector.merges_within_s if isinstance(connector, PartitionedSource) else None
         if quiet_s is not None and len(names) > 1:
             most = state.profile.engine.batch_events
             self._merge = PartitionMerge(names, quiet_s, most, state.clock.monotonic())
+        read_xmin = connector.xmin_reader() if isinstance(connector, WalSource) else None
         for each in self._readers:
             took = None if self._merge is None else partial(self._hold, each.partition)
             self._loops.append(
-                ReadLoop(
-                    state, each, signals, self._delivery, overlap, connector.xmin_reader(), took
-                )
+                ReadLoop(state, each, signals, self._delivery, overlap, read_xmin, took)
             )
 
     def _hold(self, partition: str, parts: list[TransactionPart]) -> None:

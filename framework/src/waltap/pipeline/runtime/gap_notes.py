@@ -15,6 +15,7 @@ from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, Rerea
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.held import DestinationBehind
 from waltap.ports.source.connector import Connector
+from waltap.ports.source.roles import WalSource
 from waltap.services.monitor.counts import SnapshotTableProgress
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,8 @@ class GapNotes:
         end_lsn = 0
         with suppress(WaltapError):
             tables = tables or sorted(connector.captured_tables().values())
-            end_lsn = connector.wal_end() or 0
+            if isinstance(connector, WalSource):
+                end_lsn = connector.wal_end() or 0
         end = GapEnd(
             lsn=lsn_text(end_lsn),
             timeline=connector.server.timeline,

@@ -29,6 +29,7 @@ from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET, unusable
 from waltap.ports.source.connector import Connector, PreflightCheck
 from waltap.ports.source.lease import LeaseContext
+from waltap.ports.source.roles import ColumnListingSource
 
 log = logging.getLogger(__name__)
 
@@ -326,7 +327,7 @@ def _unmatched(stages: PipelineStages, connector: Connector) -> list[UnmatchedPa
     columns: list[object] = []
 
     def names() -> CatalogNames:
-        known = connector.column_names()
+        known = connector.column_names() if isinstance(connector, ColumnListingSource) else ()
         columns.extend(known)
         capture = stages.capture
         tables = dict.fromkeys((each[0], each[1]) for each in known if capture.captures(*each[:2]))

@@ -4,13 +4,15 @@ from waltap.changes.transactions.transaction import Heartbeat
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.source.connector import Connector
+from waltap.ports.source.roles import HeartbeatSource
 
 
 class HeartbeatTimer:
     """Beat every ``heartbeat.interval.ms``; never if that is 0."""
 
     def __init__(self, state: RunState, connector: Connector, delivery: SinkWriter) -> None:
-        self._state, self._connector, self._delivery = state, connector, delivery
+        self._state, self._delivery = state, delivery
+        self._source = connector if isinstance(connector, HeartbeatSource) else None
         self._last = state.clock.monotonic()
 
     def beat_if_due(self, now: float) -> None:
@@ -30,5 +32,6 @@ class HeartbeatTimer:
         return self._state.profile.engine.heartbeat_interval_ms / 1000
 
     def _beat(self) -> None:
-        self._connector.heartbeat()
+        if self._source is not None:
+            self._source.heartbeat()
         self._delivery.write([Heartbeat(ts=self._state.now_ms())])

@@ -191,7 +191,7 @@ class ReadLoop:
     """Move the changes of one stream to the sink.
 
     Back-pressure is the absence of a `pull`. ``overlap`` has the changes that a snapshot has read;
-    ``read_xmin`` is the result of `Connector.xmin_reader`. ``gathered`` waits for ``waltap.linger.ms``,
+    ``read_xmin`` is the result of `WalSource.xmin_reader`. ``gathered`` waits for ``waltap.linger.ms``,
     for a full batch, or for whole transactions.
     """
 

@@ -19,7 +19,7 @@ from waltap.changes.decode.decoder import Catalogue, ServerInfo
 from waltap.changes.decode.message import Message
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import SourceError, StopRequested, WaltapError
 from waltap.ports.offsets.offset import Offset
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-# Define the answer of `Connector.plan`: the setup of a start.
+# Define the answer of `PlanningSource.plan`: the setup of a start.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,22 +349,6 @@ class Connector(abc.ABC):
         ConnectionLost.
         """
 
-    def plan(self, offset: Offset | None) -> SetupPlan:
-        """Return the setup that `prepare` would do, and the captured tables.
-
-        The method changes nothing. Raises: SourceError, OffsetError, SnapshotError where `prepare` would;
-        SourceLacks where the source has no setup to plan.
-        """
-        raise SourceLacks("this source reports nothing about its setup before the start")
-
-    def offset_at(self, position: Position) -> Offset:
-        """Return the offset of a pipeline that resumes from ``position``.
-
-        Another engine has read the slot up to that position. The offset is bound to the present server.
-        Raises: SourceError; SourceLacks where no other engine reads such slots.
-        """
-        raise SourceLacks("this database takes no positions from other engines")
-
     def lost(self, offset: Offset) -> WaltapError | None:
         """Return why streaming cannot resume from ``offset``, None if it can.
 
@@ -410,18 +394,6 @@ class Connector(abc.ABC):
         Raises: ConnectionLost, SourceError, StopRequested.
         """
 
-    def streams(self, positions: Positions) -> "Mapping[str, ChangeStream]":
-        """Start streaming every partition; return the streams by partition.
-
-        If one of them fails, none stays open. Raises: as `stream`.
-        """
-        (name,) = positions
-        return {name: self.stream(positions.sole)}
-
-    merges_within_s: float | None = None
-    """How long a merge of several partitions in commit order waits for a silent one. The commits must be
-    comparable. None: no merge."""
-
     def overlap(self, offset: Offset) -> SnapshotOverlap | None:
         """Return the overlap of the snapshot and the stream after ``offset``.
 
@@ -435,13 +407,6 @@ class Connector(abc.ABC):
 
         Raises: ConnectionLost.
         """
-
-    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        """Return the rows of a read-only statement, for the checks of plugins.
-
-        ``parameters`` replace its ``%s``. Raises: SourceError; SourceLacks where the source has no SQL.
-        """
-        raise SourceLacks("this source knows no SQL")
 
     def rows_now(
         self,
@@ -458,13 +423,6 @@ class Connector(abc.ABC):
         SourceLacks where the source cannot read rows by key.
         """
         raise SourceLacks("this source reads no rows by their keys")
-
-    def decoder(self) -> "Decoder | None":
-        """Return a decoder as a stream would have it, for inspection.
-
-        Raises: SourceError.
-        """
-        return None
 
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its present data types.
@@ -516,13 +474,6 @@ class Connector(abc.ABC):
         """
         return {}
 
-    def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
-        """Return (schema, table, column, type) of every existing column.
-
-        A table without columns appears once, with None. (): unknown. Raises: SourceError.
-        """
-        return ()
-
     def streams_new(self, schema: str, table: str) -> bool:
         """Return whether the server streams that new table by itself.
 
@@ -544,14 +495,6 @@ class Connector(abc.ABC):
         Raises: SourceError.
         """
         return frozenset()
-
-    def xmin_reader(self) -> Callable[[], int | None] | None:
-        """Return the function that returns ``source.xmin`` of the changes just received.
-
-        None: changes have none. The engine calls the function for each batch; it queries the server only
-        as often as the profile requests, and raises SourceError.
-        """
-        return None
 
     def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
         """Start or stop streaming these (schema, table).
@@ -587,9 +530,6 @@ class Connector(abc.ABC):
         """
         return frozenset()
 
-    def heartbeat(self) -> None:
-        """Run the profile's heartbeat action on the server."""
-
     def finish(self) -> bool:
         """Run the profile's action for a clean stop on the server.
 
@@ -599,13 +539,6 @@ class Connector(abc.ABC):
 
     def slot(self) -> SlotStatus | None:
         """Return the state of the replication slot, None without one.
-
-        Raises: SourceError.
-        """
-        return None
-
-    def wal_end(self) -> int | None:
-        """Return the end of the source's log, None if it has none.
 
         Raises: SourceError.
         """

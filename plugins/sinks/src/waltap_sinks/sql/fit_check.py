@@ -10,6 +10,7 @@ from waltap.errors import SinkError, WaltapError
 from waltap.plugins.check_context import CheckContext
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import PreflightCheck
+from waltap.ports.source.roles import planned
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import base_column, target_name
 from waltap_sinks.sql.tables import inexact
@@ -43,7 +44,7 @@ def held(context: CheckContext) -> list[PreflightCheck]:
         return []
     try:
         target_of(mine[0], SinkContext(pipeline=profile.name, state_dir=profile.engine.state_dir))
-        relations = [each.relation for each in context.connector.plan(context.offset).tables]
+        relations = [each.relation for each in planned(context.connector, context.offset).tables]
     except WaltapError:
         return []  # the check of the connector or of the sink reports it
     found = [check for relation in relations for check in _long_keys(relation)]

@@ -9,6 +9,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.plugins.check_context import CheckContext
 from waltap.ports.source.connector import PreflightCheck
+from waltap.ports.source.roles import planned
 from waltap_spark.apply.applier import ApplyOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.targets import FileLayout
@@ -35,7 +36,7 @@ def kept_as_said(
     if not any(_may_be_wrong(*each) for each in mine):
         return []
     try:
-        relations = [each.relation for each in context.connector.plan(context.offset).tables]
+        relations = [each.relation for each in planned(context.connector, context.offset).tables]
     except WaltapError:
         return []  # the connector's own check reports the error
     found: dict[str, WaltapError] = {}

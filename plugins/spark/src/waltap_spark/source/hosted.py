@@ -26,6 +26,7 @@ from waltap.pipeline.setup.build import PipelineStages, build
 from waltap.plugins.host import Host
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import MadeByRun
+from waltap.ports.source.roles import planned
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, FileStore, LogPosition
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
@@ -114,7 +115,7 @@ class HostedEngine:
             )
             return {
                 each.relation.name: TableVersion(each.relation, context).codec.schema
-                for each in connector.plan(stages.store.load()).tables
+                for each in planned(connector, stages.store.load()).tables
                 if wants(each.relation.name)
             }
         finally:

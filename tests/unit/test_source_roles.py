@@ -1,0 +1,103 @@
+"""Roles of a source: it has one by its methods alone, and does without the others."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from waltap.changes.decode.decoder import Decoder
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import SnapshotRows
+from waltap.cli.commands import offsets
+from waltap.plugins.check_context import CheckContext
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.source import roles
+from waltap.ports.source.connector import (
+    ChangeStream,
+    Connector,
+    PreflightCheck,
+    SetupPlan,
+    SourceLacks,
+    StartPosition,
+)
+
+ROLES = [getattr(roles, name) for name in vars(roles) if name.endswith("Source")]
+NOTHING: Any = None
+
+
+class SmallSource(Connector):
+    """Has what every source has."""
+
+    def check(self, offset: Offset | None) -> list[PreflightCheck]:
+        return []
+
+    def prepare(self, offset: Offset | None) -> StartPosition:
+        raise NotImplementedError
+
+    def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
+        return iter(())
+
+    def stream(self, position: Position) -> ChangeStream:
+        raise NotImplementedError
+
+    def describe(self, relation: Relation) -> Relation:
+        return relation
+
+    def undo(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class SourceOfAllRoles(SmallSource):
+    """Written for the contract that had these methods in `Connector`."""
+
+    merges_within_s: float | None = None
+
+    def plan(self, offset: Offset | None) -> SetupPlan:
+        return SetupPlan(statements=(), by_others=(), slot=None, tables=())
+
+    def offset_at(self, position: Position) -> Offset:
+        raise NotImplementedError
+
+    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        return [(sql, *parameters)]
+
+    def decoder(self) -> Decoder:
+        raise NotImplementedError
+
+    def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
+        return ()
+
+    def heartbeat(self) -> None: ...
+
+    def wal_end(self) -> int | None:
+        return None
+
+    def xmin_reader(self) -> Callable[[], int | None] | None:
+        return None
+
+    def streams(self, positions: Positions) -> Mapping[str, ChangeStream]:
+        return {}
+
+
+def context(connector: Connector) -> CheckContext:
+    return CheckContext(profile=NOTHING, connector=connector, offset=None)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_source_has_the_roles_whose_methods_it_has(role: type) -> None:
+    assert isinstance(SourceOfAllRoles(), role)
+    assert not isinstance(SmallSource(), role)
+
+
+def test_a_source_without_a_role_is_refused_where_the_role_is_needed() -> None:
+    for asks in (
+        lambda: roles.planned(SmallSource(), None),
+        lambda: context(SmallSource()).query("SELECT 1"),
+        lambda: offsets._taken(SmallSource(), NOTHING, NOTHING, NOTHING),
+    ):
+        with pytest.raises(SourceLacks):
+            asks()
+    assert context(SourceOfAllRoles()).query("SELECT %s", (1,)) == [("SELECT %s", 1)]
+    assert roles.planned(SourceOfAllRoles(), None).slot is None
