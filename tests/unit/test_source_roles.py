@@ -7,17 +7,22 @@ import pytest
 
 from waltap.changes.decode.decoder import Decoder
 from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.cli.commands import offsets
 from waltap.plugins.check_context import CheckContext
 from waltap.ports.offsets.offset import Offset
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.chunk_source import ChunkSource, SnapshotChunk
 from waltap.ports.source import roles
 from waltap.ports.source.connector import (
     ChangeStream,
     Connector,
     PreflightCheck,
     SetupPlan,
+    SlotStatus,
     SourceLacks,
     StartPosition,
 )
@@ -79,6 +84,38 @@ class SourceOfAllRoles(SmallSource):
 
     def streams(self, positions: Positions) -> Mapping[str, ChangeStream]:
         return {}
+
+    def snapshot_over(self, *, completed: bool) -> None: ...
+
+    def chunks(self, start: StartPosition) -> Sequence[SnapshotChunk]:
+        return ()
+
+    def rows_now(
+        self, relation: Relation, columns: Sequence[str], key: Sequence[str], keys: Sequence[Tuple]
+    ) -> list[Tuple]:
+        return list(keys)
+
+    def read_tables(
+        self, requests: Sequence[SnapshotRequest], refused: Callable[[SnapshotRequest, str], None]
+    ) -> Iterator[SnapshotRows]:
+        return iter(())
+
+    def chunk_source(self, signal_table: tuple[str, str] | None) -> ChunkSource:
+        raise NotImplementedError
+
+    def slots(self) -> list[SlotStatus]:
+        return []
+
+    def drop_slot(self) -> bool:
+        return False
+
+    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
+        return []
+
+    def belongings_elsewhere(self) -> list[OwnedObject]:
+        return []
+
+    def drop(self, belonging: OwnedObject) -> None: ...
 
 
 def context(connector: Connector) -> CheckContext:

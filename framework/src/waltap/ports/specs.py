@@ -259,7 +259,7 @@ class SourceTransformContext:
     describe: "Callable[[Relation], Relation]"
     # Returns the replica identity of a relation; call it once per version.
     identity: "Callable[[Relation], ReplicaIdentity]"
-    # `Connector.rows_now`.
+    # `RowReadingSource.rows_now`.
     rows_now: "Callable[[Relation, Sequence[str], Sequence[str], Sequence[Tuple]], list[Tuple]]"
 
 

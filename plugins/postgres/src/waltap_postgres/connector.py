@@ -27,11 +27,16 @@ from waltap.ports.source.connector import (
     StartPosition,
 )
 from waltap.ports.source.roles import (
+    ChunkedSource,
     ColumnListingSource,
     DecodingSource,
     HeartbeatSource,
     PlanningSource,
     QueryableSource,
+    RowReadingSource,
+    SlotOwningSource,
+    SnapshotSharingSource,
+    TableReadingSource,
     TakeoverSource,
     WalSource,
 )
@@ -79,6 +84,11 @@ class PostgresConnector(
     ColumnListingSource,
     HeartbeatSource,
     WalSource,
+    SnapshotSharingSource,
+    RowReadingSource,
+    SlotOwningSource,
+    TableReadingSource,
+    ChunkedSource,
 ):
     """Capture from one database of a PostgreSQL server."""
 

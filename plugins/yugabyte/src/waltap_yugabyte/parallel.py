@@ -31,6 +31,7 @@ from waltap.ports.source.roles import (
     DecodingSource,
     PartitionedSource,
     QueryableSource,
+    SlotOwningSource,
 )
 from waltap_postgres.connector import PostgresConnector
 from waltap_postgres.replication.publication import identifier
@@ -47,7 +48,12 @@ OneTableOnly = SourceError.define(
 
 
 class RangedConnector(
-    Connector, QueryableSource, DecodingSource, ColumnListingSource, PartitionedSource
+    Connector,
+    QueryableSource,
+    DecodingSource,
+    ColumnListingSource,
+    PartitionedSource,
+    SlotOwningSource,
 ):
     """Capture one table by one connector per range.
 
@@ -170,6 +176,9 @@ class RangedConnector(
             for entry in part.belongings(self._of(slot, offset))
         ]
         return sorted({(e.kind, e.name): e for e in every}.values())
+
+    def belongings_elsewhere(self) -> list[OwnedObject]:
+        return self._first.belongings_elsewhere()
 
     def drop(self, belonging: OwnedObject) -> None:
         self._first.drop(belonging)

@@ -24,13 +24,15 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """
     from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.ports.offsets.state_folder import BELONGINGS, own_files
+    from waltap.ports.source.roles import SlotOwningSource
 
     profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name
     with PipelineLock(folder) as lock, connected(profile, host) as (connector, stages):
         offset = stages.store.load()
-        known = connector.belongings(offset)
-        elsewhere = connector.belongings_elsewhere()
+        owner = connector if isinstance(connector, SlotOwningSource) else None
+        known = [] if owner is None else owner.belongings(offset)
+        elsewhere = [] if owner is None else owner.belongings_elsewhere()
         files = [path for path in own_files(folder) if not elsewhere or path.name != BELONGINGS]
         _show(known, elsewhere, files, folder)
         if not (offset or files or any(entry.made for entry in known)):
@@ -40,8 +42,8 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
         confirm("Remove all of this? Changes that were not delivered yet are lost.", yes=yes)
         # Slots come before publications: the first refusal of the server ends the command.
         for entry in reversed(known):
-            if entry.made:
-                connector.drop(entry)
+            if owner is not None and entry.made:
+                owner.drop(entry)
         stages.store.clear()
         stages.belongings.forget(known)
         for path in files:
@@ -123,10 +125,11 @@ def list_slots(
     """
     from waltap.cli.views import table
     from waltap.pipeline.setup.slot_owners import slot_owners
+    from waltap.ports.source.roles import SlotOwningSource
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
-        slots = connector.slots()
+        slots = connector.slots() if isinstance(connector, SlotOwningSource) else []
         owners = slot_owners(profile, connector, stages.store)
     if orphans:
         slots = [each for each in slots if not (owners.get(each.name) or each.reader)]
@@ -176,6 +179,8 @@ def drop_slot(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> N
     Refused while the pipeline runs.
     """
     from waltap.pipeline.runtime.lock import PipelineLock
+    from waltap.ports.source.connector import SourceLacks
+    from waltap.ports.source.roles import SlotOwningSource
 
     profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name
@@ -184,6 +189,8 @@ def drop_slot(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> N
         if found is None:
             echo("there is no slot", err=True)
             raise typer.Exit(1)
+        if not isinstance(connector, SlotOwningSource):
+            raise SourceLacks("this source drops no slots")
         question = f"Drop slot {found.name} with {size(found.lag_bytes)} of WAL not delivered?"
         confirm(question, yes=yes)
         connector.drop_slot()

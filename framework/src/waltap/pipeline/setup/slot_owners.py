@@ -8,6 +8,7 @@ from waltap.pipeline.runtime.lock import running
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.owned_objects import OwnedObjects
 from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET
+from waltap.ports.source.roles import SlotOwningSource
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -49,6 +50,8 @@ def orphan_slots(
 
     The checks of a start report one of the profile's own name. Raises: SourceError.
     """
+    if not isinstance(connector, SlotOwningSource):
+        return []
     slots, mine = connector.slots(), connector.slot()
     owners = slot_owners(profile, connector, own)
     return [

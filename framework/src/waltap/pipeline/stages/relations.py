@@ -14,8 +14,9 @@ from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.errors import RetryVerdict, SourceError
 from waltap.plugins.host import Host
-from waltap.ports.source.connector import Connector, PreflightCheck
+from waltap.ports.source.connector import Connector, PreflightCheck, SourceLacks
 from waltap.ports.source.relation_memory import RelationMemory
+from waltap.ports.source.roles import RowReadingSource
 from waltap.ports.specs import SourceTransformContext
 
 log = logging.getLogger(__name__)
@@ -172,6 +173,8 @@ class DescribedRelations:
             keys: Sequence[Tuple],
         ) -> list[Tuple]:
             assert self.connector is not None
+            if not isinstance(self.connector, RowReadingSource):
+                raise SourceLacks("this source reads no rows by their keys")
             return self.connector.rows_now(relation, columns, key, keys)
 
         return SourceTransformContext(

@@ -22,7 +22,8 @@ from waltap.ports.snapshot.chunk_source import ChunkSize
 from waltap.ports.snapshot.incremental import IncrementalSnapshots, StreamPoint
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.snapshot.requests import cut, refused, some
-from waltap.ports.source.connector import Connector
+from waltap.ports.source.connector import Connector, SourceLacks
+from waltap.ports.source.roles import ChunkedSource, TableReadingSource
 from waltap.ports.specs import SignalActionSpec
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,8 @@ class BlockingSnapshot:
 
         whole = {(each.schema, each.table) for each in requests if not each.condition}
         begun = set[tuple[str, str]]()
+        if not isinstance(self._connector, TableReadingSource):
+            raise SourceLacks("this source takes no blocking snapshots")
         for piece in self._connector.read_tables(requests, refuse):
             piece.kind, piece.lsn, piece.xid = "blocking", at.lsn, at.xid
             piece.previous_end_lsn = at.previous_end_lsn
@@ -261,11 +264,10 @@ class SignalStage:
         self._watcher: IncrementalSnapshots | None = None
         self._awaited, self._hasten_at, self._unkept = 0, math.inf, False
         self._reader = BlockingSnapshot(state, channels, connector, delivery)
-        source = connector.chunk_source(capture.signal_table if self._writes else None)
-        if source is None:
+        if not isinstance(connector, ChunkedSource):
             return
         self._watcher = IncrementalSnapshots(
-            source,
+            connector.chunk_source(capture.signal_table if self._writes else None),
             capture.signal_table,
             writes=self._writes,
             read=self._read,

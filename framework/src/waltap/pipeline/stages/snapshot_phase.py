@@ -12,6 +12,7 @@ from waltap.pipeline.runtime.channels import INCREMENTAL, INITIAL, PipelineChann
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import Connector, SourceLacks, StartPosition
+from waltap.ports.source.roles import SnapshotHoldingSource, SnapshotSharingSource
 from waltap.services.monitor.counts import SnapshotTableProgress
 
 log = logging.getLogger(__name__)
@@ -251,11 +252,14 @@ class SnapshotPhase:
         limited = self._state.limits.max_records is not None
         if start.resumes or limited or not self._delivery.takes_chunks():
             return None
-        try:
-            return connector.chunks(start)
-        except SourceLacks as error:
-            log.warning("the engine reads the snapshot: %s", error.problem)
-            return None
+        why = "this database shares no snapshot with other processes"
+        if isinstance(connector, SnapshotSharingSource):
+            try:
+                return connector.chunks(start)
+            except SourceLacks as error:
+                why = error.problem
+        log.warning("the engine reads the snapshot: %s", why)
+        return None
 
     def _handed_over(self, chunks: Sequence[SnapshotChunk]) -> bool:
         """Have the sink's own readers read the tables.
@@ -300,6 +304,8 @@ class SnapshotPhase:
 
 
 def _log_mode(connector: Connector, *, completed: bool) -> None:
+    if not isinstance(connector, SnapshotHoldingSource):
+        return
     try:
         connector.snapshot_over(completed=completed)
     except Exception as error:  # noqa: BLE001 - a plugin's; the snapshot is what it is

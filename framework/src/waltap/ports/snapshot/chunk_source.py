@@ -17,9 +17,9 @@ from waltap.ports.signals.signal import SnapshotRequest
 class SnapshotChunk(abc.ABC):
     """Read some or all rows of a table in one snapshot of the source.
 
-    `Connector.chunks` creates chunks. A chunk can be pickled, and another process can read it if it can
-    reach the source. It is valid until the connector ends the snapshot or is closed. A chunk contains the
-    password of the source: protect it as such.
+    `SnapshotSharingSource.chunks` creates chunks. A chunk can be pickled, and another process can read
+    it if it can reach the source. It is valid until the connector ends the snapshot or is closed. A chunk
+    contains the password of the source: protect it as such.
     """
 
     # The table.

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Protocol
 from waltap.changes.decode.decoder import Catalogue, ServerInfo
 from waltap.changes.decode.message import Message
 from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import SourceError, StopRequested, WaltapError
 from waltap.ports.offsets.offset import Offset
-from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
+from waltap.ports.offsets.owned_objects import OwnedObjects
 from waltap.ports.snapshot.snapshotter import Snapshotter
 from waltap.ports.source.password import Password
 from waltap.ports.source.relation_memory import RelationMemory
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from waltap.changes.capture.properties import CaptureProperties
     from waltap.changes.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.changes.decode.replica_identity import IdentityWarning
-    from waltap.ports.signals.signal import SnapshotRequest
-    from waltap.ports.snapshot.chunk_source import ChunkSource, SnapshotChunk
 
 __all__ = [
     "ChangeStream",
@@ -370,23 +367,6 @@ class Connector(abc.ABC):
         `SnapshotRows` has the contract. Raises: SnapshotError, ConnectionLost, StopRequested.
         """
 
-    def snapshot_over(self, *, completed: bool) -> None:
-        """End the snapshot that `snapshot` has read.
-
-        With ``completed`` every row is durable; otherwise the snapshot was interrupted. The snapshot
-        mode's `Snapshotter.after` runs here, and its errors are raised.
-        """
-
-    def chunks(self, start: StartPosition) -> "Sequence[SnapshotChunk]":
-        """Return the rows of `snapshot` as chunks that other processes can read.
-
-        All chunks see one snapshot. Until `snapshot_over` or `close` no session can rewrite or truncate
-        the tables.
-
-        Raises: SnapshotError, SourceError; SourceLacks where the source cannot share a snapshot.
-        """
-        raise SourceLacks("this database shares no snapshot with other processes")
-
     @abc.abstractmethod
     def stream(self, position: Position) -> ChangeStream:
         """Start streaming after ``position``.
@@ -408,22 +388,6 @@ class Connector(abc.ABC):
         Raises: ConnectionLost.
         """
 
-    def rows_now(
-        self,
-        relation: Relation,
-        columns: Sequence[str],
-        key: Sequence[str],
-        keys: Sequence[Tuple],
-    ) -> list[Tuple]:
-        """Return ``columns`` of the present rows with one of these ``keys``.
-
-        The values are the server's text, the order is undefined, and deleted rows are absent.
-
-        Raises: ConnectionLost; SourceError where the table was dropped or has other columns by now;
-        SourceLacks where the source cannot read rows by key.
-        """
-        raise SourceLacks("this source reads no rows by their keys")
-
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its present data types.
 
@@ -435,30 +399,6 @@ class Connector(abc.ABC):
     def estimate(self, relation: Relation) -> int | None:
         """Return a table's estimated number of rows, None if unknown."""
         return None
-
-    def chunk_source(self, signal_table: tuple[str, str] | None) -> "ChunkSource | None":
-        """Return the reader of table chunks, None if there is none.
-
-        ``signal_table`` receives the watermarks. Without it, each chunk carries its position in the stream
-        (`ReadChunk.until`).
-        """
-        return None
-
-    def read_tables(
-        self,
-        requests: "Sequence[SnapshotRequest]",
-        refused: "Callable[[SnapshotRequest, str], None]",
-    ) -> Iterator[SnapshotRows]:
-        """Read the present rows of tables, for a blocking snapshot.
-
-        All tables are read in pieces in one snapshot of the database, with the markers of an initial one;
-        `SnapshotRows` has the contract.
-
-        A request's condition is a SELECT from outside: it must not write, and it must end within the
-        profile's timeout. ``refused`` is called with the reason for each table that cannot be read; the
-        others are read. Raises: ConnectionLost, StopRequested; SourceLacks where the source cannot do it.
-        """
-        raise SourceLacks("this source takes no blocking snapshots")
 
     def captured_tables(self) -> dict[str, str]:
         """Return identifier → schema.table of the captured tables.
@@ -543,31 +483,6 @@ class Connector(abc.ABC):
         Raises: SourceError.
         """
         return None
-
-    def slots(self) -> list[SlotStatus]:
-        """Return every slot of the database, by name. Raises: SourceError."""
-        return []
-
-    def drop_slot(self) -> bool:
-        """Drop the replication slot; False without one. Raises: SourceError."""
-        return False
-
-    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
-        """Return the pipeline's objects that exist on this server.
-
-        The stored ``offset`` may name a slot that no other record names. Raises: SourceError.
-        """
-        return []
-
-    def belongings_elsewhere(self) -> list[OwnedObject]:
-        """Return the pipeline's known objects on other servers or databases.
-
-        The profile pointed to these servers earlier.
-        """
-        return []
-
-    def drop(self, belonging: OwnedObject) -> None:
-        """Remove an object of the pipeline and its entry. Raises: SourceError."""
 
     @abc.abstractmethod
     def undo(self) -> None:

@@ -4,15 +4,28 @@ A connector has a role if it has its methods: it inherits nothing and declares n
 with `isinstance`, and does without what the source does not offer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.offsets.offset import Offset
-from waltap.ports.source.connector import ChangeStream, Connector, SetupPlan, SourceLacks
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.source.connector import (
+    ChangeStream,
+    Connector,
+    SetupPlan,
+    SlotStatus,
+    SourceLacks,
+    StartPosition,
+)
 
 if TYPE_CHECKING:
     from waltap.changes.decode.decoder import Decoder
+    from waltap.ports.signals.signal import SnapshotRequest
+    from waltap.ports.snapshot.chunk_source import ChunkSource, SnapshotChunk
 
 
 @runtime_checkable
@@ -107,6 +120,109 @@ class PartitionedSource(Protocol):
 
         If one of them fails, none stays open. Raises: as `Connector.stream`.
         """
+
+
+@runtime_checkable
+class SnapshotHoldingSource(Protocol):
+    """A source that holds something for the time of a snapshot."""
+
+    def snapshot_over(self, *, completed: bool) -> None:
+        """End the snapshot that `Connector.snapshot` has read.
+
+        With ``completed`` every row is durable; otherwise the snapshot was interrupted. The snapshot
+        mode's `Snapshotter.after` runs here, and its errors are raised.
+        """
+
+
+@runtime_checkable
+class SnapshotSharingSource(SnapshotHoldingSource, Protocol):
+    """A source whose snapshot other processes can read."""
+
+    def chunks(self, start: StartPosition) -> "Sequence[SnapshotChunk]":
+        """Return the rows of `Connector.snapshot` as chunks that other processes can read.
+
+        All chunks see one snapshot. Until `snapshot_over` or `close` no session can rewrite or truncate
+        the tables.
+
+        Raises: SnapshotError, SourceError; SourceLacks where this server cannot share a snapshot.
+        """
+
+
+@runtime_checkable
+class RowReadingSource(Protocol):
+    """A source that reads present rows by their keys."""
+
+    def rows_now(
+        self,
+        relation: Relation,
+        columns: Sequence[str],
+        key: Sequence[str],
+        keys: Sequence[Tuple],
+    ) -> list[Tuple]:
+        """Return ``columns`` of the present rows with one of these ``keys``.
+
+        The values are the server's text, the order is undefined, and deleted rows are absent.
+
+        Raises: ConnectionLost; SourceError where the table was dropped or has other columns by now.
+        """
+
+
+@runtime_checkable
+class TableReadingSource(Protocol):
+    """A source that takes blocking snapshots."""
+
+    def read_tables(
+        self,
+        requests: "Sequence[SnapshotRequest]",
+        refused: "Callable[[SnapshotRequest, str], None]",
+    ) -> Iterator[SnapshotRows]:
+        """Read the present rows of tables, for a blocking snapshot.
+
+        All tables are read in pieces in one snapshot of the database, with the markers of an initial one;
+        `SnapshotRows` has the contract.
+
+        A request's condition is a SELECT from outside: it must not write, and it must end within the
+        profile's timeout. ``refused`` is called with the reason for each table that cannot be read; the
+        others are read. Raises: ConnectionLost, StopRequested.
+        """
+
+
+@runtime_checkable
+class ChunkedSource(Protocol):
+    """A source that takes incremental snapshots."""
+
+    def chunk_source(self, signal_table: tuple[str, str] | None) -> "ChunkSource":
+        """Return the reader of table chunks.
+
+        ``signal_table`` receives the watermarks. Without it, each chunk carries its position in the stream
+        (`ReadChunk.until`).
+        """
+
+
+@runtime_checkable
+class SlotOwningSource(Protocol):
+    """A source with slots, and other objects of pipelines, that can be listed and dropped."""
+
+    def slots(self) -> list[SlotStatus]:
+        """Return every slot of the database, by name. Raises: SourceError."""
+
+    def drop_slot(self) -> bool:
+        """Drop the replication slot; False without one. Raises: SourceError."""
+
+    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
+        """Return the pipeline's objects that exist on this server.
+
+        The stored ``offset`` may name a slot that no other record names. Raises: SourceError.
+        """
+
+    def belongings_elsewhere(self) -> list[OwnedObject]:
+        """Return the pipeline's known objects on other servers or databases.
+
+        The profile pointed to these servers earlier.
+        """
+
+    def drop(self, belonging: OwnedObject) -> None:
+        """Remove an object of the pipeline and its entry. Raises: SourceError."""
 
 
 def planned(connector: Connector, offset: Offset | None) -> SetupPlan:

@@ -518,7 +518,7 @@ class SnapshotReader:
     ) -> Iterator[SnapshotRows]:
         """Yield the rows of a signal's tables while the stream waits.
 
-        A table that cannot be read is reported and skipped. Raises: as `Connector.read_tables`.
+        A table that cannot be read is reported and skipped. Raises: as `TableReadingSource.read_tables`.
         """
         asked = {(request.schema, request.table): request for request in requests}
         with closing(self._new()) as transaction:
