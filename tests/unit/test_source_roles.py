@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from tests.harness.simulated import New, new
 
 from waltap.changes.decode.decoder import Decoder
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import SnapshotRows
-from waltap.cli.commands import offsets
+from waltap.cli.commands import offsets, slot
 from waltap.plugins.check_context import CheckContext
+from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.signals.signal import SnapshotRequest
@@ -27,6 +29,7 @@ from waltap.ports.source.connector import (
     StartPosition,
 )
 
+__all__ = ["new"]
 ROLES = [getattr(roles, name) for name in vars(roles) if name.endswith("Source")]
 NOTHING: Any = None
 
@@ -117,6 +120,38 @@ class SourceOfAllRoles(SmallSource):
 
     def drop(self, belonging: OwnedObject) -> None: ...
 
+    def captured_tables(self) -> dict[str, str]:
+        return {"1": "public.items"}
+
+    def existing_tables(self) -> dict[str, tuple[str, str]]:
+        return {"1": ("public", "items")}
+
+    def estimate(self, relation: Relation) -> int | None:
+        return 1
+
+    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+        return list(tables)
+
+    def adds_tables(self) -> bool:
+        return True
+
+    def streams_new(self, schema: str, table: str) -> bool:
+        return False
+
+    def writers(self, identifier: str) -> frozenset[str]:
+        return frozenset({"7"})
+
+    def unsent(self) -> frozenset[str]:
+        return frozenset({"1"})
+
+    def streamed_as(self) -> Mapping[str, Sequence[str | None]]:
+        return {"1": ["text"]}
+
+    def streamed_otherwise(
+        self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
+    ) -> frozenset[str]:
+        return frozenset(now)
+
 
 def context(connector: Connector) -> CheckContext:
     return CheckContext(profile=NOTHING, connector=connector, offset=None)
@@ -138,3 +173,31 @@ def test_a_source_without_a_role_is_refused_where_the_role_is_needed() -> None:
             asks()
     assert context(SourceOfAllRoles()).query("SELECT %s", (1,)) == [("SELECT %s", 1)]
     assert roles.planned(SourceOfAllRoles(), None).slot is None
+
+
+def test_a_source_without_lists_of_tables_has_none_and_streams_everything() -> None:
+    source: Connector = SourceOfAllRoles()
+    assert roles.tables_of(source) is source and roles.published_by(source) is source
+    tables, published = roles.tables_of(SmallSource()), roles.published_by(SmallSource())
+    assert (tables.captured_tables(), tables.existing_tables()) == ({}, {})
+    assert published.streams_new("public", "items")
+    assert not published.adds_tables()
+    assert not (published.unsent() or published.writers("1") or published.streamed_as())
+    assert published.publish([("public", "items")], wanted=True) == []
+
+
+def test_drop_removes_the_stored_state_of_a_source_that_owns_no_slot(
+    new: New, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = new()
+    pipeline.source.insert(at=1.0, rows=3)
+    pipeline.run(stop_at=5.0)
+    assert pipeline.store.load() is not None
+    monkeypatch.setattr(
+        slot, "at_rest", lambda _file, _set: (pipeline._profile(), Host(discover=False))
+    )
+    with pytest.raises(SourceLacks):
+        slot.drop_slot("p", yes=True)
+    slot.drop("p", yes=True)
+    assert pipeline.store.load() is None
+    assert "removed" in capsys.readouterr().out

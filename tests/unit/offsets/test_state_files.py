@@ -107,17 +107,11 @@ class _Shop:
     def captured_tables(self) -> dict[str, str]:
         return {"16401": "public.orders"}
 
-    def streamed_as(self) -> dict[str, list[str | None]]:
-        return {}
-
     def once(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def streamed_otherwise(self, _before: object, _now: object) -> set[str]:
-        return set()
-
-    def unsent(self) -> set[str]:
-        return set()
+    def estimate(self, _relation: object) -> None:
+        return None
 
 
 SHOP: Any = _Shop()

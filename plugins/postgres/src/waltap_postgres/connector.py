@@ -32,10 +32,12 @@ from waltap.ports.source.roles import (
     DecodingSource,
     HeartbeatSource,
     PlanningSource,
+    PublishingSource,
     QueryableSource,
     RowReadingSource,
     SlotOwningSource,
     SnapshotSharingSource,
+    TableListingSource,
     TableReadingSource,
     TakeoverSource,
     WalSource,
@@ -89,6 +91,8 @@ class PostgresConnector(
     SlotOwningSource,
     TableReadingSource,
     ChunkedSource,
+    TableListingSource,
+    PublishingSource,
 ):
     """Capture from one database of a PostgreSQL server."""
 

@@ -32,6 +32,7 @@ from waltap.ports.source.roles import (
     PartitionedSource,
     QueryableSource,
     SlotOwningSource,
+    TableListingSource,
 )
 from waltap_postgres.connector import PostgresConnector
 from waltap_postgres.replication.publication import identifier
@@ -54,6 +55,7 @@ class RangedConnector(
     ColumnListingSource,
     PartitionedSource,
     SlotOwningSource,
+    TableListingSource,
 ):
     """Capture one table by one connector per range.
 

@@ -35,6 +35,6 @@ class SnapshotProgress(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     # The stream begins here after the snapshot.
     lsn: int
-    # Identifier from `Connector.captured_tables` → progress, for tables whose reading has begun. If it is
-    # empty, a start takes a new snapshot.
+    # Identifier from `TableListingSource.captured_tables` → progress, for tables whose reading has
+    # begun. If it is empty, a start takes a new snapshot.
     tables: dict[str, TableChunks] = {}

@@ -43,10 +43,12 @@ def add(
     For example new tables. Writers of a table wait for a moment while it is added. Its rows are
     then read in chunks during streaming, or at the next start.
     """
+    from waltap.ports.source.roles import published_by
+
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
         places = _places(tables, connector, stages)
-        added = connector.publish(places, wanted=True)
+        added = published_by(connector).publish(places, wanted=True)
         for place in places:
             what = "is streamed from now on" if place in added else "is streamed already"
             echo(f"{profile.name}: {printable('.'.join(place))} {what}")
@@ -61,10 +63,12 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
     A profile that still captures them gets them back at its next start, where it keeps the publication
     itself: name them in table.exclude.list.
     """
+    from waltap.ports.source.roles import published_by
+
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
         places = _parsed(tables)
-        removed = connector.publish(places, wanted=False)
+        removed = published_by(connector).publish(places, wanted=False)
         for place in places:
             what = (
                 "is no longer streamed" if place in removed else "is not named in the publication"
@@ -96,7 +100,9 @@ def _parsed(names: list[str]) -> list[Place]:
 
 def _places(names: list[str], connector: "Connector", stages: "PipelineStages") -> list[Place]:
     """Return the existing, captured tables. Raises: ConfigurationError."""
-    places, there = _parsed(names), set(connector.existing_tables().values())
+    from waltap.ports.source.roles import tables_of
+
+    places, there = _parsed(names), set(tables_of(connector).existing_tables().values())
     problems = []
     for schema, table in places:
         name = f"{schema}.{table}"

@@ -15,7 +15,7 @@ from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, Rerea
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.held import DestinationBehind
 from waltap.ports.source.connector import Connector
-from waltap.ports.source.roles import WalSource
+from waltap.ports.source.roles import WalSource, tables_of
 from waltap.services.monitor.counts import SnapshotTableProgress
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class GapNotes:
             return
         end_lsn = 0
         with suppress(WaltapError):
-            tables = tables or sorted(connector.captured_tables().values())
+            tables = tables or sorted(tables_of(connector).captured_tables().values())
             if isinstance(connector, WalSource):
                 end_lsn = connector.wal_end() or 0
         end = GapEnd(

@@ -29,7 +29,7 @@ from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET, unusable
 from waltap.ports.source.connector import Connector, PreflightCheck
 from waltap.ports.source.lease import LeaseContext
-from waltap.ports.source.roles import ColumnListingSource
+from waltap.ports.source.roles import ColumnListingSource, tables_of
 
 log = logging.getLogger(__name__)
 
@@ -353,7 +353,7 @@ def _of_guardrail(stages: PipelineStages, connector: Connector) -> list[Prefligh
     most = capture.guardrail_max
     if not most:
         return []
-    number = len(connector.captured_tables())
+    number = len(tables_of(connector).captured_tables())
     if number <= most:
         return [PreflightCheck.ok("guardrail", f"{number} of {most} tables")]
     return [

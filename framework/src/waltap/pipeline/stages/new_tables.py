@@ -30,6 +30,7 @@ from waltap.base.files.durable_file import StateDocument
 from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.source.connector import Connector
+from waltap.ports.source.roles import PublishingSource, published_by, tables_of
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +101,10 @@ class _KnownTables(msgspec.Struct):
 
     def interrupted(self, connector: Connector) -> set[str]:
         """Return captured tables that are not streamed wholly."""
+        published = published_by(connector)
         with connector.once():
-            changed = connector.streamed_otherwise(self.streamed_as, connector.streamed_as())
-            return set((changed | connector.unsent()).intersection(self.captured))
+            changed = published.streamed_otherwise(self.streamed_as, published.streamed_as())
+            return set((changed | published.unsent()).intersection(self.captured))
 
 
 class NewTables:
@@ -145,7 +147,7 @@ class NewTables:
         before = self._document.load()
         gaps = before.interrupted(connector) if before is not None else set()
         if before is not None and gaps:
-            self._warn_of_gaps(gaps, connector.existing_tables())
+            self._warn_of_gaps(gaps, tables_of(connector).existing_tables())
             before.captured = sorted(set(before.captured) - gaps)
             before.others = sorted(gaps | set(before.others))
             before.left = sorted(gaps | set(before.left))
@@ -153,7 +155,8 @@ class NewTables:
 
     def start_anew(self, connector: Connector, offset: Offset) -> None:
         """Record the captured tables of a fresh start."""
-        self._names, captured = connector.existing_tables(), connector.captured_tables()
+        tables = tables_of(connector)
+        self._names, captured = tables.existing_tables(), tables.captured_tables()
         self._captured = set(captured)
         before = self._load(_database(offset))
         self._known = _KnownTables(_database(offset), [], [], left=_had(before))
@@ -178,9 +181,10 @@ class NewTables:
         self._ask, self._kept, self._missed = ask, kept, missed
         database = _database(offset)
         before = self._load(database)
+        tables, published = tables_of(connector), published_by(connector)
         with connector.once():
-            captured, self._names = connector.captured_tables(), connector.existing_tables()
-            streamed_as = _texts(connector.streamed_as())
+            captured, self._names = tables.captured_tables(), tables.existing_tables()
+            streamed_as = _texts(published.streamed_as())
         self._captured = set(captured)
         self.captured = tuple(sorted(captured.values()))
         self._joining.clear()
@@ -191,10 +195,10 @@ class NewTables:
                 if identifier in known:
                     continue
                 place = self._names.get(identifier)
-                if identifier not in others and place and connector.streams_new(*place):
+                if identifier not in others and place and published.streams_new(*place):
                     self._say("joined", name)
                 else:
-                    self._join(connector, identifier, name)
+                    self._join(published, identifier, name)
         self._unsaved = True
         self.save_known()
 
@@ -211,16 +215,17 @@ class NewTables:
         if self._known is None:
             return
         self.save_known()
+        tables, published = tables_of(connector), published_by(connector)
         with suppress(WaltapError):
-            present = connector.existing_tables()
+            present = tables.existing_tables()
             self._looks += 1
             if self._looks % LOOKS_PER_ANSWER == 0:
-                self._look_for_gaps(connector, present)
+                self._look_for_gaps(published, present)
                 known = self._captured | self._joining.keys()
-                for identifier, name in connector.captured_tables().items():
+                for identifier, name in tables.captured_tables().items():
                     if identifier in self._names and identifier not in known:
-                        self._join(connector, identifier, name)
-            self._read_joining(connector, present)
+                        self._join(published, identifier, name)
+            self._read_joining(published, present)
             if present == self._names:
                 return
             for identifier, (schema, table) in present.items():
@@ -229,13 +234,13 @@ class NewTables:
                 if self._names.get(identifier) == (schema, table):
                     continue
                 name = f"{schema}.{table}"
-                if connector.streams_new(schema, table):
+                if published.streams_new(schema, table):
                     self._say("incomplete" if identifier in self._names else "created", name)
                     self._capture(identifier, name)
-                elif identifier in connector.captured_tables():  # another session published it
-                    self._join(connector, identifier, name)
+                elif identifier in tables.captured_tables():  # another session published it
+                    self._join(published, identifier, name)
                 else:
-                    event = self._added(connector, (schema, table))
+                    event = self._added(published, (schema, table))
                     self._say(event, name)
                     if event != "uncaptured":
                         self._capture(identifier, name)
@@ -247,12 +252,12 @@ class NewTables:
         self._captured.add(identifier)
         self.captured = tuple(sorted({*self.captured, name}))
 
-    def _join(self, connector: Connector, identifier: str, name: str) -> None:
+    def _join(self, published: PublishingSource, identifier: str, name: str) -> None:
         """Add a published table whose older rows are missing. Raises: SinkError."""
         assert self._known is not None
         if again := identifier in self._known.left:
             self._missed(name)
-        writers = connector.writers(identifier) if self._policy == "snapshot" else frozenset()
+        writers = published.writers(identifier) if self._policy == "snapshot" else frozenset()
         if writers:
             self._captured.discard(identifier)  # a start from here would find it to be new
             self._joining[identifier] = _Joining(name, writers, again)
@@ -260,10 +265,10 @@ class NewTables:
         else:
             self._read(identifier, name, again=again)
 
-    def _read_joining(self, connector: Connector, present: Container[str]) -> None:
+    def _read_joining(self, published: PublishingSource, present: Container[str]) -> None:
         """Request the rows of tables whose earlier writers have ended."""
         for identifier, joining in list(self._joining.items()):
-            joining.writers &= connector.writers(identifier)
+            joining.writers &= published.writers(identifier)
             if not joining.writers:
                 del self._joining[identifier]
                 if identifier in present:
@@ -274,12 +279,12 @@ class NewTables:
         self._unsaved = True
         self._say("snapshot" if self._asked(name) else "incomplete", name, again=again)
 
-    def _added(self, connector: Connector, place: tuple[str, str]) -> str:
+    def _added(self, published: PublishingSource, place: tuple[str, str]) -> str:
         """Publish a table that the next start would publish; return the event."""
-        if self._policy != "snapshot" or not connector.adds_tables():
+        if self._policy != "snapshot" or not published.adds_tables():
             return "uncaptured"
         try:
-            connector.publish([place], wanted=True)
+            published.publish([place], wanted=True)
         except WaltapError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise
@@ -293,17 +298,19 @@ class NewTables:
         self._unsaved = self._unsaved or asked
         return asked
 
-    def _look_for_gaps(self, connector: Connector, present: dict[str, tuple[str, str]]) -> None:
+    def _look_for_gaps(
+        self, published: PublishingSource, present: dict[str, tuple[str, str]]
+    ) -> None:
         """Report tables whose changes are no longer streamed.
 
         A server from PostgreSQL 18 on only logs a missing publication, and leaves its changes out.
         """
         assert self._known is not None
-        gaps = self._captured & connector.unsent() & present.keys()
+        gaps = self._captured & published.unsent() & present.keys()
         for identifier in sorted(gaps - self._interrupted):
             self._say("interrupted", ".".join(present[identifier]))
-        now = connector.streamed_as()
-        changed = connector.streamed_otherwise(self._known.streamed_as, now)
+        now = published.streamed_as()
+        changed = published.streamed_otherwise(self._known.streamed_as, now)
         changed = (changed & self._captured & present.keys()) - gaps
         for identifier in sorted(changed):
             self._say("changed", ".".join(present[identifier]))
@@ -328,7 +335,9 @@ class NewTables:
         if before is None or self._policy == "ignore":
             return []
         known = set(before.captured) - before.interrupted(connector)
-        return sorted(n for i, n in connector.captured_tables().items() if i not in known)
+        return sorted(
+            n for i, n in tables_of(connector).captured_tables().items() if i not in known
+        )
 
     def interrupted(self, connector: Connector, offset: Offset) -> list[str]:
         """Return captured tables that the server does not stream wholly now."""
@@ -336,7 +345,7 @@ class NewTables:
         if before is None or self._policy == "ignore":
             return []
         known = before.interrupted(connector)
-        return sorted(n for i, n in connector.captured_tables().items() if i in known)
+        return sorted(n for i, n in tables_of(connector).captured_tables().items() if i in known)
 
     def _say(self, event: str, name: str, *, again: bool = False) -> None:
         if self._policy == "ignore":

@@ -12,7 +12,7 @@ from waltap.pipeline.runtime.channels import INCREMENTAL, INITIAL, PipelineChann
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import Connector, SourceLacks, StartPosition
-from waltap.ports.source.roles import SnapshotHoldingSource, SnapshotSharingSource
+from waltap.ports.source.roles import SnapshotHoldingSource, SnapshotSharingSource, tables_of
 from waltap.services.monitor.counts import SnapshotTableProgress
 
 log = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ def deliver(
     """
     for piece in pieces:
         if piece.relation.name != report.table:
-            report.reads(piece.relation.name, connector.estimate(piece.relation))
+            report.reads(piece.relation.name, tables_of(connector).estimate(piece.relation))
         cut(piece, state.left())
         delivery.write([piece], snapshot=snapshot)
         report.progressed(len(piece.rows))
@@ -222,7 +222,7 @@ class SnapshotPhase:
 
     def _run(self, connector: Connector, start: StartPosition) -> bool:
         delivery, report = self._delivery, self._report
-        captured = connector.captured_tables().values() if self._notified else ()
+        captured = tables_of(connector).captured_tables().values() if self._notified else ()
         report.started(sorted(set(captured)))
         chunks = self._chunks(connector, start)
         if chunks is not None:

@@ -10,7 +10,7 @@ Life cycle, all in the engine's thread unless stated otherwise:
 """
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -395,80 +395,6 @@ class Connector(abc.ABC):
         described type does not have.
         """
         return relation
-
-    def estimate(self, relation: Relation) -> int | None:
-        """Return a table's estimated number of rows, None if unknown."""
-        return None
-
-    def captured_tables(self) -> dict[str, str]:
-        """Return identifier → schema.table of the captured tables.
-
-        An identifier survives a rename and is never used again. Raises: SourceError.
-        """
-        return {}
-
-    def existing_tables(self) -> dict[str, tuple[str, str]]:
-        """Return identifier → (schema, table) of every existing table.
-
-        The call must be cheap. Raises: SourceError.
-        """
-        return {}
-
-    def streams_new(self, schema: str, table: str) -> bool:
-        """Return whether the server streams that new table by itself.
-
-        Raises: SourceError.
-        """
-        return True
-
-    def adds_tables(self) -> bool:
-        """Return whether a start adds captured tables to the stream.
-
-        If so, `publish` may add them before.
-        """
-        return False
-
-    def unsent(self) -> frozenset[str]:
-        """Return identifiers of captured tables that are not streamed completely.
-
-        Changes that are written to them meanwhile are missing in the stream. The method changes nothing.
-        Raises: SourceError.
-        """
-        return frozenset()
-
-    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
-        """Start or stop streaming these (schema, table).
-
-        Return the tables whose state changed. When the method returns, no earlier write is in progress: a
-        reader that reads a table afterwards misses nothing. A pipeline may be running. Raises:
-        SourceError.
-        """
-        return []
-
-    def writers(self, identifier: str) -> frozenset[str]:
-        """Return the open transactions that may have written to a table.
-
-        Their writes before the table's publication are not streamed, and are invisible until the
-        transactions end. Raises: SourceError.
-        """
-        return frozenset()
-
-    def streamed_as(self) -> Mapping[str, Sequence[str | None]]:
-        """Return how the server streams each table, where that is known.
-
-        The texts are for `streamed_otherwise` and are kept until the next start. Raises: SourceError.
-        """
-        return {}
-
-    def streamed_otherwise(
-        self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
-    ) -> frozenset[str]:
-        """Return tables that may have been streamed incompletely in between.
-
-        ``before`` and ``now`` are results of `streamed_as`; a change that was reverted counts too. Another
-        version may have written ``before``. Raises: SourceError.
-        """
-        return frozenset()
 
     def finish(self) -> bool:
         """Run the profile's action for a clean stop on the server.

@@ -225,6 +225,130 @@ class SlotOwningSource(Protocol):
         """Remove an object of the pipeline and its entry. Raises: SourceError."""
 
 
+@runtime_checkable
+class TableListingSource(Protocol):
+    """A source that lists its tables."""
+
+    def captured_tables(self) -> dict[str, str]:
+        """Return identifier → schema.table of the captured tables.
+
+        An identifier survives a rename and is never used again. Raises: SourceError.
+        """
+
+    def existing_tables(self) -> dict[str, tuple[str, str]]:
+        """Return identifier → (schema, table) of every existing table.
+
+        The call must be cheap. Raises: SourceError.
+        """
+
+    def estimate(self, relation: Relation) -> int | None:
+        """Return a table's estimated number of rows, None if unknown."""
+
+
+@runtime_checkable
+class PublishingSource(Protocol):
+    """A source that streams chosen tables only, by a publication or its like."""
+
+    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+        """Start or stop streaming these (schema, table).
+
+        Return the tables whose state changed. When the method returns, no earlier write is in progress: a
+        reader that reads a table afterwards misses nothing. A pipeline may be running. Raises:
+        SourceError.
+        """
+
+    def adds_tables(self) -> bool:
+        """Return whether a start adds captured tables to the stream.
+
+        If so, `publish` may add them before.
+        """
+
+    def streams_new(self, schema: str, table: str) -> bool:
+        """Return whether the server streams that new table by itself.
+
+        Raises: SourceError.
+        """
+
+    def writers(self, identifier: str) -> frozenset[str]:
+        """Return the open transactions that may have written to a table.
+
+        Their writes before the table's publication are not streamed, and are invisible until the
+        transactions end. Raises: SourceError.
+        """
+
+    def unsent(self) -> frozenset[str]:
+        """Return identifiers of captured tables that are not streamed completely.
+
+        Changes that are written to them meanwhile are missing in the stream. The method changes nothing.
+        Raises: SourceError.
+        """
+
+    def streamed_as(self) -> Mapping[str, Sequence[str | None]]:
+        """Return how the server streams each table, where that is known.
+
+        The texts are for `streamed_otherwise` and are kept until the next start. Raises: SourceError.
+        """
+
+    def streamed_otherwise(
+        self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
+    ) -> frozenset[str]:
+        """Return tables that may have been streamed incompletely in between.
+
+        ``before`` and ``now`` are results of `streamed_as`; a change that was reverted counts too. Another
+        version may have written ``before``. Raises: SourceError.
+        """
+
+
+class _NoTables(TableListingSource):
+    """Answer for a source that lists no tables."""
+
+    def captured_tables(self) -> dict[str, str]:
+        return {}
+
+    def existing_tables(self) -> dict[str, tuple[str, str]]:
+        return {}
+
+    def estimate(self, relation: Relation) -> int | None:
+        return None
+
+
+class _EverythingStreamed(PublishingSource):
+    """Answer for a source that streams every table by itself."""
+
+    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+        return []
+
+    def adds_tables(self) -> bool:
+        return False
+
+    def streams_new(self, schema: str, table: str) -> bool:
+        return True
+
+    def writers(self, identifier: str) -> frozenset[str]:
+        return frozenset()
+
+    def unsent(self) -> frozenset[str]:
+        return frozenset()
+
+    def streamed_as(self) -> Mapping[str, Sequence[str | None]]:
+        return {}
+
+    def streamed_otherwise(
+        self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
+    ) -> frozenset[str]:
+        return frozenset()
+
+
+def tables_of(connector: Connector) -> TableListingSource:
+    """Return the source's list of tables, an empty one where it has none."""
+    return connector if isinstance(connector, TableListingSource) else _NoTables()
+
+
+def published_by(connector: Connector) -> PublishingSource:
+    """Return the source's publications; without them it streams every table."""
+    return connector if isinstance(connector, PublishingSource) else _EverythingStreamed()
+
+
 def planned(connector: Connector, offset: Offset | None) -> SetupPlan:
     """Return the plan of a start. Raises: as `PlanningSource.plan`; SourceLacks."""
     if not isinstance(connector, PlanningSource):

@@ -20,7 +20,7 @@ from waltap.ports.source.connector import (
     SlotStatus,
     StartPosition,
 )
-from waltap.ports.source.roles import HeartbeatSource
+from waltap.ports.source.roles import HeartbeatSource, TableListingSource
 from waltap.ports.specs import ConnectorSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.workload import ITEMS
@@ -173,7 +173,7 @@ def connector_of(source: SimulatedSource) -> ConnectorSpec:
     )
 
 
-class _SimulatedConnector(Connector, HeartbeatSource):
+class _SimulatedConnector(Connector, TableListingSource, HeartbeatSource):
     def __init__(self, source: SimulatedSource, context: ConnectorContext) -> None:
         # A server that is down refuses the connection, and the engine retries.
         if not source.reachable:
