@@ -72,7 +72,7 @@ class DecodingSource(Protocol):
 
 @runtime_checkable
 class ColumnListingSource(Protocol):
-    """A source that lists its columns; the patterns of a profile are checked against them."""
+    """A source that lists its columns, for the patterns of a profile."""
 
     def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
         """Return (schema, table, column, type) of every existing column.
@@ -201,7 +201,7 @@ class ChunkedSource(Protocol):
 
 @runtime_checkable
 class SlotOwningSource(Protocol):
-    """A source with slots, and other objects of pipelines, that can be listed and dropped."""
+    """A source whose slots and other objects of pipelines can be listed and dropped."""
 
     def slots(self) -> list[SlotStatus]:
         """Return every slot of the database, by name. Raises: SourceError."""
