@@ -271,7 +271,7 @@ def test_several_partitions_and_a_sink_of_one_are_refused_and_nothing_is_left(
 class Acknowledged(OnePosition):
     """Promises as far as somebody says."""
 
-    capabilities = SinkCapabilities(records=False, acknowledged=True)
+    capabilities = SinkCapabilities(records=False)
     upto = 0
 
     def __init__(self) -> None:
@@ -283,6 +283,9 @@ class Acknowledged(OnePosition):
 
     def promised(self) -> int:
         return self.upto
+
+    def drain(self) -> None:
+        """Nobody is waited for."""
 
 
 def test_a_flush_moves_as_far_as_is_acknowledged_with_the_state_of_then() -> None:

@@ -14,6 +14,7 @@ from waltap.changes.transactions.position import START, Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
 from waltap.ports.sink.held import require_held
+from waltap.ports.sink.roles import checks_of, held_by
 from waltap.ports.sink.sink import Sink
 from waltap_testing.sink_rig import SinkRig, sole
 from waltap_testing.workload import batches, mixed
@@ -63,7 +64,7 @@ def _copy(source: Path, target: Path) -> None:
 class NoticesLosses:
     """Rules for a destination that is behind its durable position.
 
-    The contract is `Sink.held`. A base class of the suite.
+    The contract is `PositionKeepingSink.held`. A base class of the suite.
     """
 
     @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
@@ -143,13 +144,13 @@ class NoticesLosses:
             rig, context=lambda given: dataclasses.replace(rig.context(given), repairs=True)
         )
         sink = repairing.build(tmp_path, resumes=True)
-        sink.check()
+        checks_of(sink)
         sink.open()
         for batch in history.rest(sink):
             sink.write(batch)
         end = Position(history.workload.parts[-1].end_lsn)
         assert sole(sink.flush()) == end
-        held = Positions.of(sink.held())
+        held = Positions.of(held_by(sink))
         sink.close()
         sink = rig.build(tmp_path, resumes=True)
         assert sole(_opened(sink, held)) == end
@@ -187,7 +188,7 @@ class _History:
         self.sink = rig.build(folder, resumes=True)
         self.sink.open()
         self._write(self.sink, 2, -1)
-        self.held = Positions.of(self.sink.held())
+        self.held = Positions.of(held_by(self.sink))
 
     def rest(self, sink: Sink) -> Iterator[Batch]:
         """Yield the last transaction."""
@@ -224,7 +225,7 @@ def _opened(sink: Sink, held: Positions) -> Position | Positions | None:
 
     Raises: SinkError.
     """
-    sink.check()
+    checks_of(sink)
     found = sink.open()
     require_held("of the kit", held, Positions.of(found))
     return found

@@ -30,6 +30,7 @@ from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import SOLE, START, Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import RetryVerdict, SinkError, WaltapError
+from waltap.ports.sink.roles import held_by
 from waltap.ports.sink.sink import Sink
 from waltap_testing.crash import CrashChild, KillPoint
 from waltap_testing.sink_crash import (
@@ -437,20 +438,20 @@ class SinkSuite(
     def test_a_sink_opened_again_has_what_it_said_it_holds(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """A reopened sink has the position that `Sink.held` returned."""
+        """A reopened sink has the position that `PositionKeepingSink.held` returned."""
         sink = rig.build(tmp_path)
         once = sink.capabilities.exactly_once
         sink.open()
         written(
             sink, mixed(truncate=False).batches(4, records=sink.capabilities.records), each=True
         )
-        held = Positions.of(sink.held())
+        held = Positions.of(held_by(sink))
         assert bool(held) == once, "held is what a sink keeps with its data, exactly once"
         sink.close()
         again = rig.build(tmp_path, resumes=True)
         # The engine compares them to notice a destination that was restored or emptied.
         assert Positions.of(again.open()) == held
-        assert Positions.of(again.held()) == held
+        assert Positions.of(held_by(again)) == held
         again.close()
 
     def test_a_position_is_of_one_pipeline(self, rig: SinkRig, tmp_path: Path) -> None:

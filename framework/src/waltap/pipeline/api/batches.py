@@ -161,7 +161,7 @@ class HandOver(Sink):
     """
 
     def __init__(self, *, records: bool, each: bool, most: int) -> None:
-        self.capabilities = SinkCapabilities(records=records, acknowledged=True)
+        self.capabilities = SinkCapabilities(records=records)
         self.batches: queue.Queue[StreamedBatch] = queue.Queue(maxsize=1)
         self.ledger = BatchLedger(most)
         self.lingers = False

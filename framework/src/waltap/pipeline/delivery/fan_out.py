@@ -20,7 +20,14 @@ from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.delivery.sink_branch import Attempt, BranchStages, PositionedBranch
 from waltap.ports.offsets.sink_positions import BranchPositions
 from waltap.ports.sink.downstream import DownstreamProgress
-from waltap.ports.sink.roles import GapAwareSink, ProgressSink, SnapshotChoosingSink
+from waltap.ports.sink.roles import (
+    FlushDelayingSink,
+    GapAwareSink,
+    MaintainedSink,
+    ProgressSink,
+    SnapshotChoosingSink,
+    checks_of,
+)
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.source.connector import PreflightCheck
 
@@ -95,7 +102,7 @@ class FanOut(Sink):
         found: list[PreflightCheck] = []
         for branch in self.branches:
             try:
-                checks = branch.sink.check()
+                checks = checks_of(branch.sink)
             except SinkError as error:
                 checks = [PreflightCheck.failed(f"sink {branch.name}", error)]
             found += [_excused(each, branch) for each in checks]
@@ -233,7 +240,9 @@ class FanOut(Sink):
         A position is confirmed only when all sinks have it.
         """
         running = [each.sink for each in self.branches if each.paused is None]
-        return bool(running) and all(sink.holds_back() for sink in running)
+        return bool(running) and all(
+            isinstance(sink, FlushDelayingSink) and sink.holds_back() for sink in running
+        )
 
     def missed(self, table: str) -> None:
         """Record an interrupted table in every sink.
@@ -253,7 +262,8 @@ class FanOut(Sink):
         for branch in self.branches:
             if branch.paused is None:
                 try:
-                    branch.sink.maintain()
+                    if isinstance(branch.sink, MaintainedSink):
+                        branch.sink.maintain()
                 except SinkError as error:
                     if not _may_pause(branch) or error.loses:
                         raise

@@ -26,6 +26,7 @@ from waltap.errors import RecordError, SinkError
 from waltap.ports.offsets.sink_positions import SinkProgress
 from waltap.ports.sink.held import require_held
 from waltap.ports.sink.refusal import RecordsRefused
+from waltap.ports.sink.roles import RelationCachingSink, held_by
 from waltap.ports.sink.sink import Sink
 from waltap.ports.specs import FormatSpec, SinkSpec
 from waltap.ports.transforms.applied import transformed
@@ -114,7 +115,8 @@ class SinkBranch:
         if self.stages.format is not None:
             self.stages.format.forget(oid)
         self.stages.chain.forget(oid)
-        self.sink.forget(oid)
+        if isinstance(self.sink, RelationCachingSink):
+            self.sink.forget(oid)
 
     def rendered(self, given: Batch) -> Batch:
         """Return the batch for the sink, without events that cannot be rendered.
@@ -287,7 +289,7 @@ class PositionedBranch(SinkBranch):
                 counted = self._counted[place]
             if durable is not None and position < durable:
                 del self._counted[place]
-        held = Positions.of(self.sink.held(), next(iter(self.durable), SOLE))
+        held = Positions.of(held_by(self.sink), next(iter(self.durable), SOLE))
         return SinkProgress(positions=dict(self.durable), counted=counted, held=dict(held))
 
     def close(self) -> None:

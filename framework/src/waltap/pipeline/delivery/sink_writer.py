@@ -36,7 +36,11 @@ from waltap.ports.offsets.offset import Offset, OffsetStore
 from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import (
+    AcknowledgingSink,
+    FlushDelayingSink,
     GapAwareSink,
+    MaintainedSink,
+    PositionKeepingSink,
     ProgressSink,
     SnapshotChoosingSink,
     SplitReadingSink,
@@ -175,7 +179,11 @@ class SinkWriter:
         branch.order.restore(first.counted or None, first.position)
         self._notifications = notifications or PendingNotifications(deque(), "")
         self._reading = TablesRead(offset)
-        self._promises = PendingAcks() if self._sink.capabilities.acknowledged else None
+        sink = branch.sink
+        self._keeper = sink if isinstance(sink, PositionKeepingSink) else None
+        self._delayer = sink if isinstance(sink, FlushDelayingSink) else None
+        self._acknowledging = sink if isinstance(sink, AcknowledgingSink) else None
+        self._promises = None if self._acknowledging is None else PendingAcks()
         """The batches that are not durable, for a sink that acknowledges batch by batch; None:
 
         each flush makes all durable.
@@ -347,8 +355,8 @@ class SinkWriter:
         """
         durable, ended = self._flushed(), False
         signals: Mapping[str, object] = self.signals
-        if self._promises is not None:
-            promised = self._promises.take(self._sink.promised())
+        if self._promises is not None and self._acknowledging is not None:
+            promised = self._promises.take(self._acknowledging.promised())
             durable, ended = promised.positions, promised.ends_snapshot
             self._reading.took(promised.chunk_ends)
             self._owed(moved=bool(promised.positions or promised.chunk_ends))
@@ -374,8 +382,9 @@ class SinkWriter:
 
     def drain(self) -> None:
         """Wait for pending acknowledgements, before the last flush of a run."""
-        with self.counts.calls.call("its last writes"):
-            self._sink.drain()
+        if self._acknowledging is not None:
+            with self.counts.calls.call("its last writes"):
+                self._acknowledging.drain()
 
     @property
     def unpromised(self) -> bool:
@@ -521,15 +530,16 @@ class SinkWriter:
 
     def maintain(self) -> None:
         """Run the sink's periodic work; an error ends the sink. Raises: SinkError."""
-        with self.counts.calls.call("its maintenance"):
-            self._sink.maintain()
+        if isinstance(self._sink, MaintainedSink):
+            with self.counts.calls.call("its maintenance"):
+                self._sink.maintain()
 
     def due(self, seconds: float) -> bool:
         """Return whether a batch has waited ``seconds``, and the sink flushes now."""
         since = self.unflushed_since
         if since is None or self._clock.monotonic() - since < seconds:
             return False
-        return not self._sink.holds_back()
+        return self._delayer is None or not self._delayer.holds_back()
 
     @property
     def whole_transactions(self) -> bool:
@@ -605,7 +615,9 @@ class SinkWriter:
 
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""
-        held = Positions.of(self._sink.held(), self.partition)
+        held = None
+        if self._keeper is not None:
+            held = Positions.of(self._keeper.held(), self.partition)
         if held and offset.snapshot is None:
             partitions = {
                 name: msgspec.structs.replace(each, held=held.get(name, msgspec.UNSET))

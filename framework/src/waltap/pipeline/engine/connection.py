@@ -19,6 +19,7 @@ from waltap.pipeline.stages.heartbeat import HeartbeatTimer
 from waltap.pipeline.stages.snapshot_phase import SnapshotPhase
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.held import require_held
+from waltap.ports.sink.roles import CoverageSink, identity_of
 from waltap.ports.source.connector import ChangeStream, Connector, StartPosition
 from waltap.ports.source.roles import PartitionedSource
 
@@ -161,8 +162,9 @@ class SourceConnection:
             )
         known = offset is not None and offset.sink == self._stages.destination
         goes_on = known and start.coverage.goes_on  # else others were given what came meanwhile
-        with self._state.counts.calls.call("the beginning of a connection"):
-            self._stages.sink.begins(replace(start.coverage, goes_on=goes_on))
+        if isinstance(self._stages.sink, CoverageSink):
+            with self._state.counts.calls.call("the beginning of a connection"):
+                self._stages.sink.begins(replace(start.coverage, goes_on=goes_on))
         if start.lost is not None:
             self._run.gaps.missed(start.lost, offset, connector, self._state.now_ms())
         if not (start.snapshot or self._state.started):
@@ -181,7 +183,7 @@ class SourceConnection:
         if offset is not None:
             stored = _continued(stored, None if start.snapshot else offset)
         stored = msgspec.structs.replace(
-            stored, sink=stages.destination, sink_identity=stages.sink.identity() or msgspec.UNSET
+            stored, sink=stages.destination, sink_identity=identity_of(stages.sink) or msgspec.UNSET
         )
         stages.dead_letters.report_to(state.counts, run.channels.notify)
         delivery = SinkWriter(

@@ -27,6 +27,7 @@ from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET, unusable
+from waltap.ports.sink.roles import checks_of, identity_of
 from waltap.ports.source.connector import Connector, PreflightCheck
 from waltap.ports.source.lease import LeaseContext
 from waltap.ports.source.roles import ColumnListingSource, tables_of
@@ -369,7 +370,7 @@ def _of_guardrail(stages: PipelineStages, connector: Connector) -> list[Prefligh
 def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
     name = f"sink {stages.profile.sink.spec.name}"
     try:
-        return stages.sink.check()
+        return checks_of(stages.sink)
     except WaltapError as error:
         return [PreflightCheck.failed(name, error)]
     except Exception as error:  # noqa: BLE001 - a plugin's; the other checks are worth their answers
@@ -450,7 +451,7 @@ def _elsewhere(stages: PipelineStages, offset: Offset | None) -> list[PreflightC
     if offset.sink in {"", stages.destination}:
         return []
     with suppress(SinkError):  # another check reports it
-        if offset.sink_identity and offset.sink_identity == stages.sink.identity():
+        if offset.sink_identity and offset.sink_identity == identity_of(stages.sink):
             return []  # it was moved
     return [
         PreflightCheck.warning(

@@ -67,7 +67,7 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     slot_identity: str | msgspec.UnsetType = msgspec.UNSET
     # Everything that committed before this time is delivered; ms since 1970 UTC.
     as_of_ms: int | msgspec.UnsetType = msgspec.UNSET
-    # The position that the sink kept with its data (`Sink.held`).
+    # The position that the sink kept with its data (`PositionKeepingSink.held`).
     held: Position | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -86,7 +86,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     signals: dict[str, object] = {}
     # Where the changes were delivered last (`Stages.destination`); "" if unknown.
     sink: str = ""
-    # The identity of the data there (`Sink.identity`).
+    # The identity of the data there (`IdentifiedSink.identity`).
     sink_identity: str | msgspec.UnsetType = msgspec.UNSET
     version: int = NEWEST_VERSION
 

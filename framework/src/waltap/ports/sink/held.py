@@ -81,9 +81,9 @@ def require_held(
 ) -> None:
     """Check that a sink still has its recorded position in each partition.
 
-    ``recorded`` is the result of `Sink.held` when the offset was stored, ``found`` the result of
-    `Sink.open`. If ``slot`` has not confirmed more than ``found``, the error names the way to stream the
-    rest again. Raises: DestinationBehind.
+    ``recorded`` is the result of `PositionKeepingSink.held` when the offset was stored, ``found`` the
+    result of `Sink.open`. If ``slot`` has not confirmed more than ``found``, the error names the way to
+    stream the rest again. Raises: DestinationBehind.
     """
     for partition, had in recorded.items():
         has = found.get(partition)

@@ -7,8 +7,116 @@ with `isinstance`.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from waltap.changes.transactions.position import Position, Positions
 from waltap.ports.sink.downstream import DownstreamProgress
+from waltap.ports.sink.sink import Sink
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
+from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness
+
+
+@runtime_checkable
+class CheckedSink(Protocol):
+    """A sink that can be checked before a start."""
+
+    def check(self) -> list[PreflightCheck]:
+        """Check whether `open` would succeed, without any change.
+
+        Called before `open`, also on a sink that is never opened. Raises: SinkError for one problem.
+        """
+
+
+@runtime_checkable
+class RelationCachingSink(Protocol):
+    """A sink with state for each relation."""
+
+    def forget(self, oid: int) -> None:
+        """Drop the state of a dropped relation whose rows were all written.
+
+        Called between writes.
+        """
+
+
+@runtime_checkable
+class PositionKeepingSink(Protocol):
+    """A sink that stores its position with the data, exactly once."""
+
+    def held(self) -> Position | Positions | None:
+        """Return the position that `open` would return now.
+
+        Called after `flush` and at the end of a snapshot. The engine stores it with the offset. If a later
+        `open` returns less than was stored, or None, the run ends with `DestinationBehind`: the
+        destination was restored from a backup, emptied or recreated. None: the engine compares nothing.
+
+        A sink whose tables can be lost beside an unchanged position raises that error itself, in `open`
+        and before it commits, unless `SinkContext.repairs`.
+        """
+
+
+@runtime_checkable
+class IdentifiedSink(Protocol):
+    """A sink whose data can be moved and recognised."""
+
+    def identity(self) -> str:
+        """Return an identity of the data that survives a move of the data.
+
+        "": there is no data yet. Also called before `open`. Raises: SinkError.
+        """
+
+
+@runtime_checkable
+class CoverageSink(Protocol):
+    """A sink that must know whether a change can be missing."""
+
+    def begins(self, coverage: PublicationCompleteness) -> None:
+        """Accept that the following changes are complete as ``coverage`` says.
+
+        It counts only if `SinkContext.whole`. Called after each connection to the source: after
+        `open` and before any change of that connection. Raises: SinkError.
+        """
+
+
+@runtime_checkable
+class FlushDelayingSink(Protocol):
+    """A sink that may wait longer, to make larger pieces."""
+
+    def holds_back(self) -> bool:
+        """Return whether the next flush may wait longer.
+
+        Called about once per batch after ``offset.flush.interval.ms``. A `flush` that is called
+        nevertheless (a snapshot's end, a stop) makes everything durable.
+        """
+
+
+@runtime_checkable
+class MaintainedSink(Protocol):
+    """A sink with periodic work."""
+
+    def maintain(self) -> None:
+        """Run periodic work while no change arrives.
+
+        Called between two batches, about every ``status.update.interval.ms`` and at least every ten
+        seconds. Raises: SinkError, as `flush` does.
+        """
+
+
+@runtime_checkable
+class AcknowledgingSink(Protocol):
+    """A sink whose batches other processes acknowledge later.
+
+    `flush` does not wait for them, and its result does not count.
+    """
+
+    def promised(self) -> int:
+        """Return `Batch.number` of the last durable batch, 0 for none.
+
+        All earlier batches are durable too. Called after `flush`.
+        """
+
+    def drain(self) -> None:
+        """Wait for pending acknowledgements, before the last `flush` of a run.
+
+        Called before a clean end only.
+        """
 
 
 @runtime_checkable
@@ -79,3 +187,18 @@ class SplitReadingSink(SnapshotChoosingSink, Protocol):
 
         None until all rows are durable. Raises: SinkError if they cannot become durable.
         """
+
+
+def checks_of(sink: Sink) -> list[PreflightCheck]:
+    """Return the sink's checks before a start. Raises: as `CheckedSink.check`."""
+    return sink.check() if isinstance(sink, CheckedSink) else []
+
+
+def held_by(sink: Sink) -> Position | Positions | None:
+    """Return the position that the sink stores with the data, None without one."""
+    return sink.held() if isinstance(sink, PositionKeepingSink) else None
+
+
+def identity_of(sink: Sink) -> str:
+    """Return the identity of the sink's data, "" without one. Raises: SinkError."""
+    return sink.identity() if isinstance(sink, IdentifiedSink) else ""

@@ -1,7 +1,7 @@
 """Define the contract of a sink.
 
-Life cycle: check, open, (write*, flush)*, close. Single-threaded. A sink that can do more has the
-methods of a protocol in `waltap.ports.sink.roles`.
+Life cycle: open, (write*, flush)*, close. Single-threaded. A sink that can do more has the methods of
+a protocol in `waltap.ports.sink.roles`.
 """
 
 import abc
@@ -15,14 +15,12 @@ from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.snapshot_progress import SnapshotProgress
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.ports.source.connector import PublicationCompleteness
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
     from waltap.changes.decode.relation import Relation
     from waltap.changes.decode.replica_identity import ReplicaIdentity
     from waltap.changes.mapping.type_mapping import TypeMapper
-    from waltap.ports.source.connector import PreflightCheck
 
 
 # The engine then stops as if it had been asked to. Accepted batches count as delivered; the next
@@ -62,9 +60,6 @@ class SinkCapabilities:
     resumes_snapshots: bool = False
     # A resumed snapshot may read an incomplete table again (`SnapshotRows.restarts`).
     restarts_tables: bool = False
-    # Other processes acknowledge batches later. `flush` does not wait for them; `Sink.promised`
-    # returns their progress.
-    acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +94,7 @@ class SinkContext:
     been paused in between. The sink must pass the error on."""
     whole: bool = False
     """Whether this sink receives every streamed change of the captured tables, with its key. If so, the
-    engine calls `Sink.begins` with the coverage of the stream."""
+    engine calls `CoverageSink.begins` with the coverage of the stream."""
     repairs: bool = False
     """Whether the run reads lost tables again: the sink then recreates missing tables."""
     tolerant: bool = False
@@ -136,26 +131,12 @@ class Sink(abc.ABC):
 
     capabilities: SinkCapabilities = SinkCapabilities()
 
-    def check(self) -> list["PreflightCheck"]:
-        """Check whether `open` would succeed, without any change.
-
-        Called before `open`, also on a sink that is never opened. Raises: SinkError for one problem.
-        """
-        return []
-
     @abc.abstractmethod
     def open(self) -> Position | Positions | None:
         """Connect and repair the unfinished work of a crash.
 
         An exactly-once sink returns the last durable position, which it stores with the data, in the form
         of `flush`; others return None. Raises: SinkError.
-        """
-
-    def begins(self, coverage: PublicationCompleteness) -> None:
-        """Accept that the following changes are complete as ``coverage`` says.
-
-        Called only if `SinkContext.whole`, after each connection to the source: after `open` and before
-        any change of that connection. Raises: SinkError.
         """
 
     @abc.abstractmethod
@@ -175,61 +156,6 @@ class Sink(abc.ABC):
         Before it returns, the sink checks that readers still find the data: a file may have been moved or
         deleted meanwhile. Raises: SinkError; the batches since the last flush are then in doubt, and every
         later `write` and `flush` raises too.
-        """
-
-    def forget(self, oid: int) -> None:
-        """Drop the state of a dropped relation whose rows were all written.
-
-        Called between writes.
-        """
-
-    def held(self) -> Position | Positions | None:
-        """Return the position that `open` would return now.
-
-        Called after `flush` and at the end of a snapshot. The engine stores it with the offset. If a later
-        `open` returns less than was stored, or None, the run ends with `DestinationBehind`: the
-        destination was restored from a backup, emptied or recreated. None: the engine compares nothing.
-
-        A sink whose tables can be lost beside an unchanged position raises that error itself, in `open`
-        and before it commits, unless `SinkContext.repairs`.
-        """
-        return None
-
-    def promised(self) -> int:
-        """Return `Batch.number` of the last durable batch, 0 for none.
-
-        All earlier batches are durable too. Called after `flush` and in place of its result where
-        `SinkCapabilities.acknowledged`.
-        """
-        return 0
-
-    def drain(self) -> None:
-        """Wait for pending acknowledgements, before the last `flush` of a run.
-
-        Called before a clean end only.
-        """
-
-    def identity(self) -> str:
-        """Return an identity of the data that survives a move of the data.
-
-        "", the default: the sink has no identity or no data yet. Also called before `open`. Raises:
-        SinkError.
-        """
-        return ""
-
-    def holds_back(self) -> bool:
-        """Return whether the next flush may wait longer, to make larger pieces.
-
-        Called about once per batch after ``offset.flush.interval.ms``. A `flush` that is called
-        nevertheless (a snapshot's end, a stop) makes everything durable.
-        """
-        return False
-
-    def maintain(self) -> None:
-        """Run periodic work while no change arrives.
-
-        Called between two batches, about every ``status.update.interval.ms`` and at least every ten
-        seconds. Raises: SinkError, as `flush` does.
         """
 
     @abc.abstractmethod
