@@ -37,7 +37,7 @@ RegistryAway = WaltapError.define(
     "RegistryAway",
     "WT-3311",
     "The schema registry does not answer.",
-    "waltap tries again by itself, from the last durable position; if this lasts, check that the "
+    "If this lasts, check that the "
     "registry runs and that schema.registry.url ({url}) is its address; a certificate that the "
     "system does not trust is trusted by schema.registry.ssl.truststore.location.",
     retry=RetryVerdict.RECONNECT,

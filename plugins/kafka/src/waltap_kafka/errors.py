@@ -87,7 +87,7 @@ KafkaTransactionExpired = SinkError.define(
     "KafkaTransactionExpired",
     "WT-5407",
     "A transaction was open for too long, and the broker aborted it.",
-    "The batch is sent again by itself. If it happens without an outage, raise "
+    "If it happens without an outage, raise "
     "producer.transaction.timeout.ms, up to the broker's transaction.max.timeout.ms.",
     retry=RetryVerdict.RECONNECT,
 )
@@ -96,7 +96,7 @@ KafkaNotDelivered = SinkError.define(
     "KafkaNotDelivered",
     "WT-5408",
     "Records were not delivered, or a transaction was aborted.",
-    "waltap sends them again by itself; if this lasts, look into the broker's log for the reason.",
+    "If this lasts, look into the broker's log for the reason.",
     retry=RetryVerdict.RECONNECT,
 )
 KafkaPositionUnusable = SinkError.define(

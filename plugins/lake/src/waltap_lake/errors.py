@@ -17,7 +17,7 @@ LakeUnavailable = SinkError.define(
     "LakeUnavailable",
     "WT-5551",
     "The store or the catalogue does not answer, or a write failed.",
-    "waltap tries again by itself, and continues after each table's position. If this lasts, "
+    "If this lasts, "
     "check whether {place} is up and has room, and whether path, storage.* or catalog.* of the "
     "sink name it.",
     retry=RetryVerdict.RECONNECT,

@@ -407,7 +407,7 @@ SlotSynchronized = SourceError.define(
     "The server is a standby that copies the slot from its primary.",
     "Point database.hostname at the primary (a comma list with "
     "driver.target_session_attrs=read-write finds it), or promote this server: SELECT "
-    "pg_promote(). waltap tries again by itself.",
+    "pg_promote().",
     retry=RetryVerdict.RECONNECT,
 )
 PublicationMissing = SourceError.define(
@@ -503,7 +503,7 @@ PublicationLocked = ConnectionLost.define(
     "PublicationLocked",
     "WT-2026",
     "A table cannot join a publication while another session locks it.",
-    "waltap tries again by itself. End the session that holds the lock: SELECT pid, query FROM "
+    "End the session that holds the lock: SELECT pid, query FROM "
     "pg_stat_activity WHERE pid = ANY(SELECT pid FROM pg_locks WHERE locktype = 'relation' AND "
     "mode NOT IN ('AccessShareLock', 'RowShareLock')). snapshot.lock.timeout.ms ({timeout_ms} "
     "now) is the longest wait each time.",
@@ -514,7 +514,7 @@ class QueryCancelled(ConnectionLost):
     """A statement reached a timeout, or another session cancelled it."""
 
     code = "WT-2019"
-    remedy = "waltap tries again by itself; database.query.timeout.ms is how long a query may take."
+    remedy = "database.query.timeout.ms is how long a query may take."
 
 
 class ConditionRefused(SourceError):

@@ -46,7 +46,7 @@ StreamFull = SinkError.define(
     "StreamFull",
     "WT-5565",
     "The server accepts no records: memory, space or quota is exhausted.",
-    "waltap tries again by itself. Give {place} room: more memory or space, a bound of its "
+    "Give {place} room: more memory or space, a bound of its "
     "streams ({property}), or a larger quota.",
     retry=RetryVerdict.RECONNECT,
 )

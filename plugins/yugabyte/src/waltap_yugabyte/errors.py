@@ -92,8 +92,7 @@ SlotsUsedUp = ConnectionLost.define(
     "SlotsUsedUp",
     "WT-2155",
     "The node already streams as many slots as it may.",
-    "Name other nodes in database.hostname, or raise cdc_max_virtual_wal_per_tserver of the node; "
-    "waltap tries again by itself.",
+    "Name other nodes in database.hostname, or raise cdc_max_virtual_wal_per_tserver of the node.",
 )
 
 

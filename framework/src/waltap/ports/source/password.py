@@ -13,7 +13,7 @@ PasswordUnavailable = ConnectionLost.define(
     "PasswordUnavailable",
     "WT-2023",
     "The password plugin had no password for this connection.",
-    "waltap tries again by itself; if this lasts, ask the service that {distribution} asks.",
+    "If this lasts, ask the service that {distribution} asks.",
 )
 PasswordFileUnreadable = ConnectionLost.define(
     "PasswordFileUnreadable",

@@ -28,7 +28,7 @@ PasswordCommandFailed = ConnectionLost.define(
     "The command for the database's password gave none.",
     "Run database.password.command by hand, as the user and with the environment of waltap: it "
     "must print the password, nothing else, and end with status 0 within "
-    "database.password.command.timeout.ms. While it streams waltap tries again by itself.",
+    "database.password.command.timeout.ms.",
 )
 
 

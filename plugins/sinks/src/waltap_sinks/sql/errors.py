@@ -138,7 +138,7 @@ class SqlConflict(SinkError):
     code = "WT-5707"
     retry = RetryVerdict.SAME_BATCH
     remedy = (
-        "waltap tries again by itself; if this lasts, see which sessions of the target write or lock "
+        "If this lasts, see which sessions of the target write or lock "
         "the same tables, and end them."
     )
 
@@ -147,8 +147,7 @@ SqlConflictMidway = SqlConflict.define(
     "SqlConflictMidway",
     "WT-5714",
     "A conflict undid earlier batches of a large transaction, too.",
-    "waltap delivers the transaction again by itself; if this lasts, see which sessions of the "
-    "target write or lock the same tables, and end them.",
+    "If this lasts, see which sessions of the target write or lock the same tables, and end them.",
     retry=RetryVerdict.RECONNECT,
 )
 # The work of this instance was undone.
