@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waltap.base.text import duration
+from waltap.base.text import ago, duration
 from waltap.cli.profile_source import Json
 from waltap.cli.terminal import answers, echo
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
@@ -36,7 +36,7 @@ def list_manifests(
     ] = 20,
     as_json: Json = False,
 ) -> None:
-    """Show the newest manifests: position, transactions, rows per table."""
+    """Show the newest manifests: position, last commit, transactions, rows per table."""
     from waltap.changes.transactions.position import lsn_text
 
     manifests = _log(path).newest(last)
@@ -45,6 +45,7 @@ def list_manifests(
             {
                 "position": str(step.mark),
                 "lsn": lsn_text(step.mark.end_lsn),
+                "last_commit_ms": _commit_ms(step),
                 "transactions": step.transactions,
                 "rows": step.rows,
                 "tables": _tables(step),
@@ -53,19 +54,23 @@ def list_manifests(
         ]
         echo(json.dumps(document, indent=2))
         return
+    import time
+
     from waltap.cli.views import table
 
+    now = time.time() * 1000
     rows = [
         (
             str(step.mark),
             lsn_text(step.mark.end_lsn),
+            "" if (at := _commit_ms(step)) is None else f"{ago(now - at)} ago",
             f"{step.transactions:,}",
             f"{step.rows:,}",
             _tables(step),
         )
         for step in manifests
     ]
-    heads = ("position", "up to LSN", "transactions", "rows", "tables")
+    heads = ("position", "up to LSN", "last commit", "transactions", "rows", "tables")
     shown = table(heads, rows, right=("transactions", "rows"))
     shown.columns[0].no_wrap = True
     answers().print(shown)
@@ -172,6 +177,11 @@ def vacuum(path: PathArgument, older_than_hours: HoursOption = 24.0) -> None:
     Stop the pipeline before.
     """
     echo(f"{_log(path).vacuum(_before(older_than_hours)):,} segments removed")
+
+
+def _commit_ms(step: Manifest) -> int | None:
+    """Return when its last transaction was committed, since 1970 UTC."""
+    return None if step.last_commit_ts is None else step.last_commit_ts // 1000
 
 
 def _log(path: str) -> ChangeLog:
