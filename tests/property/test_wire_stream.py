@@ -16,7 +16,16 @@ from waltap_postgres.replication.wire import (
 )
 
 LSNS = st.integers(0, (1 << 64) - 1)
-PAYLOADS = st.binary(min_size=1, max_size=40)
+PAYLOADS = st.binary(min_size=1, max_size=40) | st.builds(
+    lambda before, inner, after: before + inner + after,
+    st.binary(max_size=3),
+    st.sampled_from(
+        [b"d\0\0\0\x20w", b"d\0\0\0\x1ew" + bytes(25), b"dw", b"d\xff\xff\xff\xffw" + bytes(26)]
+    ),
+    st.binary(max_size=40),
+)
+"""Some look like messages themselves."""
+
 LARGE = st.sampled_from([LARGE_BYTES, 30, 50])
 """Bytes from which on a message is collected apart."""
 
@@ -93,7 +102,7 @@ def test_libpq_gives_the_same_payload_by_payload(
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4), LARGE)
 def test_any_bytes_give_frames_or_a_decode_error(data: bytes, cuts: list[int], large: int) -> None:
-    splitter = ReplicationSplitter(large_bytes=large)
+    splitter = ReplicationSplitter(large_bytes=large, together=1)
     try:
         for piece in cut(data, cuts):
             for lsn, payload in splitter.split(piece):
@@ -112,8 +121,11 @@ def test_a_flipped_byte_never_gives_anything_but_frames_or_an_error(
     try:
         frames = ReplicationSplitter().split(bytes(data))
     except (DecodeError, CopyEnded):
+        with pytest.raises((DecodeError, CopyEnded)):
+            ReplicationSplitter(together=1).split(bytes(data))
         return
     assert all(isinstance(payload, bytes) and payload for _, payload in frames)
+    assert list(ReplicationSplitter(together=1).split(bytes(data))) == frames
 
 
 def test_an_absurd_length_is_refused_before_it_is_waited_for() -> None:

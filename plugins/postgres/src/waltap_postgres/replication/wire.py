@@ -2,7 +2,7 @@
 
 libpq returns one CopyData message per call, at 2 µs each. A walsender sends one message per row. So
 without TLS waltap reads the socket itself, in pieces of up to a megabyte, and finds the messages
-here at 0.3 µs each. Many frames stay where they are, as a `FrameBlock`.
+here, all of a piece at once. Many frames stay where they are, as a `FrameBlock`.
 
 Source: PostgreSQL manual, "Message Formats" and "Streaming Replication Protocol".
 """
@@ -33,6 +33,9 @@ LARGE_BYTES = 1 << 21
 
 # So many frames of one buffer become a `FrameBlock`.
 TOGETHER = 256
+
+# So many bytes of a buffer are looked at together.
+SCANNED_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +169,13 @@ class ReplicationSplitter:
             del large
         starts: list[int] = []
         append, size_all, at = starts.append, len(buffer), 0
+        chain = self._chain(buffer)
         # The fast path: nearly all messages are XLogData.
         while at + XLOG_PAYLOAD <= size_all:
+            if chain is not None:
+                at = chain.follow(at, starts)
+                if at + XLOG_PAYLOAD > size_all:
+                    break
             tag, size, kind = XLOG_HEADER(buffer, at)
             end = at + 1 + size
             if end > size_all:
@@ -192,6 +200,15 @@ class ReplicationSplitter:
             size, lsn = XLOG_PLACE(buffer, start)
             frames.append((lsn, buffer[start + XLOG_PAYLOAD : start + 1 + size]))
         return frames
+
+    def _chain(self, buffer: bytes) -> "_MessageChain | None":
+        """Return the places of XLogData in ``buffer``, None if it has few messages."""
+        if len(buffer) < self._together * XLOG_PAYLOAD or not has_columns():
+            return None
+        # The first message tells about the others.
+        if HEADER(buffer, 0)[1] * self._together > len(buffer):
+            return None
+        return _MessageChain(buffer)
 
     def data(self, payload: bytes, frames: list[Frame]) -> None:
         """Process one CopyData payload, as libpq returns it.
@@ -234,14 +251,55 @@ class ReplicationSplitter:
             )
 
 
+class _MessageChain:
+    """Follow the lengths of neighbouring XLogData messages in a buffer.
+
+    Wherever the bytes look like such a message, the place and the end that its length gives are
+    known at once. Where each end is the next place, no message needs a step of its own.
+    """
+
+    __slots__ = ("_apart", "_ends", "_places")
+
+    def __init__(self, buffer: bytes) -> None:
+        import numpy as np
+
+        data, none = np.frombuffer(buffer, "u1"), np.empty(0, "i8")
+        kinds, found = data[5 : 6 - XLOG_PAYLOAD], []
+        # Small pieces: the system would make and take back a large array's memory each time.
+        for start in range(0, len(kinds), SCANNED_BYTES):
+            places = (kinds[start : start + SCANNED_BYTES] == XLOG_DATA).nonzero()[0] + start
+            found.append(places[data[places] == COPY_DATA])
+        places = np.concatenate(found)
+        sizes = FrameBlock(buffer, none, none, none).numbers(places + 1, ">u4").astype("i8")
+        ends = places + 1 + sizes
+        sound = (sizes >= XLOG_PAYLOAD) & (ends <= len(buffer))
+        self._places, self._ends = places[sound], ends[sound]
+        self._apart = np.flatnonzero(self._ends[:-1] != self._places[1:])
+
+    def follow(self, at: int, starts: list[int]) -> int:
+        """Add the starts of the messages from ``at`` on; return their end."""
+        places, ends, apart = self._places, self._ends, self._apart
+        while True:
+            first = int(places.searchsorted(at))
+            if first == len(places) or places[first] != at:
+                return at
+            # Up to here each end is the next place; another place inside a message is text.
+            step = int(apart.searchsorted(first))
+            last = int(apart[step]) if step < len(apart) else len(places) - 1
+            starts += places[first : last + 1].tolist()
+            at = int(ends[last])
+
+
 def _block(buffer: bytes, starts: list[int]) -> FrameBlock:
     """Return the frames of the XLogData messages at ``starts``."""
     import numpy as np
 
     at, none = np.array(starts), np.empty(0, "i8")
-    places = FrameBlock(buffer + SPARE, none, none, none)
+    places = FrameBlock(buffer, none, none, none)
     ends = at + 1 + places.numbers(at + 1, ">i4")
-    return FrameBlock(places.data, at + XLOG_PAYLOAD, ends, places.numbers(at + 6, ">u8"))
+    # Behind the last message there is mostly a part of the next one.
+    data = buffer if len(buffer) - int(ends[-1]) >= len(SPARE) else buffer + SPARE
+    return FrameBlock(data, at + XLOG_PAYLOAD, ends, places.numbers(at + 6, ">u8"))
 
 
 class CopySplitter:
