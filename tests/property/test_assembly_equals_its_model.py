@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from waltap.changes.decode import (
     StreamStop,
     TransactionBlock,
 )
+from waltap.changes.transactions import spill
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import TransactionPart
@@ -191,7 +193,9 @@ class History:
 def deliver(
     messages: list[Message], sizes: list[int], resume: Position, memory: int
 ) -> list[TransactionPart]:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spill, "LEAST_ROWS", 1)
+        patch.setattr(spill, "MANY_CHANGES", 2)
         subject = TransactionAssembler(resume, None, Path(folder), memory)
         parts, at, turn = [], 0, 0
         while at < len(messages):

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltap.changes.events.record import Record
 from waltap.encoders.format import record_block
-from waltap.encoders.format.record_block import RecordBlock, TextRows
+from waltap.encoders.format.record_block import RecordBlock, TextRows, joined
 
 pa = pytest.importorskip("pyarrow")
 
@@ -38,3 +39,25 @@ def test_rows_are_their_pieces_one_after_the_other(
         )
         assert [record.value for record in block][count:] == [f"<{e}>".encode() for e in expected]
     record_block._row_numbers.cache_clear()
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_few_records_between_blocks_join_them(keyed: bool) -> None:
+    headers = (("h", b"1"),)
+    values = pa.array(["1", "2", "é"])
+    block = RecordBlock("t", [(values if keyed else None, values)], headers)
+    key = b"k" if keyed else None
+    few = [Record("t", key, '"ü"'.encode(), headers), Record("t", key, b"{}", headers)]
+    together = joined([few[:1], block, [], few[1:]])
+    assert isinstance(together, RecordBlock)
+    assert list(together) == [few[0], *block, few[1]]
+    for odd in (
+        Record("t", key, None, headers),
+        Record("t", None if keyed else b"k", b"{}", headers),
+        Record("u", key, b"{}", headers),
+        Record("t", key, b"{}"),
+        Record("t", key, b"{}", headers, partition=1),
+        Record("t", key, b"{}", headers, timestamp=1),
+    ):
+        assert joined([block, [few[0], odd]]) == [*block, few[0], odd]
+    assert joined([few, few, block]) == [*few, *few, *block], "most are no block"

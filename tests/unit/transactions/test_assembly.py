@@ -17,6 +17,7 @@ from waltap.changes.decode import (
     DataType,
     Delete,
     Insert,
+    InsertBlock,
     LogicalMessage,
     Message,
     OldTuple,
@@ -41,7 +42,12 @@ from waltap.changes.transactions.assembly import (
 )
 from waltap.changes.transactions.parts import PART_CHANGES
 from waltap.changes.transactions.position import START, Position
-from waltap.changes.transactions.spill import CHUNK_CHANGES, SpillFailed
+from waltap.changes.transactions.spill import (
+    CHUNK_CHANGES,
+    LEAST_ROWS,
+    MANY_CHANGES,
+    SpillFailed,
+)
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.errors import DecodeError
 from waltap_testing.sink_crash import full_disk
@@ -59,6 +65,8 @@ TABLE = Relation(
         ),
     ),
 )
+
+OTHER = Relation(oid=2, schema="public", table="o", columns=TABLE.columns[:1])
 
 
 def row(number: int, xid: int = 0) -> Insert:
@@ -260,6 +268,33 @@ def test_every_kind_of_change_survives_a_buffer(tmp_path: Path, memory: int) -> 
     (part,) = subject.feed([StreamCommit(0, 7, 100, 101, 0)])
     assert part.changes == changes
     assert all(c.relation is TABLE for c in part.changes if isinstance(c, Insert))
+
+
+def test_inserts_of_a_large_transaction_are_columns_and_others_stay_rows(
+    tmp_path: Path, memory: int
+) -> None:
+    few = [row(n, 7) for n in range(LEAST_ROWS)]
+    odd = [
+        [*few[:-1], Insert(TABLE, 1, (b"\xff", "v"), 7)],
+        [*few[:-1], Insert(TABLE, 1, ("1", UNCHANGED), 7)],
+        [*few[:-1], Delete(TABLE, 1, ("1", None), OldTuple.FULL, 7)],
+        [*few[:-1], Insert(OTHER, 1, ("1",), 7)],
+        few[:-1],
+    ]
+    subject = assembler(tmp_path, memory=memory)
+    subject.feed(segment(7, few, first=True))
+    subject.feed(segment(7, [row(n, 7) for n in range(MANY_CHANGES)], first=False))
+    sent = [[*few[:-1], Insert(TABLE, 1, ("é", None), 7)], *odd, few]
+    for some in sent:
+        subject.feed(segment(7, some, first=False))
+    parts = drained(subject, [StreamCommit(0, 7, 100, 101, 0)])
+    head, *rest = parts
+    assert list(head.changes[:LEAST_ROWS]) == few
+    assert not isinstance(head.changes, InsertBlock), "a small transaction is quicker as rows"
+    blocks = [list(part.changes) for part in rest if isinstance(part.changes, InsertBlock)]
+    assert blocks == [sent[0], few]
+    found = [change for part in rest for change in part.changes]
+    assert found[-sum(map(len, sent)) :] == [change for some in sent for change in some]
 
 
 def test_memory_is_given_to_the_disk_largest_first(tmp_path: Path) -> None:

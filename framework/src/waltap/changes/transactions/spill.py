@@ -2,10 +2,10 @@
 
 Changes go into a `TransactionBuffer` while their transaction is streamed in progress or prepared,
 or while its commit LSN is unknown. A buffer takes messages into its ``tail``; `seal` turns the
-tail into chunks of MessagePack, which are an order of magnitude smaller than the objects. A block
-of inserts becomes a chunk by itself, an Arrow record batch of its LSNs and columns. Beyond
-the memory limit of the `SpillArea` the largest buffers move to files. A reader gets one chunk at
-a time, so that memory stays bounded then, too.
+tail into chunks of MessagePack, which are an order of magnitude smaller than the objects. Inserts
+into one relation, a block or some of the tail, become an Arrow record batch of their LSNs and
+columns. Beyond the memory limit of the `SpillArea` the largest buffers move to files. A reader
+gets one chunk at a time, so that memory stays bounded then, too.
 
 On disk and in memory a chunk is: u32 size, u32 number of changes, the changes. Files belong to
 one process run, and the next area removes them, except those of prepared transactions. Each of
@@ -16,8 +16,11 @@ confirmed, because the server never sends the rows again after that.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from struct import Struct
+from types import NoneType
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final
 
 import msgspec
@@ -36,7 +39,7 @@ from waltap.changes.decode.message import (
     Update,
 )
 from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.row_block import RowBlock
+from waltap.changes.decode.row_block import RowBlock, has_columns
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.errors import WaltapError
 
@@ -45,6 +48,11 @@ if TYPE_CHECKING:
 
 # Reading a buffer back decodes this many changes at once, at most.
 CHUNK_CHANGES = 512
+
+# So many neighbouring inserts of a tail become columns where the transaction has a block or many
+# changes. Readers are quickest where all changes of a large transaction are columns.
+LEAST_ROWS = 8
+MANY_CHANGES = 4096
 
 # A buffer holds these.
 Item = Change | Skipped
@@ -55,6 +63,7 @@ _HEAD = Struct("<II")
 _BLOCK: Final = Struct("<4sIII")
 _BLOCK_MARK: Final = b"\xffblk"
 _MISSING = frozenset(MissingValue)
+_TEXTS = frozenset((str, NoneType))
 _CODES: dict[MissingValue, int] = {UNCHANGED: 0, ABSENT: 1}
 _SENTINELS = (UNCHANGED, ABSENT)
 _OLD_KINDS = (OldTuple.NONE, OldTuple.KEY, OldTuple.FULL)
@@ -202,6 +211,7 @@ class TransactionBuffer:
     __slots__ = (
         "_area",
         "_blobs",
+        "_columns",
         "_file",
         "_file_bytes",
         "_marks",
@@ -229,6 +239,7 @@ class TransactionBuffer:
         self.path: Path | None = None
         self.record_path: Path | None = None
         self._blobs: list[bytes] = []
+        self._columns = False
         self._file: BinaryIO | None = None
         self._file_bytes = 0
         self._marks: dict[int, tuple[int, int]] = {}
@@ -266,10 +277,8 @@ class TransactionBuffer:
         self.begin_lsn = self.begin_lsn or int(block.lsns[0])
         if self._begins(block.xid):
             self._mark(block.xid)
-        head = _BLOCK.pack(
-            _BLOCK_MARK, self._number(block.relation), block.xid, len(block.rows.columns)
-        )
-        self._add_chunk(head, _record_batch(block), count=len(block))
+        self._columns = True
+        self._add_inserts(block)
 
     def _begins(self, xid: int) -> bool:
         """Return whether the next change is the first of a subtransaction."""
@@ -436,7 +445,18 @@ class TransactionBuffer:
     def _add(self, items: list[Item]) -> None:
         if not items:
             return
+        columns = len(items) >= LEAST_ROWS and (self._columns or self.count >= MANY_CHANGES)
+        block = _block_of(items) if columns else None
+        if block is not None:
+            self._add_inserts(block)
+            return
         self._add_chunk(_encode([self._packed(item) for item in items]), count=len(items))
+
+    def _add_inserts(self, block: InsertBlock) -> None:
+        head = _BLOCK.pack(
+            _BLOCK_MARK, self._number(block.relation), block.xid, len(block.rows.columns)
+        )
+        self._add_chunk(head, _record_batch(block), count=len(block))
 
     def _add_chunk(self, *body: "bytes | pa.Buffer", count: int) -> None:
         blob = b"".join([_HEAD.pack(sum(map(len, body)), count), *body])
@@ -496,6 +516,32 @@ class TransactionBuffer:
         return items
 
 
+def _block_of(items: list[Item]) -> InsertBlock | None:
+    """Return the inserts ``items`` as columns.
+
+    Return None if they are of several kinds, relations or subtransactions, or if a value is neither
+    text nor NULL.
+    """
+    first = items[0]
+    if not isinstance(first, Insert) or not first.new or not has_columns():
+        return None
+    relation, xid = first.relation, first.xid
+    rows: list[Tuple] = []
+    lsns: list[int] = []
+    for item in items:
+        if not isinstance(item, Insert) or item.relation is not relation or item.xid != xid:
+            return None
+        rows.append(item.new)
+        lsns.append(item.lsn)
+    if not _TEXTS.issuperset(map(type, chain.from_iterable(rows))):
+        return None
+    import numpy as np
+    import pyarrow as pa
+
+    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return InsertBlock(relation, np.array(lsns, "u8"), RowBlock(columns, len(rows)), xid)
+
+
 def _record_batch(block: InsertBlock) -> "pa.Buffer":
     """Return the LSNs and columns of ``block`` as bytes."""
     import pyarrow as pa
@@ -513,6 +559,7 @@ def _block(blob: bytes, relation: Relation, xid: int, width: int) -> InsertBlock
     return InsertBlock(relation, lsns.to_numpy(), RowBlock(columns, len(lsns)), xid)
 
 
+@lru_cache(maxsize=16)
 def _schema(width: int) -> "pa.Schema":
     import pyarrow as pa
 

@@ -199,17 +199,39 @@ class RecordBlock(LazySequence[Record]):
 def joined(pieces: Sequence[Sequence[Record]]) -> Sequence[Record]:
     """Return the records of ``pieces`` together.
 
-    They stay a `RecordBlock` if all have one topic and the same headers.
+    They stay a `RecordBlock` if all have one topic and the same headers, and most are in blocks.
     """
     full = [piece for piece in pieces if piece]
     if len(full) == 1:
         return full[0]
     blocks = [piece for piece in full if isinstance(piece, RecordBlock)]
-    kinds = {(block.topic, block.headers) for block in blocks}
-    if len(blocks) < len(full) or len(kinds) != 1:
-        return [record for piece in full for record in piece]
-    ((topic, headers),) = kinds
-    return RecordBlock(topic, [chunk for block in blocks for chunk in block.rows], headers)
+    if 2 * sum(map(len, blocks)) > sum(map(len, full)):
+        topic, headers = blocks[0].topic, blocks[0].headers
+        chunks = [_chunks_of(piece, topic, headers) for piece in full]
+        if None not in chunks:
+            return RecordBlock(topic, [chunk for some in chunks for chunk in some or ()], headers)
+    return [record for piece in full for record in piece]
+
+
+def _chunks_of(
+    piece: Sequence[Record], topic: str, headers: tuple[Header, ...]
+) -> "Sequence[tuple[pa.StringArray | TextRows | None, pa.StringArray | TextRows]] | None":
+    """Return keys and values for a `RecordBlock` of this topic and these headers.
+
+    Return None if a block cannot have a record of ``piece``.
+    """
+    if isinstance(piece, RecordBlock):
+        return piece.rows if (piece.topic, piece.headers) == (topic, headers) else None
+    import pyarrow as pa
+
+    keyed = piece[0].key is not None
+    for each in piece:
+        if each.value is None or (each.key is not None) is not keyed or each.topic != topic:
+            return None
+        if each.headers != headers or each.partition is not None or each.timestamp is not None:
+            return None
+    keys = pa.array([each.key for each in piece], pa.string()) if keyed else None
+    return [(keys, pa.array([each.value for each in piece], pa.string()))]
 
 
 def _rows(texts: "pa.StringArray | TextRows") -> TextRows:
