@@ -11,7 +11,7 @@ import msgspec
 from tests.harness.http_receiver import notification_of
 from tests.harness.planted_faults import Faults, FindsFaults
 
-from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Notification
 from waltap.errors import OffsetError
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
 from waltap.ports.signals.signal import Signal

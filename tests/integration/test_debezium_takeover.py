@@ -26,8 +26,9 @@ from waltap.services.debezium_offsets import (
     DebeziumOffsetsUnreadable,
     DebeziumOffsetUnusable,
     DebeziumStillReads,
+    java_map,
+    parse_java_map,
 )
-from waltap.services.debezium_offsets.place import java_map, parse_java_map
 from waltap_kafka.errors import KafkaTopicMissing
 
 KEY = b'["shop-connector",{"server":"shop"}]'

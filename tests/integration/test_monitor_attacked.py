@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.harness.pipeline import PipelineRig, Run, until
 
-from waltap.services.monitor import listener
+from waltap.services.monitor import server
 from waltap.services.monitor.server import MonitorServer
 
 SIGNAL = b'{"type": "log", "data": {"message": "attacked"}}'
@@ -160,7 +160,7 @@ def test_who_sends_byte_by_byte_is_cut_off(
     monitor: MonitorServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often something comes: a request as a whole has its time."""
-    monkeypatch.setattr(listener, "REQUEST_S", 0.2)
+    monkeypatch.setattr(server, "REQUEST_S", 0.2)
     with socket.create_connection(("127.0.0.1", monitor.port), timeout=90) as link:
         link.sendall(b"GET / HTTP/1.1\r\n")
         deadline = time.monotonic() + 90
@@ -181,7 +181,7 @@ def test_connections_that_wait_give_way_to_others(monitor: MonitorServer) -> Non
     """Idle ones, and ones that send a request byte by byte: a probe is answered at once all the same."""
     links = []
     try:
-        for number in range(listener.MOST + 10):
+        for number in range(server.MOST + 10):
             link = socket.create_connection(("127.0.0.1", monitor.port), timeout=90)
             links.append(link)
             if number % 2:
@@ -203,7 +203,7 @@ def test_connections_that_read_no_answer_give_way_to_others(monitor: MonitorServ
     """Each asks for more than fits between it and the monitor, whose write then waits for it."""
     links = []
     try:
-        for _ in range(listener.MOST):
+        for _ in range(server.MOST):
             link = socket.socket()
             link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             link.settimeout(90)

@@ -26,7 +26,7 @@ from waltap.services.recording.file import (
     RecordingWriter,
     entries,
 )
-from waltap.services.recording.profiles import recording, replaying
+from waltap.services.recording.recorder import recording, replaying
 
 WORK = """
 CREATE TYPE mood AS ENUM ('low', 'high');

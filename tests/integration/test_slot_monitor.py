@@ -9,12 +9,12 @@ from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
-from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.position import parse_lsn
+from waltap.changes.transactions.transaction import Notification
 from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
-from waltap.services.slot_monitor.guard import SlotGivenUp
-from waltap.services.slot_monitor.health import SlotHealth
+from waltap.services.monitor.status import SlotHealth
+from waltap.services.slot_monitor import SlotGivenUp
 from waltap_postgres.errors import SlotInvalidated
 
 MB = 1 << 20

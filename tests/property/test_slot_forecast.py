@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltap.config.pipeline_properties import budget_bytes, octets
-from waltap.services.slot_monitor.guard import (
+from waltap.services.slot_monitor import (
     SLACK,
     WINDOW_S,
     SlotReading,

@@ -92,8 +92,8 @@ def register_transforms() -> Iterable[TransformSpec]:
         TransformSpec(
             name="route",
             summary="Sends the records of some tables to another topic.",
-            properties=late("waltap.ports.transforms.route:RouteProperties"),
-            factory=late("waltap.ports.transforms.route:table_router"),
+            properties=late("waltap.ports.transforms.rewrite:RouteProperties"),
+            factory=late("waltap.ports.transforms.rewrite:table_router"),
         ),
         SourceTransformSpec(
             name="reselect-columns",

@@ -22,8 +22,12 @@ from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.changes.mapping.type_registry import TypeRegistry
-from waltap.changes.transactions.notification import Notification
-from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Heartbeat,
+    Notification,
+    SnapshotRows,
+    TransactionPart,
+)
 from waltap.ports.topic_naming import TOPIC_NAMING
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog.table_version import TableVersion

@@ -9,9 +9,8 @@ from tests.unit.cli.test_named_remedies import fields_of
 
 from waltap.base.property import declarations
 from waltap.cli.reference import pages
-from waltap.cli.reference.json_schema import profile_schema
 from waltap.cli.reference.pages import error_classes
-from waltap.cli.reference.properties import components
+from waltap.cli.reference.properties import components, profile_schema
 from waltap.plugins.host import Host
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -22,8 +22,8 @@ from waltap.services.monitor.status import (
     PipelineStatus,
     RecentFailure,
     SchemaChange,
+    status_document,
 )
-from waltap.services.monitor.status_document import status_document
 
 AT = 1_000_000_000
 

@@ -19,16 +19,16 @@ from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.ports.offsets.state_folder import CONTROL, own_files
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.signals.signal import Signal
-from waltap.services.control.client import ask
-from waltap.services.control.protocol import (
+from waltap.services.control import (
+    ControlSocket,
     ControlSocketUnusable,
     PipelineNotRunning,
     SignalRequest,
     StatusRequest,
     address,
+    ask,
     unix_socket,
 )
-from waltap.services.control.server import ControlSocket
 from waltap.services.monitor.status import PipelineStatus
 
 STATUS = PipelineStatus(
@@ -179,7 +179,7 @@ def test_a_pipeline_that_does_not_run_is_told(tmp_path: Path) -> None:
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from waltap.services.control.server import ControlSocket
+from waltap.services.control import ControlSocket
 from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.services.monitor.status import PipelineStatus
 folder = Path(sys.argv[1])

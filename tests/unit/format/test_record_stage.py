@@ -5,8 +5,7 @@ from msgspec.structs import replace
 from tests.harness.json_events import NOW, Server, format_context, split_properties, table
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.changes.transactions.notification import Notification
-from waltap.changes.transactions.transaction import Heartbeat
+from waltap.changes.transactions.transaction import Heartbeat, Notification
 from waltap.encoders.format.record_stage import RecordStage, RecordStep, RecordTransformFailed
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap.encoders.json.record_format import json_record_format

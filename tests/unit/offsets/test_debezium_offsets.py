@@ -8,9 +8,16 @@ from hypothesis import strategies as st
 
 from waltap.changes.transactions.position import Position
 from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
-from waltap.services.debezium_offsets import OffsetMap, RecordKey, chosen, of_offset
-from waltap.services.debezium_offsets.errors import DebeziumOffsetMissing, DebeziumOffsetUnusable
-from waltap.services.debezium_offsets.place import java_map, parse_java_map
+from waltap.services.debezium_offsets import (
+    DebeziumOffsetMissing,
+    DebeziumOffsetUnusable,
+    OffsetMap,
+    RecordKey,
+    chosen,
+    java_map,
+    of_offset,
+    parse_java_map,
+)
 
 BY_JAVA = bytes.fromhex(
     "aced0005737200116a6176612e7574696c2e486173684d61700507dac1c31660d103000246000a6c6f6164466163746f72"

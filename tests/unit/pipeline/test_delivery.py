@@ -21,8 +21,8 @@ from waltap.pipeline.delivery.fan_out import FanOut
 from waltap.pipeline.delivery.sink_branch import BranchStages, SinkBranch, TransformChain
 from waltap.pipeline.delivery.sink_writer import Part, SinkWriter
 from waltap.pipeline.engine.connection import OnePartitionOnly
+from waltap.pipeline.engine.stream_loop import SlotAdvancer
 from waltap.pipeline.stages.partition_reader import PartitionReader
-from waltap.pipeline.stages.slot_advancer import SlotAdvancer
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import MemoryOffsetStore
 from waltap.ports.offsets.offset import Offset, PartitionOffset

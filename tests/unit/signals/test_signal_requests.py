@@ -7,9 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from waltap.clock import processor_time
-from waltap.ports.signals.errors import SignalUnusable
-from waltap.ports.signals.name_patterns import NamePatterns
-from waltap.ports.signals.signal import Signal, SnapshotRequest, requests
+from waltap.ports.signals.signal import (
+    NamePatterns,
+    Signal,
+    SignalUnusable,
+    SnapshotRequest,
+    requests,
+)
 
 KNOWN = [("public", "orders"), ("public", "order_lines"), ("audit", "orders"), ("Odd", "T.x")]
 

@@ -9,12 +9,12 @@ import pytest
 
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch
+from waltap.cli.log_output import FIELDS, as_text, configure
 from waltap.errors import ConnectionLost
 from waltap.plugins.host import Host
 from waltap.services.monitor.status import PartitionStatus, PipelineStatus
 from waltap.services.telemetry import lifecycle
 from waltap.services.telemetry.lifecycle import LifeCycleLog
-from waltap.services.telemetry.log import FIELDS, as_text, configure
 
 
 def status(end_lsn: int, **counted: Any) -> PipelineStatus:

@@ -15,7 +15,7 @@ from waltap.config.resolve import survey
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
 from waltap.ports.transforms.filter import FilterFailed, FilterProperties, changes_filter
-from waltap.ports.transforms.route import RouteProperties, table_router
+from waltap.ports.transforms.rewrite import RouteProperties, table_router
 from waltap.ports.transforms.row_view import RowView
 
 A = table("a", "id int4 not null", "n numeric(6,2)", "v text", "ok bool")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from waltap.ports.snapshot.snapshotter import Snapshotter
     from waltap.ports.source.connector import Connector, PreflightCheck
     from waltap.ports.source.lease import LeaderLease, LeaseContext
-    from waltap.ports.source.slot_watch import SlotWatch, SlotWatchContext
+    from waltap.ports.source.slot_status import SlotWatch, SlotWatchContext
 
 __all__ = [
     "KINDS",

@@ -12,10 +12,9 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from waltap.base.redaction import redacted
-from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Notification
 from waltap.errors import SinkError
-from waltap.ports.signals.errors import SignalIgnored
-from waltap.ports.signals.signal import Signal
+from waltap.ports.signals.signal import Signal, SignalIgnored
 from waltap_kafka.client import KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties

@@ -11,7 +11,7 @@ Subclass `NotificationChannelSuite` and define the fixture ``rig``:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Notification
 from waltap.ports.notifications.channel import NotificationChannel
 from waltap.ports.specs import NotificationChannelSpec
 from waltap_testing.suite import RigSuite

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from waltap.changes.mapping.conversion import ColumnConversion, ColumnConverter
     from waltap.changes.mapping.java_number import double_text, float_text, single
     from waltap.changes.mapping.json_schema import number_json, quote, value_json
-    from waltap.changes.mapping.parsed_type import simple_type
     from waltap.changes.mapping.type_mapping import (
         ArrowMapping,
         ColumnMapping,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
         types_named,
     )
     from waltap.changes.mapping.type_registry import TypeRegistry
-    from waltap.changes.mapping.type_spec import TypeSpec
+    from waltap.changes.mapping.type_spec import TypeSpec, simple_type
     from waltap.changes.mapping.value_form import (
         OutOfRange,
         ValueForm,

@@ -219,8 +219,7 @@ def _redelivered(
 def _by_the_run(
     folder: Path, ids: tuple[str, ...], *, again: bool, re_render: bool, wait_s: float
 ) -> Iterator[tuple[str, str]]:
-    from waltap.services.control.client import ask
-    from waltap.services.control.protocol import RedeliveryRequest, RedeliveryUndone
+    from waltap.services.control import RedeliveryRequest, RedeliveryUndone, ask
 
     request = RedeliveryRequest(
         ids=ids, again=again, re_render=re_render, wait_ms=round(wait_s * 1000)

@@ -252,8 +252,7 @@ def plan(
 
     It connects and changes nothing. Exit code 1: a start would be refused.
     """
-    from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
-    from waltap.pipeline.setup.preflight import checks
+    from waltap.pipeline.setup.preflight import asked_of_the_stored_offset, checks
 
     profile, host, _ = resolved(source, set_, sink)
     with connected(profile, host) as (connector, stages):

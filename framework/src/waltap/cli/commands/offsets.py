@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.pipeline.setup.build import PipelineStages
     from waltap.plugins.host import Host
+    from waltap.ports.offsets.connect_offsets import ConnectOffsets
     from waltap.ports.offsets.offset import Offset
     from waltap.ports.source.connector import Connector
-    from waltap.services.debezium_offsets import ConnectOffsets, OffsetMap
+    from waltap.services.debezium_offsets import OffsetMap
 
 
 # ``waltap offsets import`` and ``export``: take a slot over from Debezium, or give it back.
@@ -173,7 +174,7 @@ def _behind(source: "Connector", profile: "Profile", there: "OffsetMap") -> "Pos
     """Return the position behind the last change that Debezium has delivered."""
     from waltap.changes.transactions.position import Position
     from waltap.clock import SystemClock
-    from waltap.pipeline.stages.open_transaction import position_behind
+    from waltap.services.debezium_offsets import position_behind
 
     start, event_lsn = Position(there.end_lsn), there.event_lsn
     slot = source.slot()

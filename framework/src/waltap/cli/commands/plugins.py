@@ -175,7 +175,7 @@ def write(
 @docs.command()
 def schema() -> None:
     """Print the JSON Schema of a waltap profile, for editors."""
-    from waltap.cli.reference.json_schema import profile_schema
+    from waltap.cli.reference.properties import profile_schema
     from waltap.plugins.host import Host
 
     echo(json.dumps(profile_schema(Host()), indent=2, ensure_ascii=False))

@@ -35,8 +35,7 @@ def ask_for(
 
     Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 for a signal that was left out.
     """
-    from waltap.services.control.client import ask
-    from waltap.services.control.protocol import SignalRequest
+    from waltap.services.control import SignalRequest, ask
 
     request = SignalRequest(
         kind=kind,

@@ -174,7 +174,7 @@ def replay(
     from waltap.pipeline import Engine
     from waltap.plugins.host import Host
     from waltap.services.recording.connector import RecordingHead
-    from waltap.services.recording.profiles import replaying
+    from waltap.services.recording.recorder import replaying
 
     made, host = RecordingHead(recording), Host()
     raw = _bare(made) if profile is None else read(profile)
@@ -240,7 +240,7 @@ def _lost(profile: "Profile", host: "Host") -> bool:
 
     Raises: WaltapError.
     """
-    from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
+    from waltap.pipeline.setup.preflight import asked_of_the_stored_offset
     from waltap.ports.offsets.gaps import GapCertificates
 
     if GapCertificates(profile.engine.state_dir / profile.name).open():
@@ -295,7 +295,7 @@ def record(
     from waltap.config.resolve import resolve
     from waltap.pipeline import Engine
     from waltap.plugins.host import Host
-    from waltap.services.recording.profiles import recording as recorded
+    from waltap.services.recording.recorder import recording as recorded
 
     limits = limits_of(until_idle, None, max_records, max_seconds)
     limits = replace(limits, whole_transactions=True)  # of others nothing is replayed

@@ -98,8 +98,7 @@ def report(member: PipelineInfo) -> dict[str, Any]:
     ``run`` is the status from the process that runs it, None without one.
     """
     from waltap.ports.offsets.state_folder import OFFSET
-    from waltap.services.control.client import ask
-    from waltap.services.control.protocol import PipelineNotRunning, StatusRequest
+    from waltap.services.control import PipelineNotRunning, StatusRequest, ask
 
     found: dict[str, Any] = {
         "pipeline": member.name,
@@ -227,7 +226,7 @@ def _watched(known: dict[str, Any]) -> "RenderableType":
 
 def _source_status(profile: "Profile", host: "Host") -> dict[str, Any]:
     """Return the state in the database and the stored offset. Raises: WaltapError."""
-    from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
+    from waltap.pipeline.setup.preflight import asked_of_the_stored_offset
     from waltap.pipeline.setup.slot_owners import orphan_slots
 
     with connected(profile, host) as (connector, parts):

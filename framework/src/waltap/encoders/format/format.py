@@ -21,7 +21,7 @@ from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, Tra
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
-    from waltap.changes.transactions.notification import Notification
+    from waltap.changes.transactions.transaction import Notification
     from waltap.encoders.format.converter import Converter
     from waltap.encoders.format.record_stage import RecordStep
 

@@ -38,10 +38,10 @@ from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION, EnvelopeForm
 from waltap.changes.mapping.json_schema import quote
-from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.transaction import (
     Heartbeat,
+    Notification,
     SnapshotRows,
     TransactionPart,
     TransactionRun,

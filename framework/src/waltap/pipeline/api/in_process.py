@@ -31,7 +31,7 @@ from waltap.services.monitor.status import PipelineStatus
 from waltap.services.telemetry.observers import observed
 
 if TYPE_CHECKING:
-    from waltap.changes.transactions.notification import Notification
+    from waltap.changes.transactions.transaction import Notification
     from waltap.ports.source.connector import PreflightCheck
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Notification
 from waltap.config.profile import Profile
 from waltap.errors import OffsetError, WaltapError
 from waltap.pipeline.engine.engine import Engine

@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from waltap.base.text import size
-from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.position import Positions
-from waltap.changes.transactions.transaction import Batch, SnapshotRows
+from waltap.changes.transactions.transaction import Batch, Notification, SnapshotRows
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.delivery.sink_branch import Attempt, BranchStages, PositionedBranch

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from waltap.changes.events import EventTransform
-from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import (
     NOTHING_COUNTED,
     TransactionCounts,
     TransactionOrder,
 )
 from waltap.changes.transactions.position import SOLE, Position, Positions
-from waltap.changes.transactions.transaction import Batch, events_in, remaining
+from waltap.changes.transactions.transaction import Batch, Notification, events_in, remaining
 from waltap.clock import Clock
 from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import Component

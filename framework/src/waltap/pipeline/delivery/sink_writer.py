@@ -14,12 +14,12 @@ import msgspec
 
 from waltap.base.retry import RetryBackoff
 from waltap.changes.events.record import Record
-from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Heartbeat,
+    Notification,
     SnapshotRows,
     TransactionPart,
     TransactionRun,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Notification
 from waltap.clock import Clock, RandomSource, SystemClock, new_identifier, system_chance
 from waltap.config.profile import Profile, changes
 from waltap.errors import (
@@ -43,16 +43,15 @@ from waltap.ports.offsets.state_folder import CONTROL, state_unusable
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.signals.signal import Signal
 from waltap.ports.sink.sink import ReaderGone
-from waltap.services.control.protocol import (
+from waltap.services.control import (
     ControlAnswer,
+    ControlSocket,
     RedeliveryRequest,
     SignalRequest,
     StatusRequest,
     request_of,
 )
-from waltap.services.control.server import ControlSocket
-from waltap.services.monitor.status import PipelineStatus
-from waltap.services.monitor.status_document import status_document
+from waltap.services.monitor.status import PipelineStatus, status_document
 
 log = logging.getLogger(__name__)
 

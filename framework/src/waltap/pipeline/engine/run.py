@@ -11,8 +11,8 @@ from typing import Final
 from waltap.base.files.durable_file import private, private_folder
 from waltap.base.text import duration, size
 from waltap.changes.decode.relation import Relation, difference
-from waltap.changes.transactions.notification import Notification
 from waltap.changes.transactions.position import Position, lsn_text
+from waltap.changes.transactions.transaction import Notification
 from waltap.clock import new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
@@ -26,7 +26,7 @@ from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.offsets.gaps import GapCertificates, GapEnd, moment
 from waltap.ports.signals.signal import Signal
 from waltap.ports.snapshot.incremental_state import IncrementalState
-from waltap.ports.source.slot_watch import SlotWatch, SlotWatchContext
+from waltap.ports.source.slot_status import SlotWatch, SlotWatchContext
 from waltap.services.monitor.counts import RATE_WINDOWS_S, StreamGauges
 from waltap.services.monitor.status import (
     IncrementalProgress,
@@ -34,14 +34,14 @@ from waltap.services.monitor.status import (
     PipelineStatus,
     RecentFailure,
     SchemaChange,
+    SlotHealth,
 )
-from waltap.services.slot_monitor.guard import (
+from waltap.services.slot_monitor import (
     SlotGivenUp,
     SlotMonitor,
     SlotMonitorDependencies,
     WalBudgetPolicy,
 )
-from waltap.services.slot_monitor.health import SlotHealth
 
 log = logging.getLogger(__name__)
 

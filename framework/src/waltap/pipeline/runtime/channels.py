@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Notification
 from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
 from waltap.plugins.host import Host

@@ -6,9 +6,10 @@ not refuse a start, which waits for it later.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Final, TypeVar
 
 from waltap.base.files.location import refusal
 from waltap.base.text import size
@@ -20,12 +21,11 @@ from waltap.pipeline.runtime.channels import SINK
 from waltap.pipeline.runtime.leadership import leases_of
 from waltap.pipeline.runtime.lock import running
 from waltap.pipeline.setup.build import PipelineStages, chosen_password
-from waltap.pipeline.setup.offline_status import asked_of_the_stored_offset
 from waltap.pipeline.setup.slot_owners import orphan_slots
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
 from waltap.ports.offsets.gaps import GapCertificates
-from waltap.ports.offsets.offset import Offset
+from waltap.ports.offsets.offset import Offset, OffsetStore
 from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET, unusable
 from waltap.ports.sink.roles import checks_of, identity_of
 from waltap.ports.source.connector import Connector, PreflightCheck
@@ -33,6 +33,33 @@ from waltap.ports.source.lease import LeaseContext
 from waltap.ports.source.roles import ColumnListingSource, tables_of
 
 log = logging.getLogger(__name__)
+
+# Ask about offset and slot without the pipeline's lock: both move.
+
+
+TURNS: Final = 20
+
+Answer = TypeVar("Answer")
+
+
+def asked_of_the_stored_offset(
+    store: OffsetStore, ask: Callable[[Offset | None], Answer], refused: Callable[[Answer], bool]
+) -> Answer:
+    """Return the answer of ``ask`` about the stored offset.
+
+    ``ask`` reads the slot after the offset was loaded. A running pipeline may store and confirm another
+    offset in between, so that the slot seems to have lost changes. A ``refused`` answer counts only if the
+    stored offset is still the same, or has moved ``TURNS`` times. Raises: OffsetError; the errors of
+    ``ask``.
+    """
+    offset = store.load()
+    for _ in range(TURNS):
+        answer = ask(offset)
+        before, offset = offset, store.load() if refused(answer) else offset
+        if offset == before:
+            return answer
+    return ask(offset)
+
 
 NAMED = 20
 

@@ -16,8 +16,15 @@ from waltap.pipeline.runtime.channels import SIGNAL, PipelineChannels
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.stages.relations import DescribedRelations
 from waltap.pipeline.stages.snapshot_phase import IncrementalReport, SnapshotReport, deliver
-from waltap.ports.signals.errors import SignalIgnored, SignalUnusable
-from waltap.ports.signals.signal import SNAPSHOTS, Action, Signal, SignalCall, SnapshotRequest
+from waltap.ports.signals.signal import (
+    SNAPSHOTS,
+    Action,
+    Signal,
+    SignalCall,
+    SignalIgnored,
+    SignalUnusable,
+    SnapshotRequest,
+)
 from waltap.ports.snapshot.chunk_source import ChunkSize
 from waltap.ports.snapshot.incremental import IncrementalSnapshots, StreamPoint
 from waltap.ports.snapshot.incremental_state import IncrementalState

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.changes.transactions.notification import Notification
+    from waltap.changes.transactions.transaction import Notification
     from waltap.ports.notifications.channel import NotificationChannel
 
 __all__ = ["Notification", "NotificationChannel"]

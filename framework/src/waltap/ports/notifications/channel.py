@@ -4,7 +4,7 @@ import json
 import logging
 from typing import Protocol, runtime_checkable
 
-from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Notification
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from waltap.base.http.webhook_signature import WebhookSignature
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.base.property import Properties, declare, declare_family
 from waltap.base.retry import RetryBackoff
-from waltap.changes.transactions.notification import Notification
+from waltap.changes.transactions.transaction import Notification
 from waltap.clock import SystemClock, new_identifier, system_chance
 from waltap.errors import WaltapError
 

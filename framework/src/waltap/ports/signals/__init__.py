@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.ports.signals.errors import SignalUnusable
     from waltap.ports.signals.inbox import SignalAnswer
-    from waltap.ports.signals.signal import Signal, SignalCall, SignalChannel
+    from waltap.ports.signals.signal import Signal, SignalCall, SignalChannel, SignalUnusable
 
 __all__ = ["Signal", "SignalAnswer", "SignalCall", "SignalChannel", "SignalUnusable"]
 

@@ -8,8 +8,7 @@ import logging
 from pathlib import Path
 
 from waltap.base.property import Properties, declare
-from waltap.ports.signals.errors import SignalIgnored
-from waltap.ports.signals.signal import Signal
+from waltap.ports.signals.signal import Signal, SignalIgnored
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from waltap.ports.signals.errors import TableNotRead
-from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.signals.signal import SnapshotRequest, TableNotRead
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,17 @@ from waltap.changes.events.record import Record
 from waltap.changes.transactions.order import OrderMark, TransactionOrder
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
 from waltap.errors import RecordError, WaltapError
-from waltap.ports.sink.bisect import (
+from waltap.ports.sink.refusal import (
     BatchLocation,
     Part,
+    RecordsRefused,
     alone,
     every_event,
     failing,
+    leave_out,
+    places_of,
     without,
 )
-from waltap.ports.sink.refusal import RecordsRefused, leave_out, places_of
 from waltap.services.dead_letters.change_form import (
     ChangeForm,
     change_form,

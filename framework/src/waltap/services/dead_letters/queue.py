@@ -13,8 +13,7 @@ from waltap.changes.transactions.transaction import Batch
 from waltap.clock import Clock
 from waltap.encoders.format.format import Format
 from waltap.errors import PluginError, RecordError, SinkError, WaltapError
-from waltap.ports.sink.bisect import Part
-from waltap.ports.sink.refusal import RecordsRefused, leave_out
+from waltap.ports.sink.refusal import Part, RecordsRefused, leave_out
 from waltap.ports.sink.sink import Sink
 from waltap.services.dead_letters.change_form import ChangeForm
 from waltap.services.dead_letters.dead_letter import DeadLetter

@@ -10,7 +10,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from waltap.changes.transactions.position import Position
+import msgspec
+
+from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import WaltapError
 from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.services.monitor.counts import (
@@ -19,11 +21,44 @@ from waltap.services.monitor.counts import (
     SnapshotTableProgress,
     TableStatus,
 )
-from waltap.services.slot_monitor.health import SlotHealth
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.ports.signals.inbox import SignalAnswer
+
+
+# Describe a slot for status, metrics and the page.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotHealth:
+    """The state of a slot at the last reading, with its forecast."""
+
+    name: str
+    # time of the reading, ms since 1970 UTC
+    at_ms: int
+    wal_status: str
+    retained_bytes: int
+    # slot (``max_slot_wal_keep_size``), budget, disk, or "" without a known limit
+    limit_kind: str
+    # how much WAL the slot may retain in all
+    limit_bytes: int | None
+    # how much more WAL the slot may retain
+    left_bytes: int | None
+    # bytes per second, as in `WalForecast`
+    growth_per_s: float
+    written_per_s: float
+    # seconds until the limit, as in `WalForecast`
+    seconds_left: float | None
+    stalled_seconds_left: float | None
+    # ok, warned or acted
+    level: str
+    # the monitor's action in words
+    action: str
+    # why the server invalidated the slot, "" for a valid slot
+    invalidation: str
+    # inactive slots that belong to no stored offset
+    orphans: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,3 +237,45 @@ class ObservedEngine(Protocol):
     ) -> "Future[SignalAnswer]":
         """Pass a signal to the run. Any thread may call it."""
         ...
+
+
+# A status as JSON has it: for ``/api/status``, the control socket, and commands.
+
+
+def status_document(status: PipelineStatus) -> dict[str, object]:
+    """Return a status as JSON has it: LSNs as text, durations and times in ms."""
+    document: dict[str, object] = msgspec.to_builtins(status)
+    document["partitions"] = [
+        {
+            "name": each.name,
+            "received": lsn_text(each.received_lsn),
+            "written": str(each.written),
+            "durable": str(each.durable),
+            "confirmed": lsn_text(each.confirmed_lsn),
+            "server": None if each.server_lsn is None else lsn_text(each.server_lsn),
+            "lag_bytes": each.lag_bytes,
+            "lag_ms": each.lag_ms,
+            "committed_ms": each.committed_ms,
+        }
+        for each in status.partitions
+    ]
+    document["tables"] = [_with_lsn(each, "commit_lsn") for each in status.tables]
+    document["onward"] = [
+        {
+            **_with_lsn(each, "lsn"),
+            "lag_ms": each.lag_ms(status.at_ms),
+            "tables": [_with_lsn(table, "lsn") for table in each.tables],
+        }
+        for each in status.onward
+    ]
+    if status.last_event is not None:
+        document["last_event"] = _with_lsn(status.last_event, "commit_lsn")
+    return document
+
+
+def _with_lsn(value: object, name: str) -> dict[str, object]:
+    found: dict[str, object] = msgspec.to_builtins(value)
+    lsn = found[name]
+    assert isinstance(lsn, int)
+    found[name] = lsn_text(lsn) if lsn else None
+    return found

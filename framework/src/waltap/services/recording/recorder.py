@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame
@@ -14,7 +15,10 @@ from waltap.changes.decode.message import (
     TransactionBlock,
 )
 from waltap.changes.decode.relation import Relation
-from waltap.ports.specs import DecoderSpec
+from waltap.config.profile import Component, Profile
+from waltap.plugins.host import Host
+from waltap.ports.specs import ConnectorSpec, DecoderSpec
+from waltap.services.recording.connector import RecordingHead
 from waltap.services.recording.file import (
     OPTIONAL,
     AnsweredCatalogue,
@@ -29,7 +33,35 @@ from waltap.services.recording.file import (
     key_of,
     plain,
 )
+from waltap.services.recording.properties import RecordingProperties
 from waltap.version import VERSION
+
+# Make profiles that record a stream, or run a recording.
+
+
+def recording(profile: Profile, writer: RecordingWriter, identifier: str) -> Profile:
+    """Return ``profile`` with a decoder that records into ``writer``."""
+    decoder = profile.decoder
+    spec = recorded(decoder.spec, writer, identifier)
+    return replace(profile, decoder=Component(spec, decoder.properties))
+
+
+def replaying(profile: Profile, made: RecordingHead, host: Host, state_dir: Path) -> Profile:
+    """Return ``profile`` with a recording instead of its server.
+
+    Raises: SpecMissing if the recorded decoder is not installed.
+    """
+    decoder: DecoderSpec = host.find(DecoderSpec, made.header.decoder)
+    properties = RecordingProperties.model_validate({"recording.path": str(made.path)})
+    return replace(
+        profile,
+        connector=Component(host.find(ConnectorSpec, "recording"), properties),
+        # The recording holds the decoder's options, so the profile's properties are not needed.
+        decoder=Component(decoder),
+        # A recording has no leader to wait for, and must not touch the pipeline's own state.
+        engine=profile.engine.model_copy(update={"state_dir": state_dir, "standby": False}),
+    )
+
 
 # Messages that end a transaction.
 _ENDS = (Commit, CommitPrepared, StreamCommit, TransactionBlock)

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from waltap.base.text import full_in, size
 from waltap.config.pipeline_properties import budget_bytes, octets
 from waltap.errors import SourceError, StopRequested, WaltapError
-from waltap.ports.source.slot_status import SlotStatus
-from waltap.ports.source.slot_watch import SlotWatch
-from waltap.services.slot_monitor.health import SlotHealth
+from waltap.ports.source.slot_status import SlotStatus, SlotWatch
+from waltap.services.monitor.status import SlotHealth
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,0 @@
-"""Let processes of the same user reach a running pipeline."""

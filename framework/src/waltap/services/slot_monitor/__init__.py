@@ -1,1 +1,0 @@
-"""Watch how much WAL a slot retains, and act on it."""
