@@ -21,6 +21,7 @@ from tests.harness.spark import Died, Rig
 from tests.harness.spark_steps import (
     ADDED,
     NAMES,
+    SCHEMAS,
     WIDER,
     Action,
     Add,
@@ -38,6 +39,7 @@ from tests.harness.spark_steps import (
     Replace,
     Reread,
     Rotate,
+    SetSchema,
     Snapshot,
     Step,
     Truncate,
@@ -144,7 +146,7 @@ class Machine:
     """Tables of ``kinds`` that follow one source, which has them in ``schema``."""
 
     def __init__(self, rig: Rig, kinds: Sequence[str] = KINDS, schema: str = "public") -> None:
-        self.rig, self.db, self.schema = rig, rig.db, schema
+        self.rig, self.db, self.schema, self.born = rig, rig.db, schema, schema
         self.kinds, self.past = tuple(kinds), Past()
         self.columns = self._first_columns()
         self.made, self.last_number, self.idents = 0, 3, 3
@@ -208,10 +210,7 @@ class Machine:
             more=more,
             key=() if kind == "bare" else (self.key,),
             identity="f" if kind in {"bare", "whole"} else "d",
-            oid=20_000
-            + 1000 * (sum(self.schema.encode()) % 97)
-            + 10 * self.made
-            + KINDS.index(kind),
+            oid=20_000 + 1000 * (sum(self.born.encode()) % 97) + 10 * self.made + KINDS.index(kind),
         )
 
     def held(self, kind: str = "") -> list[Any]:
@@ -431,6 +430,14 @@ class Machine:
             self.db.rows[self.name(kind)] = []
             self.doubts.pop(kind, None)
         self._put(str(action.key), "e", "made anew")
+
+    def _setschema(self, action: SetSchema) -> None:
+        if self.born not in SCHEMAS:
+            return  # what a target has of a table is chosen by its schema
+        rows = {kind: self.db.rows.pop(self.name(kind)) for kind in self.kinds}
+        self.schema = SCHEMAS[(SCHEMAS.index(self.schema) + action.to) % len(SCHEMAS)]
+        self.db.rows |= {self.name(kind): held for kind, held in rows.items()}
+        self._insert(Insert(30, f"in {self.schema} {self.db.lsn}"))
 
     def _doubt(self, kind: str, how: str) -> None:
         """Take note that a table must, or may, be told to need a snapshot."""

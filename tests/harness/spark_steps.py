@@ -105,6 +105,13 @@ class Recreate:
     key: int
 
 
+@dataclass(frozen=True)
+class SetSchema:
+    """ALTER TABLE SET SCHEMA of all tables: an index of `SCHEMAS`; an INSERT tells it."""
+
+    to: int
+
+
 Action = (
     Insert
     | Update
@@ -119,12 +126,14 @@ Action = (
     | Rename
     | Widen
     | Recreate
+    | SetSchema
 )
 
 ADDED: Final[tuple[tuple[str, str | None], ...]] = (
     ("int4", "7"), ("text", None), ("numeric(10,2)", "1.50"), ("date", "2024-02-29"), ("int4", None),
 )  # fmt: skip
 """Types of columns, and their defaults."""
+SCHEMAS: Final = ("public", "annex", "attic")
 NAMES: Final = ("name", "note", "more", "other", "we ird,;{}()=`\n")
 WIDER: Final = {"int4": "int8", "numeric(10,2)": "numeric(14,4)"}
 
@@ -212,6 +221,7 @@ _PLAIN = st.one_of(
 _RARE = st.one_of(
     st.builds(Truncate), st.builds(Gap, _KEYS), st.builds(Add, st.integers(0, 4)), st.builds(Drop, _KEYS),
     st.builds(Rename, _KEYS, _KEYS), st.builds(Widen, _KEYS), st.builds(Recreate, _KEYS),
+    st.builds(SetSchema, st.integers(1, 2)),
 )  # fmt: skip
 
 

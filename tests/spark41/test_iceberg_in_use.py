@@ -15,6 +15,7 @@ from tests.harness.failing_steps import steps_that_fail_are_taken_once
 from tests.harness.lake import Lake
 from tests.harness.maintained_by_others import a_table_at_rest_outlives_its_version
 from tests.harness.remade_tables import COURSES as REMADE
+from tests.harness.renamed_tables import COURSES as RENAMED
 from tests.harness.servers.iceberg import spark_jars
 from tests.harness.shared_outputs import sources_keep_to_themselves
 from tests.harness.spark import Rig
@@ -172,8 +173,8 @@ def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
     )
 
 
-@pytest.mark.parametrize("course", REMADE, ids=lambda course: course.__name__)
-def test_a_table_that_is_made_anew(rig: Rig, course: Callable[[Rig], None]) -> None:
+@pytest.mark.parametrize("course", [*REMADE, *RENAMED], ids=lambda course: course.__name__)
+def test_a_table_that_is_made_anew_or_renamed(rig: Rig, course: Callable[[Rig], None]) -> None:
     course(rig)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.changelog import Database, WrittenLog, in_parts, relation, replay
+from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation, replay
 
 from waltap.base.files import FilesInUse
 from waltap.changes.transactions.position import Position
@@ -202,6 +202,24 @@ def test_a_schema_change_starts_a_new_segment_and_an_equal_relation_does_not(
     first, second = log.manifests()[0].tables
     assert first.fingerprint != second.fingerprint
     assert (first.rows, len(first.segments)) == (2, 1)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_entries_of_a_renamed_table_are_in_the_order_of_its_names(
+    log: WrittenLog, parts: int
+) -> None:
+    """Also where it gets an earlier name again, within a transaction or by another one."""
+    a, b = (relation(f"public.{name}", [("id", "int4")], oid=7) for name in "ab")
+    for number, each in enumerate((a, b, a, b)):
+        log.db.insert(each, [str(number)])
+    sizes = (4,) if parts == 1 else (3, 1)
+    first = in_parts(log.db.commit(), *sizes)
+    log.db.insert(a, ["4"])
+    with log.open():
+        log.write(*map(batch, first))
+        log.flush(log.db.commit())
+    assert [entry.table for entry in log.newest.tables] == ["a", "b", "a", "b", "a"]
+    assert [row["id"] for row in log.rows("a")] == [0, 2, 4]
 
 
 def test_large_tables_get_several_segments(log: WrittenLog) -> None:

@@ -36,7 +36,7 @@ def by_relation(part: TransactionPart) -> Sequence[RelationChanges]:
     """Group the changes of ``part`` by relation.
 
     A truncate is a change of each table that it empties. The changes of one table stay in order: a
-    relation version that returns after another one has a second group.
+    relation version or name that returns after another one has a second group.
     """
     if isinstance(part.changes, InsertBlock):
         return [(part.changes.relation, part.changes, part.numbers())]
@@ -46,17 +46,18 @@ def by_relation(part: TransactionPart) -> Sequence[RelationChanges]:
             return [(relations.pop(), part.changes, part.numbers())]
     found: list[tuple[Relation, list[Change], list[int]]] = []
     current: dict[Relation, tuple[list[Change], list[int]]] = {}
-    last: dict[tuple[str, str], Relation] = {}
+    last: dict[object, Relation] = {}
     for index, change in zip(part.numbers(), part.changes, strict=True):
         relation = getattr(change, "relation", None)
         truncated = change.relations if type(change) is Truncate else ()
         for each in truncated if relation is None else (relation,):
             group = current.get(each)
             if group is None:
-                place = each.schema, each.table
-                if place in last:
-                    del current[last[place]]
-                last[place] = each
+                # the table of its name, and itself under another name
+                for key in ((each.schema, each.table), each.oid or each):
+                    if key in last:
+                        current.pop(last[key], None)
+                    last[key] = each
                 group = current[each] = [], []
                 found.append((each, *group))
             group[0].append(change)

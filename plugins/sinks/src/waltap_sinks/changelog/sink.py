@@ -116,6 +116,8 @@ class ChangeLogSink(Sink):
     def _reset(self) -> None:
         self.mark = NOTHING
         self._epoch = 1
+        # OID → schema and table of the last changes.
+        self._places: dict[int, tuple[str, str]] = {}
         # The last manifest.
         self._last_path = ""
         self._bucket = ""
@@ -549,6 +551,8 @@ class ChangeLogSink(Sink):
             (*place, generation, chunk),
             self._stretches.of(*place, read=generation is not None),
         )
+        if generation is None:
+            self._end_former_name(pending, version.relation)
         buffer, like = pending.current.get(key), (version.fingerprint, stretch)
         if buffer is not None and (buffer.version.fingerprint, buffer.stretch) != like:
             del pending.current[key]
@@ -561,6 +565,19 @@ class ChangeLogSink(Sink):
             buffer.goes_on_as(version)
             self._routes.clear()  # the earlier version may return
         return buffer
+
+    def _end_former_name(self, pending: PendingTables, relation: Relation) -> None:
+        """Finish the buffer of a renamed table: entries are in the order of its names."""
+        place, oid = (relation.schema, relation.table), relation.oid
+        before = self._places.get(oid, place) if oid else place
+        self._places[oid] = place
+        key = (*before, None, None)
+        if before != place and key in pending.current:
+            buffer = pending.current[key]
+            if buffer.version.relation.oid == oid:
+                del pending.current[key]
+                self._finish(pending, buffer)
+            self._routes.clear()
 
     # --- memory -----------------------------------------------------------------------------------
 

@@ -71,12 +71,13 @@ from waltap_spark.planning.redelivery import (
     needed,
     reached,
 )
+from waltap_spark.planning.table_renames import Name, find_renames, free_place, joined
 from waltap_spark.planning.wide_decimals import make_readable
 from waltap_spark.schema.schema import LOG_FIELDS, common_type
 from waltap_spark.session.failures import OF_ONE, refused, require_one
 from waltap_spark.session.session import SizedSession, each_in_one, make_active, prepare
 from waltap_spark.state.modes import of_rules, said, unfit
-from waltap_spark.state.output import CommitIntent, OutputState, SparkOutput, TableState
+from waltap_spark.state.output import CommitIntent, EntryId, OutputState, SparkOutput, TableState
 from waltap_spark.state.version_maps import noted
 
 if TYPE_CHECKING:
@@ -230,7 +231,9 @@ class OutputApplier:
         self._retries = TableRetries()
         self._resting = IdleTables(self._format)
         self._requests = ResumeRequests(output)
-        self._shapes = SharedShapes(lambda: self.state.tables)
+        # Tables of the last commit by the names that the present one gives them.
+        self._named: Mapping[str, TableState] | None = None
+        self._shapes = SharedShapes(self._tables)
         # One Spark session for each table that is applied in parallel.
         self._sessions: SimpleQueue[SizedSession] = SimpleQueue()
         self._parallel = max(1, self._options.parallel)
@@ -294,8 +297,11 @@ class OutputApplier:
             output=output,
             options=self._options,
             identity=lambda: self.state.identity,
-            tables=lambda: self.state.tables,
+            tables=self._tables,
         )
+
+    def _tables(self) -> Mapping[str, TableState]:
+        return self.state.tables if self._named is None else self._named
 
     def keep_up(self) -> None:
         """Compact files in a thread beside the commits, until `close`."""
@@ -348,14 +354,20 @@ class OutputApplier:
         before = msgspec.structs.replace(
             stood, tables={**stood.tables, **maintained, **asked.tables}
         )
+        moves = find_renames(manifests, before.tables)
+        named = moves.applied(before.tables, in_place=self._format.writes_in_place)
+        before = msgspec.structs.replace(before, tables=named)
+        due, rests = moves.names(due), moves.names(rested)
         number = before.number + 1
         mark = manifests[-1].mark if manifests else before.mark
-        plans = self._plans(before.tables, manifests, due, mark)
+        plans = self._plans(before.tables, manifests, due, mark, moves.routes)
         self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
             # written before the first step: a crash must not lose how far the steps go
             self._output.intend(CommitIntent(number=number, mark=mark, identity=before.identity))
             self._owed = mark
+        if moves.renamed:
+            self._shapes = SharedShapes(self._tables)
         called = whereabouts(before.tables)
         step = CommitContext(
             spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8]
@@ -367,16 +379,19 @@ class OutputApplier:
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
         attempt.handed, attempt.shapes, attempt.repeats = self._elsewhere.of, self._shapes, repeats
+        self._named = named
         try:
             applied = self._attempts(attempt, plans, before)
-            if not all(name in stood.tables and stood.tables[name].failed for name in plans):
+            if not all(name in named and named[name].failed for name in plans):
                 require_one([error for _table, error in applied])
+            tables = before.tables | {table.name: table for table, _error in applied}
+            tables |= self._format.aligned(self._spark, tables, [*plans, *rests])
         except Exception:
             self._output.remove_vain(step.given)
             raise
+        finally:
+            self._named = None
         self._output.remove_vain(step.given, *(table for table, _error in applied))
-        tables = before.tables | {table.name: table for table, _error in applied}
-        tables |= self._format.aligned(self._spark, tables, [*plans, *rested])
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
         rows = sum(group.rows for found in plans.values() for group in found.groups)
         state = msgspec.structs.replace(
@@ -393,8 +408,9 @@ class OutputApplier:
         self._output.collect(self._options.grace_s)
         self._output.garbage.note(number, stood.dropped(tables))  # commits do not repeat it
         if self._format.writes_in_place:
-            state = noted(self._output, state, stood)
+            state = noted(self._output, state, stood, moves.renamed)
         self._output.commit(state)
+        moves.report()
         self.state, self._owed, self._kept = state, None, []
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         for path in asked.paths:
@@ -470,11 +486,13 @@ class OutputApplier:
         self,
         tables: Mapping[str, TableState],
         manifests: Sequence[Manifest],
-        due: Sequence[str],
+        due: Iterable[str],
         mark: LogPosition,
+        routes: Mapping[EntryId, Name],
     ) -> dict[str, TableTask]:
         standing = {name for name, each in tables.items() if each.failed}
-        plans = plan(manifests, {n: each for n, each in tables.items() if n not in standing})
+        stands = {n: each for n, each in tables.items() if n not in standing}
+        plans = plan(manifests, stands, routes)
         # a suspended table's changes wait in the log until its retry
         plans = {name: found for name, found in plans.items() if name not in standing}
         for name in due:
@@ -492,11 +510,14 @@ class OutputApplier:
         then finds the steps that those tries wrote.
         """
         again = table.attempts if self._format.writes_in_place else ()
-        found = TableTask(table.schema, table.table, staged=list(table.staged))
+        own = schema, name = table.schema, table.table
+        routes = dict.fromkeys(table.waits, own) if table.waits else None
+        found = TableTask(schema, name, staged=list(table.staged))
         since = table.mark or NOTHING
         for until in [*(each for each in again if since < each < mark), mark]:
             standing = msgspec.structs.replace(table, staged=tuple(found.staged))
-            part = plan(self._log.manifests(since, until), {table.name: standing}).get(table.name)
+            waiting = self._log.manifests(since, until)
+            part = plan(waiting, {table.name: standing}, routes).get(table.name)
             if part is not None:
                 for group in part.groups:
                     group.until = until
@@ -513,7 +534,7 @@ class OutputApplier:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        table = before.tables.get(name) or TableState(schema=found.schema, table=found.table)
+        table = before.tables.get(name) or self._new(found, before)
         if not table.columns:  # no row is stored yet
             place = self._options.places.of(table.schema, table.table)
             table = msgspec.structs.replace(table, place=place)
@@ -546,6 +567,7 @@ class OutputApplier:
                 failed=reason,
                 mark=table.mark or before.mark,
                 attempts=found.ends(table.attempts, every=attempt.repeats),
+                waits=_waits(table, found),
                 damaged=str(segment),
             )
             return stands, cause
@@ -554,8 +576,23 @@ class OutputApplier:
         self._retries.forget(name)
         if table.failed:
             log.info("%s continues", name)
-        fine = {"failed": "", "mark": None, "attempts": (), "damaged": "", "passed": ()}
-        return msgspec.structs.replace(done, **fine), None
+        fine = {"failed": "", "mark": None, "attempts": (), "waits": (), "damaged": ""}
+        return msgspec.structs.replace(done, **fine, passed=()), None
+
+    def _new(self, found: TableTask, before: OutputState) -> TableState:
+        """Return a table of which nothing is stored yet."""
+        name, place = (found.schema, found.table), None
+        if self._format.writes_in_place:
+            place = free_place(before.tables, name, found.oid)
+        return TableState(schema=found.schema, table=found.table, kept_at=place)
+
+
+def _waits(table: TableState, found: TableTask) -> tuple[EntryId, ...]:
+    """Return the entries that wait for a suspended table."""
+    # an earlier release did not note those that wait
+    if table.failed and not table.waits:
+        return ()
+    return joined(table.waits, found.entries)
 
 
 def _reported(
@@ -617,7 +654,10 @@ class _CommitAttempt:
                 raise
         if found.groups and self._format.writes_in_place:
             table = self._format.maintain(step, table)
-        return msgspec.structs.replace(table, staged=tuple(found.staged))
+        epoch = table.oid_epoch
+        if found.staged and found.entries and not table.oid:
+            epoch = found.entries[-1][0]
+        return msgspec.structs.replace(table, staged=tuple(found.staged), oid_epoch=epoch)
 
     def _apply_group(
         self, step: CommitContext, table: TableState, group: SegmentGroup

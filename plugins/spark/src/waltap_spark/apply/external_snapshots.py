@@ -148,7 +148,7 @@ def wait_for(
     place = _place(group, table.folder)
     if not _is_whole(output, place):
         types = stored_as(group, table.versions[group.fingerprint])
-        with chunk_rows(step.spark, (handed or {})[table.name], types) as read:
+        with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
             read.rows.write.mode("overwrite").parquet(output.uri(place))
             told = read.told()
         # the marker must not survive a power failure that the rows do not survive
@@ -178,7 +178,7 @@ def replaced_from_chunks(
         return msgspec.structs.replace(done, handed_rows=group.rows)
 
     if not format_.writes_in_place:
-        with chunk_rows(step.spark, (handed or {})[table.name], types) as read:
+        with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
             done = replaced(read.rows)
             return msgspec.structs.replace(done, handed_nulls=read.told())
     place = _place(group, table.folder)

@@ -101,6 +101,7 @@ def resumed(table: TableState, how: How) -> TableState:
             stale=(ANEW,),
             failed=table.failed,
             mark=table.mark,
+            waits=table.waits,
             incarnation=table.incarnation + 1,
             as_text=table.as_text,
             kept_as=table.kept_as,

@@ -51,6 +51,8 @@ class AppliedTable(msgspec.Struct, frozen=True, kw_only=True):
     changes: int | None
     # Versions of a table in Delta Lake or Iceberg by kind: current, changes.
     versions: dict[str, int]
+    # What SQL calls them.
+    places: dict[str, str]
     # Why the table is suspended, "" when it is not.
     suspended: str
     damaged: bool
@@ -101,6 +103,7 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
         change_sets=len(table.changes) if parquet else None,
         changes=sum(change.rows for change in table.changes) if logged else None,
         versions={what: target.version for what, target in versions.items()},
+        places={what: target.at for what, target in versions.items()},
         suspended=table.failed,
         damaged=bool(table.damaged),
         stale=table.stale,

@@ -95,8 +95,10 @@ class NameClaims:
                 for target in table.held.targets.values() if table.held is not None else ():
                     held.setdefault(folded(target.at), []).append(_NameClaim(name, target.at, part))
             # Names that another thread claimed in this commit are not in the last commit yet.
-            for claim in (each for claims in self._made.values() for each in claims):
-                held.setdefault(folded(claim.at), []).append(claim)
+            for name, claims in self._made.items():
+                known = self._tables().get(name)
+                for claim in claims if known is None or known.held is None else ():
+                    held.setdefault(folded(claim.at), []).append(claim)
             for at in targets:
                 for claim in held.get(folded(at), ()):
                     # Only tables with different sources may share a name, and only in the same spelling.

@@ -135,7 +135,7 @@ class DeltaFormat(MergingFormat):
         catalog = self._properties.catalog
         if not catalog:
             return f"delta.{quoted(self._output.uri(f'{table.target_folder}/delta/{what}'))}"
-        schema, name = named(self._properties.names, *table.target)
+        schema, name = named(self._properties.names, *table.storage)
         parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 

@@ -234,9 +234,9 @@ class IcebergFormat(MergingFormat):
 
         catalog = self._properties.catalog
         if not catalog:
-            parts = [OWN, *map(safe_name, table.target), what]
+            parts = [OWN, *map(safe_name, table.storage), what]
         else:
-            schema, name = named(self._properties.names, *table.target)
+            schema, name = named(self._properties.names, *table.storage)
             parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 

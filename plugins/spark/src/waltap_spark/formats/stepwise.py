@@ -242,7 +242,7 @@ class StepwiseFormat(TableFormat):
                 _require_same(target, commit.note, note)
             # A retry of the table starts from its last commit, where this entry must be missing.
             del taken[number]
-            self._taken[table.name, target.at] = number, taken
+            self._taken[table.owner, target.at] = number, taken
         since = None if commit.note is None else commit.note.since
         return replace(target, version=commit.version, step=number, since=since)
 
@@ -255,7 +255,7 @@ class StepwiseFormat(TableFormat):
         try:
             yield
         except BaseException:
-            self._taken.pop((table.name, target.at), None)
+            self._taken.pop((table.owner, target.at), None)
             raise
 
     def _written(
@@ -343,7 +343,7 @@ class StepwiseFormat(TableFormat):
             waltap=self._identity(),
             step=number,
             mark=str(step.mark),
-            table=table.name,
+            table=table.owner,
             source="" if table.place is None else table.place.source,
             kind=kind[:KIND],
             until="" if step.until is None else str(step.until),
@@ -361,7 +361,7 @@ class StepwiseFormat(TableFormat):
         self, spark: "SparkSession", table: TableState, target: TargetTable
     ) -> dict[int, TableCommit]:
         """Return existing later steps of ``target`` with their commits."""
-        key = (table.name, target.at)
+        key = (table.owner, target.at)
         step, found = self._taken.get(key, (-1, {}))
         if step != target.step:
             found = self._look(spark, table, target)
@@ -382,7 +382,7 @@ class StepwiseFormat(TableFormat):
             return {}
         steps: dict[int, TableCommit] = {}
         foreign: TableCommit | None = None
-        owner = table.name
+        owner = table.owner
         # Versions with our rows, and without another program's.
         fine = [target.version]
         self._restored.pop((owner, target.at), None)
@@ -409,8 +409,8 @@ class StepwiseFormat(TableFormat):
             whose = "another output's" if foreign.note else "another program's"
             if foreign.note is not None and foreign.note.waltap == self._identity():
                 whose = f"{foreign.note.table}'s"
-            text = f"{owner} would be kept as {target.at}: that is there, and is {whose}"
-            raise NameTaken(text, table=owner)
+            text = f"{table.name} would be kept as {target.at}: that is there, and is {whose}"
+            raise NameTaken(text, table=table.name)
         if foreign is not None:
             by = "belongs to another output" if foreign.note else "was written by another program"
             what = f"{by} ({foreign.operation}, version {foreign.version})"
@@ -426,7 +426,7 @@ class StepwiseFormat(TableFormat):
         if place is None or not note.source:
             return False
         own = note.waltap == self._identity()
-        return note.step == 0 or (note.table != table.name if own else note.source != place.source)
+        return note.step == 0 or (note.table != table.owner if own else note.source != place.source)
 
     def newest_of(self, spark: "SparkSession", at: str, versions: Collection[int]) -> int:
         """Return the newest of ``versions``."""
@@ -442,7 +442,7 @@ class StepwiseFormat(TableFormat):
 
     def _since(self, table: TableState, target: TargetTable) -> int | None:
         """Return the version that last restored the table."""
-        back = self._restored.get((table.name, target.at), -1)
+        back = self._restored.get((table.owner, target.at), -1)
         return back if back > target.version else target.since
 
     def _is_of(self, note: CommitNote, owner: str) -> bool:

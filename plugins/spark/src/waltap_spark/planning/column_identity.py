@@ -218,6 +218,7 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
             streamed=tuple(source) if group.streamed else table.streamed,
             version_ids={**table.version_ids, group.fingerprint: ids},
             oid=group.oid or table.oid,
+            oid_epoch=group.epoch if group.oid else table.oid_epoch,
             widened=tuple(dict.fromkeys((*table.widened, *widened))),
         ),
         doubts,

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from waltap_sinks.changelog.manifest import ColumnEntry, LogPosition, Manifest, Segment, TableEntry
-from waltap_spark.state.output import StagedSegment, TableState, shared_stretch, unpacked_in_all
+from waltap_spark.planning.table_renames import Name, entry_id, joined
+from waltap_spark.state.output import (
+    EntryId,
+    StagedSegment,
+    TableState,
+    shared_stretch,
+    unpacked_in_all,
+)
 
 MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
 
@@ -23,6 +30,8 @@ class SegmentGroup:
     columns: tuple[ColumnEntry, ...]
     # The source's number of the table, 0 when unknown.
     oid: int
+    # The table's name in the change log.
+    name: str = ""
     # Whether the segments are a whole snapshot, which replaces the table's rows.
     replaces: bool = False
     # Whether rows are as the server streams them, not as a snapshot reads them.
@@ -72,6 +81,7 @@ class SegmentGroup:
     def add(self, entry: TableEntry, span: tuple[int, int]) -> None:
         """Add the segments of a manifest's ``entry`` with LSNs ``span``."""
         self.span = span if self.span is None else (self.span[0], span[1])
+        self.stretch = self.stretch if self.stretch == entry.stretch else ""
         self.segments += [part.path for part in entry.segments]
         self.known |= {part.path: part for part in entry.segments}
         self.rows += entry.rows
@@ -103,7 +113,8 @@ class SegmentGroup:
             and self.fingerprint == entry.fingerprint
             and self.epoch == epoch
             and self.key == entry.key
-            and self.stretch == entry.stretch
+            # rows under two names of a renamed table may alternate within a manifest
+            and (self.stretch == entry.stretch or self.name != entry.name)
         )
 
 
@@ -117,6 +128,8 @@ class TableTask:
     staged: list[StagedSegment] = field(default_factory=list)
     # Groups that the applier has begun.
     tried: list[SegmentGroup] = field(default_factory=list)
+    # What identifies its entries, in order.
+    entries: tuple[EntryId, ...] = ()
 
     @property
     def rows(self) -> int | None:
@@ -124,6 +137,11 @@ class TableTask:
         if any(group.elsewhere for group in self.groups):
             return None
         return sum(group.rows for group in self.groups)
+
+    @property
+    def oid(self) -> int:
+        """Return the table's number in the source, 0 if unknown."""
+        return next((oid for _epoch, _name, oid in reversed(self.entries) if oid), 0)
 
     def ends(self, had: Iterable[LogPosition], *, every: bool) -> tuple[LogPosition, ...]:
         """Return the ends of all groups that were begun.
@@ -142,6 +160,7 @@ class TableTask:
 
         ``span`` are the manifest's LSNs, ``at`` is the position of the rows' snapshot.
         """
+        self.entries = joined(self.entries, [entry_id(epoch, entry)])
         # An external snapshot replaces everything, also staged parts of an earlier one.
         if entry.elsewhere:
             self.staged = []
@@ -214,10 +233,16 @@ class TableTask:
         self.staged = []
 
 
-def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dict[str, TableTask]:
+def plan(
+    manifests: Iterable[Manifest],
+    tables: Mapping[str, TableState],
+    routes: Mapping[EntryId, Name] | None = None,
+) -> dict[str, TableTask]:
     """Return a task for every table that ``manifests`` touch.
 
-    ``tables`` are the tables before, with the parts of unfinished snapshots.
+    ``tables`` are the tables before, with the parts of unfinished snapshots. ``routes`` have the
+    entries that count, and their tables (`TableRenames.routes`). Without them each entry counts
+    for the table of its name.
     """
     plans = {
         name: TableTask(before.schema, before.table, staged=list(before.staged))
@@ -234,8 +259,13 @@ def plan(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> dic
         # LSNs of two epochs do not compare, so the first span of an epoch starts at 0.
         span = (before.end_lsn if before.epoch == epoch else 0, manifest.mark.end_lsn)
         for entry in manifest.tables:
-            found = plans.setdefault(entry.name, TableTask(entry.schema, entry.table))
-            had = entry.name in tables or bool(found.groups)
+            own = entry.schema, entry.table
+            route = own if routes is None else routes.get(entry_id(epoch, entry))
+            if route is None:
+                continue
+            name = ".".join(route)
+            found = plans.setdefault(name, TableTask(*route))
+            had = name in tables or bool(found.groups)
             found.take(entry, epoch, span, at)
             # A table that is new here lacks no delete, whatever happened before.
             if entry.missed and had:
@@ -279,5 +309,6 @@ def _group(entry: TableEntry, epoch: int) -> SegmentGroup:
         key=entry.key,
         columns=entry.columns,
         oid=entry.oid,
+        name=entry.name,
         stretch=entry.stretch,
     )

@@ -128,6 +128,10 @@ INTENT: Final = "_waltap/intent.json"
 FILE: Final = ".parquet"
 
 
+# What identifies the table of a log entry: epoch, ``schema.table``, number in the source.
+EntryId = tuple[int, str, int]
+
+
 class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Log rows that one commit added to one table."""
 
@@ -309,6 +313,12 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     oid: int = 0
     incarnation: int = 0
     former: tuple[int, ...] = ()
+    # The change log's epoch in which the number was last seen, 0 if unknown.
+    oid_epoch: int = 0
+    # Schema and table under which a format in place began to keep it, if they were others.
+    kept_at: tuple[str, str] | None = None
+    # Its former names, ``schema.table``.
+    called: tuple[str, ...] = ()
     # Why rows may differ from the source's until a snapshot replaces them.
     stale: tuple[str, ...] = ()
     # Notes on columns whose type became wider since.
@@ -318,6 +328,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mark: LogPosition | None = None
     # Positions that attempts to apply it have reached since.
     attempts: tuple[LogPosition, ...] = ()
+    # What identifies its entries after that position, in order. Earlier releases noted none.
+    waits: tuple[EntryId, ...] = ()
     # The storage of formats in place.
     held: StoredTable | None = None
     # The table's mode, None for `PLAIN`.
@@ -362,9 +374,30 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return ".".join(self.target)
 
     @property
+    def storage(self) -> tuple[str, str]:
+        """Return the schema and table under which its rows are kept.
+
+        A table keeps its place when the source renames it.
+        """
+        return self.target if self.place is not None else self.kept_at or self.target
+
+    @property
+    def owner(self) -> str:
+        """Return the name in the notes of its commits, the same after a rename."""
+        return self.name if self.kept_at is None else ".".join(self.kept_at)
+
+    @property
+    def number_epoch(self) -> int:
+        """Return the epoch in which the source's number was seen, 0 if unknown."""
+        # earlier releases noted the epoch of the rows alone
+        rows = 0 if self.held is None else self.held.epoch
+        last = self.changes[-1].epoch if self.changes else 0
+        return self.oid_epoch or max(rows, last, self.snapshot_epoch)
+
+    @property
     def target_folder(self) -> str:
-        """Return the target's folder."""
-        return f"tables/{'/'.join(map(safe_name, self.target))}"
+        """Return the folder of the table that holds its rows."""
+        return f"tables/{'/'.join(map(safe_name, self.storage))}"
 
     @property
     def folder(self) -> str:
@@ -428,7 +461,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 Versions = dict[str, dict[str, int]]
 
 
-class VersionMap(msgspec.Struct, frozen=True, kw_only=True):
+class VersionMap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An earlier commit: its position, and changed versions."""
 
     number: int
@@ -436,6 +469,8 @@ class VersionMap(msgspec.Struct, frozen=True, kw_only=True):
     committed_at: float
     last_commit_ts: int | None
     versions: Versions
+    # Name → the name before, of tables that the source renamed.
+    was: dict[str, str] = {}
 
 
 class OutputState(msgspec.Struct, frozen=True, kw_only=True):
@@ -473,11 +508,13 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
 
         ``tables`` are the next commit's tables.
         """
+        same = {name for name, table in tables.items() if self.tables.get(name) is table}
         found = set(self.garbage)
+        for name, had in self.tables.items():
+            found |= set() if name in same else had.paths()
+        # a renamed table has its paths under another name
         for name, table in tables.items():
-            had = self.tables.get(name, table)
-            if had is not table:
-                found |= had.paths() - table.paths()
+            found -= set() if name in same else table.paths()
         return found
 
 

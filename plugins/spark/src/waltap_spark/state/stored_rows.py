@@ -30,7 +30,7 @@ def stored_rows(output: SparkOutput, table: TableState, format_name: str) -> int
         if format_name == "delta":
             return _delta(output, f"{table.target_folder}/delta/current/_delta_log", target.version)
         if format_name == "iceberg":
-            parts = "/".join(map(safe_name, table.target))
+            parts = "/".join(map(safe_name, table.storage))
             return _iceberg(output, f"iceberg/{parts}/current/metadata", target.version)
     except (FilesUnavailable, ValueError, KeyError, TypeError):
         return None  # another layout, such as a checkpoint of a later version

@@ -33,8 +33,17 @@ class _CutBlock(msgspec.Struct, frozen=True, kw_only=True):
     cuts: tuple[VersionMap, ...]
 
 
-def noted(output: SparkOutput, state: OutputState, before: OutputState) -> OutputState:
-    """Return ``state`` with its cut; ``before`` is the previous commit."""
+def noted(
+    output: SparkOutput,
+    state: OutputState,
+    before: OutputState,
+    renamed: Mapping[str, tuple[str, str]] | None = None,
+) -> OutputState:
+    """Return ``state`` with its cut; ``before`` is the previous commit.
+
+    ``renamed``: name before → schema and table after it.
+    """
+    was = {".".join(name): had for had, name in (renamed or {}).items()}
     had = _versions(before.tables)
     moved = {
         name: found for name, found in _versions(state.tables).items() if found != had.get(name)
@@ -45,6 +54,7 @@ def noted(output: SparkOutput, state: OutputState, before: OutputState) -> Outpu
         committed_at=state.committed_at,
         last_commit_ts=state.last_commit_ts,
         versions=moved,
+        was=was,
     )
     cuts, first = (*state.cuts, cut), state.cuts_before
     if len(cuts) > CUTS_MOST:
@@ -52,7 +62,7 @@ def noted(output: SparkOutput, state: OutputState, before: OutputState) -> Outpu
         block = _CutBlock(before=first, cuts=old)
         output.store.publish(f"{FOLDER}/{old[0].number:012d}.json", msgspec.json.encode(block))
         for one in old:
-            first = {**first, **one.versions}
+            first = _following(first, one)
         cuts = cuts[CUTS_MOST:]
         _forget(output, state.committed_at - KEPT_S)
     return msgspec.structs.replace(state, cuts=cuts, cuts_before=first)
@@ -90,20 +100,24 @@ def state_at(
         raise _gone(f"{moment} was not applied yet", _oldest(output, state), state.mark)
     if not state.cuts:
         return _among_commits(output, state, moment)
+    later: list[VersionMap] = []
     for block in _blocks(output, state):
         versions, found = dict(block.before), None
-        passed: Versions = {}
+        passed: list[VersionMap] = []
         for cut in block.cuts:
-            passed |= cut.versions
+            passed.append(cut)
             if _reached(cut, moment, state.mark.epoch):
-                versions |= passed
-                passed, found = {}, cut
+                for each in passed:
+                    versions = _following(versions, each)
+                passed, found = [], cut
             # A snapshot has only the time when it was applied, maybe long after the next
             # transaction.
             elif not isinstance(moment, dt.datetime) or cut.last_commit_ts is not None:
                 break
         if found is not None:
-            return _as_of(state, found, versions)
+            after = [each for each in block.cuts if each.number > found.number]
+            return _as_of(state, found, versions, [*after, *later])
+        later = [*block.cuts, *later]
     raise _gone(
         f"there is no commit at or before {_shown(moment)}", _oldest(output, state), state.mark
     )
@@ -144,13 +158,34 @@ def _block(output: SparkOutput, name: str) -> _CutBlock:
         raise OutputDamaged(f"{path} has no cuts: {cause}", path=output.uri(path)) from cause
 
 
-def _as_of(state: OutputState, cut: VersionMap, versions: Versions) -> OutputState:
+def _following(versions: Versions, cut: VersionMap) -> Versions:
+    """Return the versions at ``cut``; ``versions`` are those before."""
+    left = set(cut.was.values())
+    stay = {name: each for name, each in versions.items() if name not in left}
+    moved = {name: versions[had] for name, had in cut.was.items() if had in versions}
+    return {**stay, **moved, **cut.versions}
+
+
+def _called_then(name: str, later: Iterable[VersionMap]) -> str:
+    """Return a table's name before the cuts ``later``, "" if unknown."""
+    for cut in reversed(list(later)):
+        if name in cut.was:
+            name = cut.was[name]
+        elif name in cut.was.values():
+            return ""  # the name was another table's before
+    return name
+
+
+def _as_of(
+    state: OutputState, cut: VersionMap, versions: Versions, later: list[VersionMap]
+) -> OutputState:
+    """Return the tables of ``state`` at ``cut``; ``later`` are the cuts after it."""
     tables = {}
     for name, table in state.tables.items():
-        held = table.held
-        if held is not None and name in versions:
+        held, then = table.held, _called_then(name, later)
+        if held is not None and then in versions:
             targets = {
-                what: msgspec.structs.replace(target, version=versions[name][what])
+                what: msgspec.structs.replace(target, version=versions[then][what])
                 for what, target in held.targets.items()
             }
             held = msgspec.structs.replace(held, targets=targets)

@@ -1,0 +1,294 @@
+"""Find the tables that the source renamed.
+
+An entry of the change log has its table's name and its number in the source (OID). An entry with a
+known number under another name tells that this table was renamed: it continues under the new
+name, with its rows and history. A number of an earlier epoch counts only together with a name that the
+table had, since the same number may be another table's now.
+
+Nothing tells of a rename before the table's next change. So when a renamed table takes a name
+whose owner is not seen again, that owner was dropped, or was renamed and did not change. It keeps
+its rows under a spare name, NAME@NUMBER, until a change tells its own.
+
+When a new table takes a name, and the former owner has a change within the same commit, the former
+one was renamed. Otherwise the name was dropped and created again.
+
+This module does not import Spark.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from waltap_sinks.changelog.manifest import Manifest, TableEntry
+from waltap_spark.state.output import EntryId, TableState
+
+log = logging.getLogger(__name__)
+
+# Most former names of a table that are kept.
+FORMER_MOST: Final = 100
+
+# Schema and table.
+Name = tuple[str, str]
+
+SET_ASIDE: Final = (
+    "another table took its name; it was dropped, or renamed and not changed since: its next "
+    "change tells its name"
+)
+
+
+@dataclass(slots=True)
+class _Table:
+    """A table while the entries are read.
+
+    ``number`` is its epoch and OID, None if unknown.
+    """
+
+    name: Name
+    number: tuple[int, int] | None
+    # Its name before, None for a new table.
+    before: str | None = None
+    # Names that it had meanwhile.
+    called: list[str] = field(default_factory=list)
+    # Whether entries are known by name alone.
+    by_name: bool = False
+    aside: bool = False
+    entries: dict[EntryId, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRenames:
+    """The tables of a commit by their names after it."""
+
+    # Name before → the name after, of the tables that were renamed.
+    renamed: Mapping[str, Name]
+    # The renamed ones whose name another table took.
+    aside: frozenset[str]
+    # Entry → its table's name after.
+    routes: Mapping[EntryId, Name]
+    # Name before → epoch and OID of the last entry.
+    numbers: Mapping[str, tuple[int, int]]
+    # Name before → names that the table had, and left, since.
+    called: Mapping[str, Sequence[str]]
+
+    def names(self, before: Iterable[str]) -> list[str]:
+        """Return the names after of tables called ``before``."""
+        return [".".join(self.renamed[name]) if name in self.renamed else name for name in before]
+
+    def report(self) -> None:
+        """Log the renames."""
+        for before, name in self.renamed.items():
+            if before in self.aside:
+                log.warning("%s is kept as %s: %s", before, ".".join(name), SET_ASIDE)
+            else:
+                log.info("%s was renamed in the source, and is %s now", before, ".".join(name))
+
+    def applied(self, tables: Mapping[str, TableState], *, in_place: bool) -> dict[str, TableState]:
+        """Return ``tables`` by their names after.
+
+        Suspended tables note the entries that wait for them. ``in_place``: a renamed table's rows
+        stay where they are.
+        """
+        waits: dict[Name, list[EntryId]] = {}
+        for entry, name in self.routes.items():
+            waits.setdefault(name, []).append(entry)
+        found = {}
+        for before, had in tables.items():
+            table = self._renamed(had, in_place=in_place) if before in self.renamed else had
+            table = self._met(before, table)
+            more = waits.get((table.schema, table.table), ())
+            known = table.failed and table.waits and more
+            found[table.name] = (
+                msgspec.structs.replace(table, waits=joined(table.waits, more)) if known else table
+            )
+        return found
+
+    def _met(self, before: str, table: TableState) -> TableState:
+        """Return ``table`` with its names of before, and the epoch of its number."""
+        called = tuple(dict.fromkeys((*table.called, *self.called.get(before, ()))))
+        epoch, oid = self.numbers.get(before, (0, 0))
+        known = epoch if oid == table.oid and not table.failed else table.oid_epoch
+        if (called, known) == (table.called, table.oid_epoch):
+            return table
+        called = called[-FORMER_MOST:]
+        return msgspec.structs.replace(table, called=called, oid_epoch=known)
+
+    def _renamed(self, table: TableState, *, in_place: bool) -> TableState:
+        schema, name = self.renamed[table.name]
+        stale = tuple(each for each in table.stale if each != SET_ASIDE)
+        return msgspec.structs.replace(
+            table,
+            schema=schema,
+            table=name,
+            kept_at=table.kept_at or ((table.schema, table.table) if in_place else None),
+            stale=(*stale, SET_ASIDE) if table.name in self.aside else stale,
+        )
+
+
+def entry_id(epoch: int, entry: TableEntry) -> EntryId:
+    """Return the identification of the table of ``entry``."""
+    return epoch, entry.name, entry.oid
+
+
+def joined(had: Iterable[EntryId], more: Iterable[EntryId]) -> tuple[EntryId, ...]:
+    """Return both in order, each entry at its last place."""
+    new = dict.fromkeys(more)
+    return (*(each for each in had if each not in new), *new)
+
+
+def find_renames(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> TableRenames:
+    """Return the renames that ``manifests`` tell of ``tables``."""
+    entries = [(manifest.mark.epoch, entry) for manifest in manifests for entry in manifest.tables]
+    last = {(epoch, entry.oid): at for at, (epoch, entry) in enumerate(entries)}
+    walk = _Walk(tables)
+    for at, (epoch, entry) in enumerate(entries):
+        walk.take(epoch, entry, {n for n in walk.owner_numbers(entry) if last.get(n, -1) > at})
+    return walk.result()
+
+
+class _Walk:
+    """Follows the tables from entry to entry."""
+
+    def __init__(self, tables: Mapping[str, TableState]) -> None:
+        self._named: dict[str, _Table] = {}
+        self._numbered: dict[tuple[int, int], _Table] = {}
+        # (former name, number in the source) → table.
+        self._formerly: dict[tuple[str, int], _Table] = {}
+        self._all: list[_Table] = []
+        for name, state in tables.items():
+            # an earlier release did not note which entries wait
+            unknown = bool(state.failed and not state.waits)
+            found = _Table(
+                (state.schema, state.table), _number(state), before=name, by_name=unknown
+            )
+            self._add(name, found)
+            if found.number is not None and not unknown:
+                self._numbered[found.number] = found
+                _epoch, oid = found.number
+                self._formerly |= {
+                    (former, each): found
+                    for former in state.called
+                    for each in (*state.former, oid)
+                }
+
+    def _add(self, name: str, table: _Table) -> None:
+        self._named[name] = table
+        self._all.append(table)
+
+    def owner_numbers(self, entry: TableEntry) -> "set[tuple[int, int]]":
+        """Return the number of the table that has the entry's name now."""
+        owner = self._named.get(entry.name)
+        return set() if owner is None or owner.number is None else {owner.number}
+
+    def take(self, epoch: int, entry: TableEntry, again: "set[tuple[int, int]]") -> None:
+        """Find the table of ``entry``; numbers ``again`` have a later entry."""
+        number = (epoch, entry.oid) if entry.oid else None
+        owner = self._named.get(entry.name)
+        table = owner if number is None else self._known(number, entry, owner)
+        if table is None and owner is not None:
+            other = number is not None and owner.number is not None and owner.number != number
+            if other and owner.number in again and not owner.by_name:
+                self._set_aside(owner)
+            else:
+                table = owner
+        elif table is not None and table is not owner:
+            if owner is not None and owner.by_name:
+                table = owner
+            else:
+                self._rename(table, entry, owner)
+        if table is None:
+            table = _Table((entry.schema, entry.table), None)
+            self._add(entry.name, table)
+        if number is not None and table.number != number:
+            if table.number is not None:
+                self._numbered.pop(table.number, None)
+            table.number = number
+            if not table.by_name:
+                self._numbered[number] = table
+        table.entries.pop(entry_id(epoch, entry), None)
+        table.entries[entry_id(epoch, entry)] = None
+
+    def _known(
+        self, number: tuple[int, int], entry: TableEntry, owner: _Table | None
+    ) -> _Table | None:
+        """Return the table with the number; ``owner`` has the entry's name."""
+        if owner is not None and owner.number is not None and owner.number[1] == entry.oid:
+            return owner
+        found = self._numbered.get(number)
+        if found is None and owner is None:
+            # a pipeline without its offset reads changes of before the rename again
+            past = self._formerly.get((entry.name, entry.oid))
+            if past is not None and past.number is not None and past.number[0] < number[0]:
+                return past
+        return found
+
+    def _rename(self, table: _Table, entry: TableEntry, owner: _Table | None) -> None:
+        if owner is not None:
+            self._set_aside(owner)
+        self._leave(table)
+        table.name, table.aside = (entry.schema, entry.table), False
+        self._named[entry.name] = table
+
+    def _leave(self, table: _Table) -> None:
+        name = ".".join(table.name)
+        del self._named[name]
+        if not table.aside:
+            table.called.append(name)
+
+    def _set_aside(self, table: _Table) -> None:
+        """Give ``table`` a spare name."""
+        schema, name = table.name
+        _epoch, oid = table.number or (0, 0)
+        self._leave(table)
+        spare = f"{name}@{oid}"
+        while f"{schema}.{spare}" in self._named:
+            spare += "'"
+        table.name, table.aside = (schema, spare), True
+        self._named[f"{schema}.{spare}"] = table
+
+    def result(self) -> TableRenames:
+        """Return the renames and routes."""
+        moved = [
+            table
+            for table in self._all
+            if table.before is not None and table.before != ".".join(table.name)
+        ]
+        return TableRenames(
+            {table.before: table.name for table in moved if table.before is not None},
+            frozenset(table.before for table in moved if table.aside and table.before is not None),
+            {entry: table.name for table in self._all for entry in table.entries},
+            {
+                table.before: table.number
+                for table in self._all
+                if table.before is not None and table.number is not None and table.entries
+            },
+            {table.before: table.called for table in self._all if table.before is not None},
+        )
+
+
+def _number(table: TableState) -> tuple[int, int] | None:
+    """Return the epoch and number of ``table`` at the output's position."""
+    for epoch, _name, oid in reversed(table.waits):
+        if oid:
+            return epoch, oid
+    epoch, oid = table.number_epoch, table.oid
+    if not oid and table.staged:  # its first snapshot is not complete
+        oid = table.staged[-1].oid
+    return (epoch, oid) if oid and epoch else None
+
+
+def free_place(tables: Mapping[str, TableState], name: Name, oid: int) -> Name | None:
+    """Return the place of a new table, None if it is its own name.
+
+    A renamed table may have kept its place, which is then no other table's.
+    """
+    taken = {table.kept_at or (table.schema, table.table) for table in tables.values()}
+    if name not in taken:
+        return None
+    schema, table = name
+    spare = f"{table}@{oid}"
+    while (schema, spare) in taken:
+        spare += "'"
+    return schema, spare

@@ -1,0 +1,248 @@
+"""Tables that the source renames: those of Spark follow with rows and history, and no name has another's rows."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Died, Rig
+
+from waltap.changes.decode.relation import Relation
+from waltap_spark.apply import applier, resume_requests
+from waltap_spark.apply.resume_requests import ResumeRequests
+from waltap_spark.errors import SnapshotNeeded, TableSuspended, TableUnknown
+from waltap_spark.formats.stepwise import StepwiseFormat
+from waltap_spark.read.live import LiveTables
+
+
+def table(name: str, oid: int, kind: str = "text") -> Relation:
+    return relation(f"public.{name}", [("id", "int4"), ("v", kind)], numbers=[1, 2], oid=oid)
+
+
+def renamed(rig: Rig, *pairs: tuple[Relation, Relation]) -> None:
+    """ALTER TABLE … RENAME of all ``pairs``."""
+    rows = [rig.db.rows.pop(old.name, []) for old, _new in pairs]
+    rig.db.rows |= {new.name: held for (_old, new), held in zip(pairs, rows, strict=True)}
+
+
+def filled(rig: Rig, *tables: Relation) -> None:
+    for each in tables:
+        rig.db.insert(each, ["1", each.table], ["2", each.table])
+    done(rig)
+
+
+def done(rig: Rig) -> None:
+    rig.commit()
+    rig.apply()
+
+
+def tables_of(rig: Rig) -> LiveTables:
+    return LiveTables(rig.spark, rig.output)
+
+
+def history(rig: Rig, name: str) -> list[tuple[int, str]]:
+    tables = LiveTables(rig.spark, rig.output, allow_stale=True)
+    rows = tables.changes(f"public.{name}").orderBy("_commit_lsn", "_seq")
+    return [(row["id"], row["v"]) for row in rows.select("id", "v").collect()]
+
+
+def check(rig: Rig, *there: Relation) -> None:
+    """Require these tables, with the source's rows, and no doubt of them."""
+    assert tables_of(rig).names == sorted(each.name for each in there)
+    assert not tables_of(rig).problems
+    rig.check(*there)
+
+
+def moments(rig: Rig) -> Iterator[None]:
+    """Have what waits applied by drivers of which each dies one write later than the one before, until none does."""
+    for moment in count(1):
+        seen = 0
+
+        def dying(write: Callable[..., Any], least: int = moment) -> Callable[..., Any]:
+            def call(*arguments: Any, **options: Any) -> Any:
+                nonlocal seen
+                seen += 1
+                if seen >= least:
+                    raise Died
+                return write(*arguments, **options)
+
+            return call
+
+        with pytest.MonkeyPatch.context() as patch:
+            for place, name in (
+                (rig.output, "sync"), (rig.output, "commit"), (rig.output.store, "publish"),
+                (StepwiseFormat, "take"),
+            ):  # fmt: skip
+                patch.setattr(place, name, dying(getattr(place, name)))
+            try:
+                rig.apply()
+            except Died:
+                rig.reopen()
+                yield
+                continue
+        return
+
+
+def it_goes_on_with_its_rows_and_history(rig: Rig) -> None:
+    """Also with another driver; `at` reads it under its name of now, before the rename too."""
+    a, b = table("a", 1), table("b", 1)
+    filled(rig, a)
+    before, rows = rig.applier.state.mark, list(rig.db.rows[a.name])
+    renamed(rig, (a, b))
+    rig.db.update(b, ["1"], v="new")
+    done(rig)
+    check(rig, b)
+    assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "new")]
+    rig.reopen()
+    rig.db.delete(b, ["2"])
+    done(rig)
+    check(rig, b)
+    if rig.choice.name != "parquet":
+        then = tables_of(rig).at(before).current(b.name).collect()
+        assert sorted((str(row["id"]), row["v"]) for row in then) == rows
+
+
+def a_new_table_takes_its_name(rig: Rig) -> None:
+    """In a later commit; then the renamed one is renamed once more, and another takes that name as well."""
+    a, b, new = table("a", 1), table("b", 1), table("a", 2)
+    filled(rig, a)
+    renamed(rig, (a, b))
+    rig.db.update(b, ["1"], v="new")
+    done(rig)
+    mark = rig.applier.state.mark
+    rig.db.insert(new, ["7", "seven"])
+    done(rig)
+    rig.db.update(b, ["2"], v="newer")
+    rig.db.update(new, ["7"], v="eight")
+    done(rig)
+    check(rig, b, new)
+    assert history(rig, "a") == [(7, "seven"), (7, "eight")]
+    c, third = table("c", 1), table("b", 3)
+    renamed(rig, (b, c))
+    rig.db.update(c, ["1"], v="last")
+    rig.db.insert(third, ["9", "nine"])
+    done(rig)
+    rig.reopen()
+    check(rig, c, new, third)
+    assert history(rig, "c")[-2:] == [(2, "newer"), (1, "last")]
+    if rig.choice.name != "parquet":
+        then = tables_of(rig).at(mark)
+        assert [row["v"] for row in then.current(c.name).orderBy("id").collect()] == ["new", "a"]
+        assert then.current(new.name).collect() == []
+
+
+def two_exchange_their_names_while_drivers_die(rig: Rig) -> None:
+    """And a third takes a name of before, all within one commit."""
+    a, z, new = table("a", 1), table("z", 2), table("y", 3)
+    other, y = table("z", 1), table("a", 2)
+    filled(rig, a, z)
+    renamed(rig, (a, other), (z, y))
+    rig.db.update(other, ["1"], v="other")
+    rig.db.insert(y, ["3", "three"])
+    rig.db.insert(new, ["9", "nine"])
+    rig.commit()
+    died = len(list(moments(rig)))
+    assert died > 2
+    check(rig, other, y, new)
+    assert history(rig, "z") == [(1, "a"), (2, "a"), (1, "other")]
+    assert history(rig, "a") == [(1, "z"), (2, "z"), (3, "three")]
+
+
+def a_name_is_taken_in_the_commit_of_its_rename(rig: Rig) -> None:
+    """The new table is told before the renamed one is."""
+    a, b, new = table("a", 1), table("b", 1), table("a", 2)
+    filled(rig, a)
+    renamed(rig, (a, b))
+    rig.db.insert(new, ["7", "seven"])
+    rig.db.update(b, ["1"], v="new")
+    rig.commit()
+    assert list(moments(rig))
+    check(rig, b, new)
+    rig.db.delete(new, ["7"])
+    rig.db.update(b, ["2"], v="newer")
+    done(rig)
+    check(rig, b, new)
+    assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "new"), (2, "newer")]
+
+
+def the_owner_of_a_taken_name_is_set_aside(rig: Rig) -> None:
+    """Nobody knows whether it was dropped until its next change tells its name."""
+    a, z, new = table("a", 1), table("z", 2), table("z", 1)
+    filled(rig, a, z)
+    renamed(rig, (z, old := table("old", 2)), (a, new))
+    rig.db.update(new, ["1"], v="new")
+    done(rig)
+    assert tables_of(rig).names == ["public.z", "public.z@2"]
+    with pytest.raises(SnapshotNeeded, match="dropped, or renamed and not changed since"):
+        tables_of(rig).current("public.z@2")
+    rig.check(new)
+    rig.db.delete(old, ["1"])
+    done(rig)
+    check(rig, new, old)
+    assert history(rig, "old") == [(1, "z"), (2, "z"), (1, None)]
+
+
+def a_suspended_one_waits_under_its_new_name(rig: Rig) -> None:
+    """It goes on with all of its changes, and none of those of the table that took its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(applier, "RETRY_S", 0.0)
+        patch.setattr(resume_requests, "LOOK_S", 0.0)
+        a, wrong, b, new = (
+            table("a", 1),
+            table("a", 1, "int4"),
+            table("b", 1, "int4"),
+            table("a", 2),
+        )
+        filled(rig, a)
+        rig.db.update(wrong, ["1"], v="11")
+        done(rig)
+        with pytest.raises(TableSuspended):
+            tables_of(rig).current(a.name)
+        renamed(rig, (a, b))
+        rig.db.update(b, ["2"], v="22")
+        done(rig)
+        with pytest.raises(TableSuspended):
+            tables_of(rig).current(b.name)
+        with pytest.raises(TableUnknown):
+            tables_of(rig).current(a.name)
+        rig.db.insert(new, ["7", "seven"])
+        done(rig)
+        rig.check(new)
+        rig.reopen()
+        rig.db.insert(b, ["3", "33"])
+        rig.commit()
+        ResumeRequests(rig.output).ask(rig.output.table(b.name), "text")
+        rig.apply()
+        assert tables_of(rig).names == [new.name, b.name]
+        assert rig.output.table(b.name).failed == ""
+        rig.check(b, new)
+        assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "11"), (2, "22"), (3, "33")]
+
+
+def it_is_renamed_between_parts_of_a_snapshot(rig: Rig) -> None:
+    """Parts under both names are of one table."""
+    a, b = table("a", 1), table("b", 1)
+    filled(rig, a)
+    rig.db.rows[a.name] = [(str(n), "read") for n in range(5)]
+    parts = rig.db.snapshot(a, rows_each=2)
+    rig.sink.write(parts[0])
+    rig.sink.flush()
+    rig.apply()
+    renamed(rig, (a, b))
+    for part in rig.db.snapshot(b, rows_each=2)[1:]:
+        rig.sink.write(part)
+    rig.sink.flush()
+    rig.apply()
+    check(rig, b)
+
+
+COURSES = (
+    it_goes_on_with_its_rows_and_history,
+    a_new_table_takes_its_name,
+    two_exchange_their_names_while_drivers_die,
+    a_name_is_taken_in_the_commit_of_its_rename,
+    the_owner_of_a_taken_name_is_set_aside,
+    a_suspended_one_waits_under_its_new_name,
+    it_is_renamed_between_parts_of_a_snapshot,
+)

@@ -1,0 +1,145 @@
+"""Which table an entry of the change log is of, by its number in the source."""
+
+from typing import Any
+
+import pytest
+from tests.unit.spark.test_plan import entry, manifest
+
+from waltap_sinks.changelog.manifest import Manifest, TableEntry
+from waltap_spark.planning.plan import plan
+from waltap_spark.planning.table_renames import SET_ASIDE, find_renames, free_place
+from waltap_spark.state.output import StagedSegment, TableState
+
+
+def of(name: str, oid: int, **more: Any) -> TableState:
+    given = {"schema": "s", "table": name, "oid": oid, "oid_epoch": 1, "columns": {"id": '"long"'}}
+    return TableState(**{**given, **more})
+
+
+def tables(*given: TableState) -> dict[str, TableState]:
+    return {each.name: each for each in given}
+
+
+def at(name: str, oid: int, **more: Any) -> TableEntry:
+    return entry(f"{name}{oid}", table=name, oid=oid, **more)
+
+
+def log(*entries: TableEntry, epoch: int = 1) -> list[Manifest]:
+    return [manifest(each, number=n, epoch=epoch) for n, each in enumerate(entries, 1)]
+
+
+def played(before: dict[str, TableState], manifests: list[Manifest]) -> tuple[Any, Any]:
+    """Return the names after, by the number before; and the segments of each table."""
+    found = find_renames(manifests, before)
+    after = found.applied(before, in_place=True)
+    plans = plan(manifests, after, found.routes)
+    segments = {n: [p for g in each.groups for p in g.segments] for n, each in plans.items()}
+    return {each.oid: each.table for each in after.values()}, segments
+
+
+SCRIPTS = {
+    "a table is renamed": ([at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"]}),
+    "and goes on from the old name": (
+        [at("a", 1), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["a1", "b1"]},
+    ),
+    "twice, and back": ([at("b", 1), at("a", 1)], {1: "a", 9: "z"}, {"s.a": ["b1", "a1"]}),
+    "a new table takes its name": (
+        [at("b", 1), at("a", 2)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
+    ),
+    "which is told before its rename is": (
+        [at("a", 2), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
+    ),
+    "a name is dropped and created again": ([at("a", 2)], {1: "a", 9: "z"}, {"s.a": ["a2"]}),
+    "and the new one is renamed": (
+        [at("a", 2), at("b", 2)], {1: "b", 9: "z"}, {"s.b": ["a2", "b2"]},
+    ),
+    "two tables exchange their names": (
+        [at("z", 1), at("a", 9)], {1: "z", 9: "a"}, {"s.z": ["z1"], "s.a": ["a9"]},
+    ),
+    "the owner of a name that another takes is set aside": (
+        [at("z", 1)], {1: "z", 9: "z@9"}, {"s.z": ["z1"]},
+    ),
+    "names go round": (
+        [at("tmp", 1), at("a", 9), at("z", 1)], {1: "z", 9: "a"},
+        {"s.z": ["tmp1", "z1"], "s.a": ["a9"]},
+    ),
+    "a number that is not known has its name": ([at("b", 0)], {1: "a", 9: "z"}, {"s.b": ["b0"]}),
+    "an entry without a number belongs to the name": (
+        [at("a", 0), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["a0", "b1"]},
+    ),
+    "another schema": (
+        [at("a", 1, schema="t")], {1: "a", 9: "z"}, {"t.a": ["a1"]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_table_is_known_by_its_number(script: str) -> None:
+    entries, after, segments = SCRIPTS[script]
+    assert played(tables(of("a", 1), of("z", 9)), log(*entries)) == (after, segments)
+
+
+def test_a_renamed_table_keeps_its_place_and_a_new_one_of_its_name_gets_another() -> None:
+    found = find_renames(log(at("b", 1)), tables(of("a", 1)))
+    (b,) = (moved := found.applied(tables(of("a", 1)), in_place=True)).values()
+    assert (b.storage, b.owner, b.called) == (("s", "a"), "s.a", ("s.a",))
+    assert free_place(moved, ("s", "a"), 2) == ("s", "a@2")
+    assert free_place(moved, ("s", "b"), 2) is None
+    again = find_renames(log(at("c", 1)), moved).applied(moved, in_place=True)
+    assert again["s.c"].storage == ("s", "a")
+
+
+def test_a_table_that_was_set_aside_is_said_so_until_its_name_is_told() -> None:
+    before = tables(of("a", 1), of("z", 9, stale=("why",)))
+    aside = find_renames(log(at("z", 1)), before).applied(before, in_place=False)
+    assert aside["s.z@9"].stale == ("why", SET_ASIDE)
+    told = find_renames(log(at("other", 9)), aside).applied(aside, in_place=False)
+    assert told["s.other"].stale == ("why",)
+
+
+def test_a_number_of_another_epoch_may_be_another_tables() -> None:
+    before = tables(of("a", 1), of("z", 9))
+    swapped = log(at("a", 9), at("z", 1), epoch=2)
+    assert played(before, swapped) == ({1: "a", 9: "z"}, {"s.a": ["a9"], "s.z": ["z1"]})
+    new = log(at("b", 1), at("a", 1), epoch=2)
+    assert played(before, new) == ({1: "a", 9: "z"}, {"s.b": ["b1"], "s.a": ["a1"]})
+
+
+def test_changes_of_before_a_rename_that_are_read_again_are_the_tables_own() -> None:
+    before = tables(of("b", 1, called=("s.a",)))
+    again = log(at("a", 1), at("b", 1), epoch=2)
+    assert played(before, again) == ({1: "b"}, {"s.b": ["a1", "b1"]})
+
+
+def test_a_table_is_renamed_during_its_first_snapshot() -> None:
+    part = StagedSegment(generation=1, path="p", fingerprint="f", rows=1, key=("id",), oid=1)
+    before = tables(of("a", 0, columns={}, staged=(part,)))
+    found = find_renames(log(at("b", 1, generation=1, complete=True)), before)
+    after = found.applied(before, in_place=True)
+    (group,) = plan(log(at("b", 1, generation=1, complete=True)), after, found.routes)["s.b"].groups
+    assert (list(after), group.segments) == (["s.b"], ["p", "b1"])
+
+
+def test_entries_of_a_suspended_table_wait_under_all_of_its_names() -> None:
+    waits = ((1, "s.a", 1),)
+    before = tables(of("a", 1, failed="why", waits=waits))
+    found = find_renames(log(at("b", 1), at("a", 2)), before)
+    after = found.applied(before, in_place=True)
+    assert after["s.b"].waits == ((1, "s.a", 1), (1, "s.b", 1))
+    assert found.routes[1, "s.a", 2] == ("s", "a"), "another table has the name"
+
+
+def test_a_suspended_table_that_was_dropped_and_created_again_has_the_new_number() -> None:
+    before = tables(of("a", 1, failed="why", waits=((1, "s.a", 1),)))
+    created = find_renames(log(at("a", 2)), before).applied(before, in_place=True)
+    assert created["s.a"].waits == ((1, "s.a", 1), (1, "s.a", 2))
+    later = find_renames(log(at("b", 2), at("old", 1)), created)
+    assert later.renamed == {"s.a": ("s", "b")}
+    assert later.routes[1, "s.old", 1] == ("s", "old"), "its rows were given up"
+
+
+def test_a_table_that_an_earlier_release_suspended_keeps_its_name() -> None:
+    before = tables(of("a", 1, failed="why"), of("z", 9))
+    found = find_renames(log(at("b", 1), at("a", 9)), before)
+    assert not found.renamed
+    assert found.routes == {(1, "s.b", 1): ("s", "b"), (1, "s.a", 9): ("s", "a")}
