@@ -254,7 +254,7 @@ def _reads_letter(node: ast.AST) -> bool:
 
 
 def _is_identity(node: ast.AST) -> bool:
-    """Tell whether ``node`` is a relation's letter: ``x.identity``, or a name for it."""
+    """Return whether ``node`` is a relation's letter: ``x.identity``, or a name for it."""
     return (isinstance(node, ast.Attribute) and node.attr == "identity") or (
         isinstance(node, ast.Name) and node.id in ("identity", "relreplident")
     )
@@ -630,7 +630,7 @@ def test_nothing_is_public_that_only_tests_call() -> None:
 
 
 def _is_plain(node: ast.AST) -> bool:
-    """Tell whether no decorator of a definition registers it somewhere."""
+    """Return whether no decorator of a definition registers it somewhere."""
     plain = {
         "property",
         "classmethod",

@@ -67,12 +67,12 @@ def recordings(decoder: str) -> list[FrameRecording]:
             if (capture, scenario) in NOT_JSON or (wanted and scenario not in wanted):
                 continue
             name = f"{capture} {scenario}"
-            told = meant.pop(name, None)
+            reported = meant.pop(name, None)
             found.append(
                 FrameRecording(
                     name=name,
                     frames=tuple(frames),
-                    means=None if told is None else told.means,
+                    means=None if reported is None else reported.means,
                     options=options,
                     version_num=version,
                 )

@@ -110,7 +110,7 @@ class ForgetsTheOldKey(Right):
         return None if any(name == "__debezium.newkey" for name, _ in record.headers) else record
 
 
-@FAULTS.found_by("test_topics_tell_tables_apart")
+@FAULTS.found_by("test_topics_distinguish_tables")
 class SendsAllToOneTopic(Right):
     def of(self, record):
         return msgspec.structs.replace(record, topic="everything")

@@ -107,7 +107,7 @@ class TestProtobufWithWrappers(TestProtobuf):
 
 
 class TestProtobufWithoutPresence(TestProtobuf):
-    """As Confluent's converter writes it unless it is told otherwise: null is the empty text."""
+    """As Confluent's converter writes it unless it is reported otherwise: null is the empty text."""
 
     nullable: Mapping[str, bool] = {}
 

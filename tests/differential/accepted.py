@@ -33,11 +33,11 @@ class Accepted:
     normalised: bool = False
 
     def concerns(self, variant: str) -> bool:
-        """Tell whether the difference is to be seen in the variant of that name."""
+        """Return whether the difference is to be seen in the variant of that name."""
         return any(fnmatchcase(variant, pattern) for pattern in self.corpus.split())
 
     def covers(self, difference: Difference) -> bool:
-        """Tell whether ``difference`` is this one."""
+        """Return whether ``difference`` is this one."""
         return bool(
             re.fullmatch(self.path, difference.path) and re.fullmatch(self.topic, difference.topic)
         )

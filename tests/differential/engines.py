@@ -33,7 +33,7 @@ class CaptureFailed(Exception):
 
 
 def peer_installed() -> bool:
-    """Tell whether Debezium's runner can be used at once, without fetching anything."""
+    """Return whether Debezium's runner can be used at once, without fetching anything."""
     return subprocess.run([PEER, "--installed"], check=False).returncode == 0
 
 
@@ -155,7 +155,7 @@ class Debezium(Engine):
 
 
 class Waltap(Engine):
-    """``waltap run``; it is told to stop once its slot has confirmed everything.
+    """``waltap run``; it is reported to stop once its slot has confirmed everything.
 
     A position is confirmed only after the sink made it durable, so a confirmed position behind the
     workload means that nothing is still to come. Where fewer records than expected came, silence

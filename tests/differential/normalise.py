@@ -4,7 +4,7 @@ A dump is a file with one JSON object per line: topic, key, value, headers; key,
 values are JSON texts, as Debezium gives them, or JSON itself. A field that is absent stays absent,
 null stays null. What is replaced:
 
-- ``ts_ms``, ``ts_us``, ``ts_ns``: ``<ts>``; ``<ts?>`` when they do not tell the same instant;
+- ``ts_ms``, ``ts_us``, ``ts_ns``: ``<ts>``; ``<ts?>`` when they do not show the same instant;
 - ``source.version``: ``<version>``; ``source.xmin``: ``<xmin>``;
 - ``source.lsn``: ``lsn#K``, its rank among the LSNs of the dump's records. A logical message has the
   LSN at which its record ends, where the next one begins if nobody else wrote between them: it ranks
@@ -18,7 +18,7 @@ null stays null. What is replaced:
 - what Debezium renders with a Java object id: inner arrays, and the name under which a transaction
   counts its messages (waltap's ``LOGICAL_DECODING_MESSAGE`` alike);
 - a schema, or a whole list of headers, equal to the one before it in the same topic: ``$same``;
-- heartbeats, and topics told to collapse: only the first record stays, moved to the end; it does not
+- heartbeats, and topics reported to collapse: only the first record stays, moved to the end; it does not
   take part in ranks.
 
 Order and grouping of records are still compared through ranks and ordinals. The form is stable: a
@@ -233,7 +233,7 @@ def _place(lsn: int, record: Record) -> int:
 
 
 def _is_lsn(value: Any) -> bool:
-    """Tell whether ``value`` can stand in ``source.sequence``: a number as text, or null."""
+    """Return whether ``value`` can stand in ``source.sequence``: a number as text, or null."""
     return value is None or (isinstance(value, str) and value.isdigit())
 
 

@@ -34,7 +34,7 @@ def ordered(schema: str) -> object:
 
 
 def carried(value: object) -> bool:
-    """Tell whether JSON carries ``value`` to the judge as it is: NaN, infinities and -0.0 do not arrive."""
+    """Return whether JSON carries ``value`` to the judge as it is: NaN, infinities and -0.0 do not arrive."""
     if isinstance(value, float):
         return math.isfinite(value) and not (value == 0 and math.copysign(1, value) < 0)
     if isinstance(value, dict):
@@ -137,7 +137,7 @@ PROTOBUF_OPTIONS: list[dict[str, str]] = [
 
 
 def ends_a_day(value: Any) -> bool:
-    """Tell whether a time is 24:00, of which that converter makes 00:00 of the same day."""
+    """Return whether a time is 24:00, of which that converter makes 00:00 of the same day."""
     return bool(value["op"] == "c" and value["after"]["x"] == 86_400_000)
 
 

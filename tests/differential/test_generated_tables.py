@@ -1,7 +1,7 @@
 """waltap and Debezium on one server, at the same time, on tables that hypothesis makes.
 
 Both engines run once for all cases: a JVM takes seconds to start. Each case is a table in a schema of
-its own; a row in a table of sentinels tells when both have delivered it. ``WALTAP_GENERATED_CASES`` sets
+its own; a row in a table of sentinels shows when both have delivered it. ``WALTAP_GENERATED_CASES`` sets
 how many cases there are; CI runs 20, always the same ones.
 """
 

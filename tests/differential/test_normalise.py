@@ -62,7 +62,7 @@ def test_canonical_form_is_stable() -> None:
 
 
 @pytest.mark.parametrize("commit", [200, 300])
-def test_sequence_tells_which_records_lie_before_its_commit(commit: int) -> None:
+def test_sequence_shows_which_records_lie_before_its_commit(commit: int) -> None:
     records = canonical([*ONE[:2], row(300, 9, commit, 1500, {"id": 3})])
     assert records[2]["value"]["source"]["sequence"] == ["after lsn#2", "lsn#3"]
 
@@ -162,7 +162,7 @@ def test_collapsed_topics_take_no_part_in_ranks() -> None:
     assert canonical(noisy, ["noise$"])[:3] == canonical(ONE)
 
 
-def test_transaction_ids_tell_transaction_and_place() -> None:
+def test_transaction_ids_show_transaction_and_place() -> None:
     begin = {
         "topic": "t.transaction",
         "key": {"id": "7:90"},

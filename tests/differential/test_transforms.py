@@ -267,7 +267,7 @@ def configured(name: str, config: Mapping[str, Any]) -> Made:
 
 
 def hashable(record: ConnectRecord) -> bool:
-    """Tell whether Java's hashes of the row are the same in every run: structs have others, as have arrays of
+    """Return whether Java's hashes of the row are the same in every run: structs have others, as have arrays of
     bytes, which are not equal to one another either (Debezium's own are buffers, which are)."""
     schema = record.value_schema
     if schema is None or not (schema.name or "").endswith(".Envelope"):
@@ -280,7 +280,7 @@ def hashable(record: ConnectRecord) -> bool:
 
 
 def of_one_form(record: ConnectRecord, *, extended: bool) -> bool:
-    """Tell whether all geometries of a record are in WKB, or all extended: behind an extended one Debezium
+    """Return whether all geometries of a record are in WKB, or all extended: behind an extended one Debezium
     converts no plain ones any more."""
     rows = [record.value.get(side) for side in ("before", "after")] if record.value else []
     found = [

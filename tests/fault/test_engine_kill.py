@@ -320,7 +320,7 @@ PLAIN_KEY = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 ADOPTED = (
     f"{PLAIN_KEY}; CREATE PUBLICATION NAME FOR ALL TABLES; "
     "SELECT pg_create_logical_replication_slot('NAME', 'pgoutput'); "
-    "INSERT INTO t SELECT -g, 'told by the slot and read' FROM generate_series(20001, 21000) g"
+    "INSERT INTO t SELECT -g, 'reported by the slot and read' FROM generate_series(20001, 21000) g"
 )
 DEFERRABLE_KEY = "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, v text)"
 
@@ -355,7 +355,7 @@ def test_killed_again_and_again_the_last_state_is_the_tables(
     database: Database, tmp_path: Path, made: str, settings: dict[str, Any], moves: bool
 ) -> None:
     """In the snapshot and in the stream, with updates and deletes: what an upserting reader has, who
-    begins anew with each snapshot, since rows deleted before it are not told."""
+    begins anew with each snapshot, since rows deleted before it are not reported."""
     print(f"WALTAP_TEST_SEED={SEED}")
     for statement in made.split("; "):
         database.execute(statement.replace("NAME", database.name))
@@ -437,8 +437,8 @@ def test_killed_while_transactions_are_prepared_and_the_policy_changes_none_is_l
             for gid in undecided:
                 connection.execute(f"ROLLBACK PREPARED '{gid}'")
     runs.to_the_end()
-    told: dict[str, list[int]] = {"t": [], "p": []}
+    reported: dict[str, list[int]] = {"t": [], "p": []}
     for record in runs.records():
-        told[record["value"]["source"]["table"]].append(record["value"]["after"]["id"])
-    assert set(told["t"]) == set(range(1, writer.commits[-1][0] + 1)), f"seed {SEED}"
-    assert set(told["p"]) - rolled_back == committed, f"seed {SEED}"
+        reported[record["value"]["source"]["table"]].append(record["value"]["after"]["id"])
+    assert set(reported["t"]) == set(range(1, writer.commits[-1][0] + 1)), f"seed {SEED}"
+    assert set(reported["p"]) - rolled_back == committed, f"seed {SEED}"

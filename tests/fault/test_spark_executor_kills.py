@@ -160,7 +160,7 @@ class Bank:
         return int(count)
 
     def confirmed(self, lsn: str) -> bool:
-        """Tell whether everything up to ``lsn`` is in the change log."""
+        """Return whether everything up to ``lsn`` is in the change log."""
         found = self.database.execute(
             "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND confirmed_flush_lsn >= %s::pg_lsn",
             self.database.name[:60],

@@ -1,4 +1,4 @@
-"""Bad values of every property, and bad files: told as what they are, never as a bug of waltap."""
+"""Bad values of every property, and bad files: reported as what they are, never as a bug of waltap."""
 
 import random
 from pathlib import Path
@@ -58,7 +58,7 @@ FILES = [
 
 
 @pytest.mark.parametrize("ending", ["toml", "json", "properties", "x"])
-def test_a_bad_file_is_told(tmp_path: Path, ending: str) -> None:
+def test_a_bad_file_is_reported(tmp_path: Path, ending: str) -> None:
     numbers = random.Random(7)
     path = tmp_path / f"p.{ending}"
     noise = [numbers.randbytes(numbers.randrange(200)) for _ in range(100)]
@@ -74,7 +74,7 @@ def test_a_bad_file_is_told(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "/", "no/such", "a\0b", "\ud800", "x" * 5000])
-def test_a_name_that_leads_to_no_file_is_told(name: str) -> None:
+def test_a_name_that_leads_to_no_file_is_reported(name: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read") as error:
         load(Path(name))
     str(error.value).encode()

@@ -112,8 +112,8 @@ def test_no_command_line_ends_in_a_bug(
     with pytest.raises(SystemExit) as end:
         module.run()
     said = capfd.readouterr()
-    told = said.out + said.err
-    assert end.value.code in {None, 0, 1, 2, 3, 130}, (words, told)
-    assert "Traceback" not in told, (words, told)
-    assert "WT-9000" not in told, (words, told)
-    assert "WT-1108" not in told, (words, told)
+    reported = said.out + said.err
+    assert end.value.code in {None, 0, 1, 2, 3, 130}, (words, reported)
+    assert "Traceback" not in reported, (words, reported)
+    assert "WT-9000" not in reported, (words, reported)
+    assert "WT-1108" not in reported, (words, reported)

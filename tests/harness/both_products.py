@@ -1,7 +1,7 @@
 """Debezium and waltap produce one workload of one database to the same topics of one broker.
 
 Waltap begins with its snapshot and ends, Debezium takes its own and streams the workload, then waltap
-streams the same transactions: marks tell which records are whose, a consumer does not.
+streams the same transactions: marks show which records are whose, a consumer does not.
 """
 
 import itertools
@@ -119,7 +119,7 @@ class BothProducts:
         self._mark()
 
     def of_debezium(self, message: Message) -> bool:
-        """Tell who wrote ``message``: nothing in it does."""
+        """Show who wrote ``message``: nothing in it does."""
         before, after = (self._mark_of(message, mark) for mark in self.marks[:2])
         return before <= _offset(message) < after
 

@@ -191,7 +191,9 @@ def _recorded_relations() -> dict[tuple[str, str], Relation]:
     return found
 
 
-def told(messages: list[Message], *, tables: frozenset[str] | None = None) -> list[tuple[Any, ...]]:
+def reported(
+    messages: list[Message], *, tables: frozenset[str] | None = None
+) -> list[tuple[Any, ...]]:
     """Return what changes say, as plain tuples: (op, table, new, old), ("T", tables, …) and so on.
 
     Commits are kept as "C", so that the grouping shows.

@@ -89,8 +89,8 @@ class HandedSnapshots:
         """What a driver process does that starts now."""
         if self._applier is not None:
             self._applier.close()
-        told = self.options, self.choice, self._there.get
-        self._applier = OutputApplier(self.spark, self.log, self.output, *told)
+        reported = self.options, self.choice, self._there.get
+        self._applier = OutputApplier(self.spark, self.log, self.output, *reported)
         self._applier.open()
         self._applier.apply(list(self.log.manifests(self._applier.state.mark)))
 

@@ -77,8 +77,8 @@ class Lake:
     def running(self) -> Iterator[None]:
         """Run the engine for the block, and stop it as an operator does."""
         command = [sys.executable, "-m", "waltap", "run", "p.toml"]
-        with (self.folder / "run.log").open("w") as told:
-            process = subprocess.Popen(command, cwd=self.folder, stderr=told, stdout=told)
+        with (self.folder / "run.log").open("w") as reported:
+            process = subprocess.Popen(command, cwd=self.folder, stderr=reported, stdout=reported)
             try:
                 yield
                 process.send_signal(signal.SIGTERM)

@@ -20,7 +20,7 @@ class Shown:
 
 
 def display(thing: object, *, display_id: object = None) -> Shown | None:
-    """Tell of ``thing``: its HTML or its text."""
+    """Show of ``thing``: its HTML or its text."""
     html = getattr(thing, "_repr_html_", None)
     print(json.dumps({"text": repr(thing)} if html is None else {"html": html()}), flush=True)
     return Shown() if display_id else None

@@ -106,7 +106,7 @@ class Destination:
     def hold(
         self, when: Callable[[Batch], object] = lambda _batch: True
     ) -> tuple[threading.Event, threading.Event]:
-        """Hold the first write of which ``when`` is true; return what tells that it is held, and what lets go of
+        """Hold the first write of which ``when`` is true; return what shows that it is held, and what lets go of
         it when it is set."""
         held, release = threading.Event(), threading.Event()
 
@@ -187,7 +187,7 @@ class _KeepingSink(Sink):
 
 
 class _Plugin:
-    """Contributes the sink and keeps what observers are told."""
+    """Contributes the sink and keeps what observers are reported."""
 
     def __init__(self, destinations: dict[str, Destination]) -> None:
         self._destinations = destinations

@@ -34,7 +34,7 @@ NUMBERS = {
 
 def protobuf_reader(text: str) -> Callable[[bytes], dict[str, Any]]:
     """Return what reads the file's first message to a dict of its fields; one that is not there has no
-    entry where its presence is told, else its default."""
+    entry where its presence is reported, else its default."""
     read = read_text(text)
     assert 'syntax = "proto3";' in text
     pool = descriptor_pool.DescriptorPool()

@@ -73,7 +73,7 @@ class Rig:
         self.applier.maintain()
 
     def reopen(self, **options: Any) -> None:
-        """A new driver process, as far as the files can tell."""
+        """A new driver process, as far as the files can show."""
         self.applier.close()
         self.output = SparkOutput(str(self.folder / "out"))
         options_now = ApplyOptions(**options) if options else self.options

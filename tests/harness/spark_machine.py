@@ -161,8 +161,8 @@ class Machine:
             Commit: self.commit, Snapshot: self.snapshot, Reread: self.reread, Again: self.again,
             Apply: self.apply, Reopen: self.reopen,
         }  # fmt: skip
-        self.told = True
-        """Whether a row tells of the columns as they are."""
+        self.reported = True
+        """Whether a row reports the columns as they are."""
         for kind in kinds:
             self.db.rows[self.name(kind)] = []
 
@@ -269,7 +269,7 @@ class Machine:
             for _each in range(2 if kind == "bare" else 1):
                 self.db.insert(self.table(kind), self.row(key, word, note))
                 self._note(kind, ("c", key))
-        self.told = True
+        self.reported = True
 
     def _changed(self, key: str, values: dict[str, str], sent: bool, which: int = 0) -> None:
         """UPDATE of one row, also of its key."""
@@ -286,7 +286,7 @@ class Machine:
             if row is not None:
                 self.db.update(self.table("bare"), row, unsent, **values)
                 self._note("bare", ("d", key), ("u", to))
-        self.told = True
+        self.reported = True
 
     def _word(self, word: str) -> dict[str, str]:
         """Return values of columns that an UPDATE sets."""
@@ -368,7 +368,7 @@ class Machine:
         """Let every row of the source be another tuple."""
         for kind in self.kinds:
             self.db.rows[self.name(kind)] = [become(row) for row in self.held(kind)]
-        self.told = False
+        self.reported = False
 
     def _other(self, which: int) -> int:
         """Return the place of a column that is no key, 0 where there is none."""
@@ -408,7 +408,7 @@ class Machine:
         name = self._unused(action.to)
         if name is not None:
             self.columns[action.which % len(self.columns)].name = name
-            self.told = False
+            self.reported = False
 
     def _widen(self, action: Widen) -> None:
         found = [column for column in self.columns if column.kind in WIDER]
@@ -416,7 +416,7 @@ class Machine:
             return
         column = found[action.which % len(found)]
         before, column.kind = column.kind, WIDER[column.kind]
-        self.told = False
+        self.reported = False
         if is_wider((before, -1), (column.kind, -1)):
             return  # the table says so in a note
         for kind in self.kinds:
@@ -440,7 +440,7 @@ class Machine:
         self._insert(Insert(30, f"in {self.schema} {self.db.lsn}"))
 
     def _doubt(self, kind: str, how: str) -> None:
-        """Take note that a table must, or may, be told to need a snapshot."""
+        """Take note that a table must, or may, be reported to need a snapshot."""
         if self.doubts.get(kind) != "lacks":
             self.doubts[kind] = how
 
@@ -459,7 +459,7 @@ class Machine:
         """Do what ``step`` says, COMMIT, and flush to the change log."""
         for action in step.actions:
             self.act(action)
-        if not self.told:
+        if not self.reported:
             self._insert(Insert(20))
         if not self.db._changes:
             return
@@ -502,7 +502,7 @@ class Machine:
         """Deliver a snapshot; look at the tables within it."""
         before = {kind: list(self.held(kind)) for kind in self.kinds}
         self._unseen(step.unseen)
-        self.told = True
+        self.reported = True
         tables = [self.table(kind) for kind in self.kinds]
         batches = self.db.snapshot(*tables)
         first = min(step.first, len(batches) - 2)
@@ -563,7 +563,7 @@ class Machine:
             assert in_order(found) == in_order(wanted), f"{kind} within a snapshot"
 
     def reread(self, step: Reread) -> None:
-        """Let rows be read that the stream continues to change: of tables with a key, which tells them again."""
+        """Let rows be read that the stream continues to change: of tables with a key, which shows them again."""
         bare = list(self.db.rows.get(self.name("bare"), []))
         self._unseen(step.unseen)
         if "bare" in self.kinds:
@@ -573,7 +573,7 @@ class Machine:
         keys |= self.rows().keys() if step.unseen else set()
         for kind in (*self.keyed, *(("bare",) if step.bare and "bare" in self.kinds else ())):
             rows = [row for row in self.held(kind) if row[0] in keys]
-            if kind == "bare":  # nobody can tell which of them it has
+            if kind == "bare":  # nobody can show which of them it has
                 self.doubts[kind] = "unsure"
             piece = SnapshotRows(
                 relation=self.table(kind), rows=rows, ts=1, lsn=None, xid=None, kind=step.kind
@@ -584,7 +584,7 @@ class Machine:
             )
             self._note(kind, *(("r", str(row[0])) for row in rows))
         self.rig.sink.flush()
-        self.told = True
+        self.reported = True
         self.past.see(self.rows(), (self.epoch, self.end))
         if step.brings:
             self.commit(Commit(()))
@@ -670,11 +670,11 @@ class Machine:
                 wanted[kind, "history"] = Counter(
                     {(*event, ""): n for event, n in self.history[kind].items()}
                 )
-                frames.append(told(self._events(tables.changes(name)), kind, "history"))
+                frames.append(reported(self._events(tables.changes(name)), kind, "history"))
             if kind == "logged" or (doubt in {"lacks", "unsure"} and state.stale):
                 continue
             wanted[kind, "rows"] = Counter(self.wanted(kind))
-            frames.append(told(self.shown(tables, kind), kind, "rows"))
+            frames.append(reported(self.shown(tables, kind), kind, "rows"))
         found: dict[Any, Counter[Any]] = {what: Counter() for what in wanted}
         if frames:
             for row in reduce(lambda one, other: one.union(other), frames).collect():
@@ -757,10 +757,12 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def told(frame: Any, kind: str, what: str) -> Any:
+def reported(frame: Any, kind: str, what: str) -> Any:
     """Return the rows of a frame as texts, with what they are."""
     columns = ", ".join(f"cast({quoted(name)} as string)" for name in frame.columns)
-    return frame.selectExpr(f"'{kind}' as kind", f"'{what}' as what", f"array({columns}) as told")
+    return frame.selectExpr(
+        f"'{kind}' as kind", f"'{what}' as what", f"array({columns}) as reported"
+    )
 
 
 def canonical(value: Any) -> str | None:

@@ -63,7 +63,7 @@ class Truncate:
 
 @dataclass(frozen=True)
 class Gap:
-    """A DELETE that never reaches the change log, which is told, and an INSERT of the key."""
+    """A DELETE that never reaches the change log, which is reported, and an INSERT of the key."""
 
     key: int
     word: str = "d"

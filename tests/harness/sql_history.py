@@ -91,8 +91,8 @@ class Annals:
         version["valid_to"], version["is_current"] = ts, False
         self._open[table.name].remove(version)
 
-    def told(self, table: Relation) -> list[tuple[Any, ...]]:
-        """Return the versions as `told` reads them."""
+    def reported(self, table: Relation) -> list[tuple[Any, ...]]:
+        """Return the versions as `reported` reads them."""
         found = self.versions.get(table.name, [])
         return sorted((*v["row"], *(v[name] for name in OWN)) for v in map(_texts, found))
 
@@ -109,7 +109,7 @@ def _texts(version: Known) -> Known:
     return {n: tuple(map(text, v)) if n == "row" else text(v) for n, v in version.items()}
 
 
-def told(place: Place, table: Relation, suffix: str = "_history") -> list[tuple[Any, ...]]:
+def reported(place: Place, table: Relation, suffix: str = "_history") -> list[tuple[Any, ...]]:
     """Return the history that the target has of ``table``, times as µs, sorted."""
     columns = [column.name for column in table.columns]
     names = ", ".join(

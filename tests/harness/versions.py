@@ -33,8 +33,8 @@ def transactions(
     rows.sort(key=lambda row: (row["_epoch"], row["_commit_lsn"], row["_seq"], row["_sub"]))
     first: dict[Any, int] = {}
     for row in rows:  # a transaction that comes again is the one that was there
-        told = (row["_commit_lsn"], row["_xid"], row["_commit_ts"], row["_generation"])
-        row["_again"] = first.setdefault(told, row["_epoch"]) < row["_epoch"]
+        reported = (row["_commit_lsn"], row["_xid"], row["_commit_ts"], row["_generation"])
+        row["_again"] = first.setdefault(reported, row["_epoch"]) < row["_epoch"]
     rows = [row for row in rows if not row.pop("_again")]
     for at, some in itertools.groupby(rows, lambda row: (row["_epoch"], row["_commit_lsn"])):
         yield at, list(some)

@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def begins_far(given: argparse.Namespace) -> bool:
-    """Tell whether the server is to be one that has written a lot: the first seed decides."""
+    """Return whether the server is to be one that has written a lot: the first seed decides."""
     first = given.seed[0] if given.seed else given.start
     return first is not None and first % 2000 >= 1000
 
@@ -109,7 +109,7 @@ def report(
     server: Server,
     given: argparse.Namespace,
 ) -> None:
-    """Tell what was found, and the smallest scenario that still finds it."""
+    """Show what was found, and the smallest scenario that still finds it."""
     kept(scenario, given)
     for finding in result.findings[:20]:
         print(f"  {str(finding)[:1500]}", flush=True)

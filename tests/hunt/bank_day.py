@@ -1,4 +1,4 @@
-"""How the banks of the hunt are run by hand: two servers for a while, and a line that tells."""
+"""How the banks of the hunt are run by hand: two servers for a while, and a line that shows."""
 
 import argparse
 import sys

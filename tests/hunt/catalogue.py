@@ -1,4 +1,4 @@
-"""What tables the source has at this moment, and the marker that tells it to the oracle."""
+"""What tables the source has at this moment, and the marker that shows it to the oracle."""
 
 import json
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Known:
 
     @property
     def key(self) -> list[str]:
-        """The columns that tell its rows apart in the stream; none: the whole row, or nothing does."""
+        """The columns that show its rows apart in the stream; none: the whole row, or nothing does."""
         if self.identity == "i":
             return self.identity_index
         return self.primary_key
@@ -112,11 +112,11 @@ def rows_of(connection: psycopg.Connection[Any], known: Known) -> list[list[str 
 
 
 def mark(connection: psycopg.Connection[Any], before: dict[str, Known]) -> None:
-    """Write the marker that tells what changed since ``before``: within the DDL's own transaction."""
+    """Write the marker that shows what changed since ``before``: within the DDL's own transaction."""
     after = tables(connection)
     names = {known.oid: name for name, known in after.items()}
     old = {known.oid: known for known in before.values()}
-    told = {
+    reported = {
         "gone": [name for name, known in before.items() if known.oid not in names],
         "renamed": {
             name: names[known.oid]
@@ -133,7 +133,7 @@ def mark(connection: psycopg.Connection[Any], before: dict[str, Known]) -> None:
     query = (
         "SELECT pg_logical_emit_message(true, %s, %s), pg_logical_emit_message(true, 'pad', 'pad')"
     )
-    connection.execute(query, [MARK, json.dumps(told)])
+    connection.execute(query, [MARK, json.dumps(reported)])
 
 
 def image(connection: psycopg.Connection[Any], known: Known) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def plain(value: Any) -> Any:
 def differences(
     name: str, rows: "Rows | None", table: Table, *, loosely: bool = False
 ) -> list[str]:
-    """Return what tells a consumer's rows from a table's; ``loosely``: rows and keys alone."""
+    """Return what shows a consumer's rows from a table's; ``loosely``: rows and keys alone."""
     if rows is not None and rows.unknown:
         return []
     have = rows.rows if rows is not None else []
@@ -114,29 +114,31 @@ def differences(
         if len(have) != len(table.rows):
             return [f"{name} has {len(table.rows)} rows, {len(have)} were delivered"]
         return []
-    told = []
+    reported = []
     have = [canonical_row(row, table.columns) for row in have]
     index = {tuple(plain(row.get(n)) for n in table.key): row for row in have}
     wanted = {tuple(plain(row.get(n)) for n in table.key): row for row in table.rows}
     missing, extra = wanted.keys() - index.keys(), index.keys() - wanted.keys()
     if missing:
         one = min(missing, key=repr)
-        told.append(f"{name}: {len(missing)} of {len(wanted)} rows are missing, one is {one}")
+        reported.append(f"{name}: {len(missing)} of {len(wanted)} rows are missing, one is {one}")
     if extra:
-        told.append(f"{name}: {len(extra)} rows are too many, one is {min(extra, key=repr)}")
+        reported.append(f"{name}: {len(extra)} rows are too many, one is {min(extra, key=repr)}")
     if loosely:
-        return told
+        return reported
     for key in wanted.keys() & index.keys():
         for column in table.columns:
             if column in table.generated:
                 continue
             if column not in index[key]:
-                told.append(f"{name} {key}: column {column} is missing")
+                reported.append(f"{name} {key}: column {column} is missing")
                 continue
             got, value = index[key][column], wanted[key].get(column)
             if got is not UNSENT and value is not UNSENT and got != value:
-                told.append(f"{name} {key}: {column} is {short(got)}, in the source {short(value)}")
-    return told
+                reported.append(
+                    f"{name} {key}: {column} is {short(got)}, in the source {short(value)}"
+                )
+    return reported
 
 
 def short(row: Any) -> str:

@@ -120,11 +120,11 @@ def from_change_log(folder: Path) -> list[Event]:
 def _logged(name: str, key: Iterable[str], row: dict[str, Any], *, initial: bool) -> Event:
     values = {n: v for n, v in row.items() if n not in OWN}
     op = row["_op"]
-    told = {n: values[n] for n in key}
+    reported = {n: values[n] for n in key}
     return Event(
         op=op,
         table=name,
-        key=told or None,
+        key=reported or None,
         before=values if op == "d" else None,
         after=None if op in "dt" else values,
         xid=row["_xid"] or 0,

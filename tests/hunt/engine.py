@@ -50,7 +50,7 @@ SPONTANEOUS = re.compile(r"WT-9000|Traceback \(most recent call last\)")
 
 @functools.cache
 def knows(python: str, name: str) -> bool:
-    """Tell whether the engine of an interpreter has a property, by its sources: an older one may not."""
+    """Return whether the engine of an interpreter has a property, by its sources: an older one may not."""
     program = (
         "import pathlib, sys, waltap, waltap_postgres\n"
         "folders = [pathlib.Path(m.__file__).parent for m in (waltap, waltap_postgres)]\n"
@@ -248,7 +248,7 @@ class Engine:
 
     def end(self, how: str, *, within: float = 0) -> Ended:
         """End a life: TERM, or KILL, or see how it ended by itself. A life that does not end on TERM
-        within its deadline is made to tell where its threads are, and killed."""
+        within its deadline is made to show where its threads are, and killed."""
         assert self.process is not None
         self.measure()
         begun = time.monotonic()

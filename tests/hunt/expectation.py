@@ -35,8 +35,8 @@ class Case:
     """What the judge must know of the scenario.
 
     ``exactly_once``: the sink never repeats. ``relations``: the wire announces relations, so columns
-    are exact. ``wire_keys``: it tells the key of its moment. ``late``: tables that joined a filtered
-    publication after it was made; ``announced``: those of them the user was told of. ``floating``:
+    are exact. ``wire_keys``: it shows the key of its moment. ``late``: tables that joined a filtered
+    publication after it was made; ``announced``: those of them the user was reported. ``floating``:
     transactions that may be delivered at PREPARE. ``snapshot``: whether initial data is read.
     ``restarts``: a snapshot broke off and went on, in a sink that then has some tables read again.
     """
@@ -53,8 +53,8 @@ class Case:
     """Where the slot began: what ends later must come. 0: it is found from the first change."""
     logged: bool = False
     """The events are a change log's rows."""
-    not_told: frozenset[str] = frozenset()
-    """Operations the decoder does not tell."""
+    not_reported: frozenset[str] = frozenset()
+    """Operations the decoder does not show."""
 
 
 @dataclass(slots=True)
@@ -147,19 +147,19 @@ class Plan:
             state.apply(item)
 
     def _found_by_name(self, table: Table) -> bool:
-        """Tell whether the key of rows is looked up by the name that they were written under. wal2json
-        tells it in each row, but format 1 not under FULL."""
+        """Return whether the key of rows is looked up by the name that they were written under. wal2json
+        shows it in each row, but format 1 not under FULL."""
         return not self.case.wire_keys or (not self.case.relations and table.identity == "f")
 
-    def key_is_told(self, table: Table) -> bool:
-        """Tell whether the key of the moment is known: from the wire, or because there never was another."""
-        told = self.case.wire_keys and table.identity != "f"
-        return told or table.oid not in self.key_changed
+    def key_is_reported(self, table: Table) -> bool:
+        """Return whether the key of the moment is known: from the wire, or because there never was another."""
+        reported = self.case.wire_keys and table.identity != "f"
+        return reported or table.oid not in self.key_changed
 
     def _expected(
         self, change: Change, table: Table, transaction: Transaction
     ) -> Iterator[Expected]:
-        if change.op in self.case.not_told:
+        if change.op in self.case.not_reported:
             return
         about = (transaction.xid, transaction.commit_lsn, table.oid in self.case.late, table.oid)
         key = table.primary_key or (table.key if table.identity == "i" else ())
@@ -167,7 +167,7 @@ class Plan:
             sent = [n for n in key if n in change.old]
             if len(sent) == len(key) and any(change.old[n] != change.new[n] for n in key):
                 gone = Expected("d", change, *about, half="d")
-                gone.optional = gone.optional or not self.key_is_told(table)
+                gone.optional = gone.optional or not self.key_is_reported(table)
                 yield gone
                 yield Expected("c", change, *about, half="c")
                 return

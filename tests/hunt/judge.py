@@ -23,7 +23,7 @@ from tests.hunt.values import canonical, is_placeholder
 __all__ = ["Case", "Finding", "Life", "judge"]
 
 MOST = 12
-"""Findings of one kind that are told."""
+"""Findings of one kind that are reported."""
 
 
 def judge(
@@ -39,7 +39,7 @@ def judge(
     run.walk(events)
     if source is not None:
         run.finish(source)
-    return run.told()
+    return run.reported()
 
 
 class _Trial:
@@ -70,7 +70,7 @@ class _Trial:
         fresh = True
         for event in events:
             if event.op == "t" and not self.case.relations and not self._table(event.table):
-                continue  # wal2json tells a partitioned table beside its partitions
+                continue  # wal2json shows a partitioned table beside its partitions
             while lives and lives[0].first <= event.at:
                 life, fresh = lives.pop(0), True
                 self._check_confirmed(life)
@@ -95,7 +95,7 @@ class _Trial:
             return
         for item in self.items[self.highest :]:
             if isinstance(item, Expected) and item.end_lsn <= life.confirmed and not item.optional:
-                self._tell("confirmed", f"{item} was confirmed and not delivered, at a start")
+                self._report("confirmed", f"{item} was confirmed and not delivered, at a start")
                 return
 
     def _read(self, event: Event, *, anew: bool) -> None:
@@ -118,7 +118,7 @@ class _Trial:
         assert event.after is not None
         found = table.find(canonical_row(event.after, table.columns))
         if found is None:
-            self._tell("chunk", f"event {event.at}: row of {event.table} that the table does not"
+            self._report("chunk", f"event {event.at}: row of {event.table} that the table does not"
                        f" have there: {short(event.after)}")  # fmt: skip
             return
         self._compare(event, event.after, table.rows[found], table, "chunk value")
@@ -144,12 +144,12 @@ class _Trial:
         queue = self.loose[event.xid]
         if not queue:
             if self.case.exactly_once:
-                self._tell("twice", f"event {event.at} of transaction {event.xid} comes again")
+                self._report("twice", f"event {event.at} of transaction {event.xid} comes again")
             return
         wanted = queue[0]
         found = next((n for n, item in enumerate(queue) if self._fits(item, event)), None)
         if found is None or not all(item.optional for item in queue[:found]):
-            self._tell("order", f"event {event.at}: {_told(event)}, expected {wanted}")
+            self._report("order", f"event {event.at}: {_reported(event)}, expected {wanted}")
         else:
             del queue[: found + 1]
         self._place(event.table).put(event)
@@ -270,16 +270,20 @@ class _Trial:
             item = self.items[back]
             assert isinstance(item, Expected)
             if life.stored is not None and item.end_lsn <= life.stored:
-                self._tell("repeat", f"event {event.at} of {item} was stored at the start already")
+                self._report(
+                    "repeat", f"event {event.at} of {item} was stored at the start already"
+                )
             return back
         if back is not None:
-            self._tell("twice", f"event {event.at}: {_told(event)} comes again")
+            self._report("twice", f"event {event.at}: {_reported(event)} comes again")
             return back
         if found is not None:
             for item in missed:
-                self._tell("lost", f"{item} is missing before event {event.at}: {_told(event)}")
+                self._report(
+                    "lost", f"{item} is missing before event {event.at}: {_reported(event)}"
+                )
             return found
-        self._tell("foreign", f"event {event.at}: {_told(event)} is no change of that transaction"
+        self._report("foreign", f"event {event.at}: {_reported(event)} is no change of that transaction"
                    f" (expected {self.items[index] if index is not None else 'nothing'})")  # fmt: skip
         return None
 
@@ -299,7 +303,7 @@ class _Trial:
         return None
 
     def _fits(self, item: Expected | Ddl, event: Event) -> bool:
-        """Tell whether the event is that change: transaction, table, operation, row."""
+        """Return whether the event is that change: transaction, table, operation, row."""
         if not isinstance(item, Expected) or item.xid != event.xid:
             return False
         change = item.change
@@ -399,14 +403,14 @@ class _Trial:
             before = table.rows[at] if at is not None else {}
             self._compare(event, event.after, change.new, table, "value", before, change.types)
         if item.op == "d" and change.old is not None and event.before is None:
-            self._tell("old", f"event {event.at}: {_told(event)} has no before")
+            self._report("old", f"event {event.at}: {_reported(event)} has no before")
         elif item.op == "d" and change.old and event.before and item.half == "":
             for name, wanted in change.old.items():
                 got = canonical(change.types.get(name, ""), event.before.get(name))
                 if name not in table.generated and got != wanted and not (
                     name not in event.before and not self.case.relations
                 ):  # fmt: skip
-                    self._tell("old", f"event {event.at}: {_told(event)}: before.{name} is"
+                    self._report("old", f"event {event.at}: {_reported(event)}: before.{name} is"
                                f" {got!r}, it was {wanted!r}")  # fmt: skip
         if (
             event.op == "u"
@@ -415,27 +419,29 @@ class _Trial:
             and not self.case.logged
         ):
             if event.before is None:
-                self._tell("old", f"event {event.at}: {_told(event)} has no before under FULL")
+                self._report(
+                    "old", f"event {event.at}: {_reported(event)} has no before under FULL"
+                )
             else:
                 whole = {n: change.old.get(n) for n in table.columns}
                 self._compare(event, event.before, whole, table, "old", {}, change.types)
 
     def _check_key(self, item: Expected, event: Event, table: Table) -> None:
-        if not self.plan.key_is_told(table):
+        if not self.plan.key_is_reported(table):
             if event.key and not table.key:  # a key that is no more: rows that share it become one
                 self._place(event.table).unknown = True
             return
         if table.primary_key:
             if event.key is None:
-                self._tell("key", f"event {event.at}: {_told(event)}: key is null, the table has"
+                self._report("key", f"event {event.at}: {_reported(event)}: key is null, the table has"
                            f" ({', '.join(table.primary_key)})")  # fmt: skip
             elif set(event.key) != set(table.primary_key) and table.identity != "i":
-                self._tell("key", f"event {event.at}: {_told(event)}: key {short(event.key)}, the"
+                self._report("key", f"event {event.at}: {_reported(event)}: key {short(event.key)}, the"
                            f" table has ({', '.join(table.primary_key)})")  # fmt: skip
         if event.optional is not None and table.required and event.op in "cur":
             mute = [n for n in table.required if n in event.optional]
             if mute and all(event.optional[n] for n in event.optional) and len(mute) > 0:
-                self._tell("schema", f"event {event.at}: {_told(event)}: every column is optional,"
+                self._report("schema", f"event {event.at}: {_reported(event)}: every column is optional,"
                            f" but {', '.join(sorted(mute))} is NOT NULL")  # fmt: skip
 
     def _compare(
@@ -453,25 +459,27 @@ class _Trial:
             if name in table.generated:
                 continue
             if name not in got:
-                self._tell(kind, f"event {event.at}: {_told(event)}: column {name} is missing")
+                self._report(
+                    kind, f"event {event.at}: {_reported(event)}: column {name} is missing"
+                )
                 continue
             held = canonical(types.get(name, table.columns.get(name, "")), got[name])
             unsent = is_placeholder(got[name]) or name in event.unsent
             if value is UNSENT:
                 known = (before or {}).get(name, UNSENT)
                 if not unsent and known is not UNSENT and held != known:
-                    self._tell(kind, f"event {event.at}: {_told(event)}: {name} was not sent and is"
+                    self._report(kind, f"event {event.at}: {_reported(event)}: {name} was not sent and is"
                                f" {short(held)}")  # fmt: skip
             elif unsent and kind != "old":
-                self._tell(kind, f"event {event.at}: {_told(event)}: {name} holds the placeholder, it"
+                self._report(kind, f"event {event.at}: {_reported(event)}: {name} holds the placeholder, it"
                            f" is {short(value)}")  # fmt: skip
             elif held != value and not unsent:
-                self._tell(kind, f"event {event.at}: {_told(event)}: {name} is {short(held)}, it is"
+                self._report(kind, f"event {event.at}: {_reported(event)}: {name} is {short(held)}, it is"
                            f" {short(value)}")  # fmt: skip
         if self.case.relations and kind == "value":
             extra = set(got) - set(wanted) - table.generated
             if extra:
-                self._tell(kind, f"event {event.at}: {_told(event)}: columns {sorted(extra)} are not"
+                self._report(kind, f"event {event.at}: {_reported(event)}: columns {sorted(extra)} are not"
                            " the table's")  # fmt: skip
 
     # --- states ----------------------------------------------------------------------------------
@@ -489,11 +497,11 @@ class _Trial:
             if (table.oid in later or moved) and self._read_later(start, name, table, rows):
                 continue
             if place is None or self.case.floating:
-                continue  # gone, perhaps before it was read; or not known what was told by then
+                continue  # gone, perhaps before it was read; or not known what was reported by then
             self._difference("snapshot", name, rows, table, loosely=table.oid in later)
 
     def _read_later(self, start: int, name: str, table: Table, rows: Rows | None) -> bool:
-        """Tell whether a table that DDL touches, or that was read again when a snapshot went on, is what it
+        """Return whether a table that DDL touches, or that was read again when a snapshot went on, is what it
         was at some later moment: the changes of it until then may be left out."""
         scratch, until = State(), None
         scratch.tables[name] = replace(table, rows=[dict(row) for row in table.rows])
@@ -546,7 +554,7 @@ class _Trial:
         self, kind: str, name: str, rows: Rows | None, table: Table, *, loosely: bool = False
     ) -> None:
         for text in differences(name, rows, table, loosely=loosely):
-            self._tell(kind, text)
+            self._report(kind, text)
 
     def finish(self, source: dict[str, Table]) -> None:
         """Judge the end: nothing is missing, and the rows are the source's."""
@@ -556,27 +564,27 @@ class _Trial:
         assert self.at is not None
         for item in self.items[max(self.at, 0) :]:
             if isinstance(item, Expected) and not item.optional:
-                self._tell("lost", f"{item} never came")
+                self._report("lost", f"{item} never came")
         for queue in self.loose.values():
             for item in queue:
                 if not item.optional:
-                    self._tell("lost", f"{item} never came")
+                    self._report("lost", f"{item} never came")
         self._advance(len(self.items))
         for name, table in source.items():
-            told = name in self.case.announced
-            if not (table.oid in self.case.late and told):
+            reported = name in self.case.announced
+            if not (table.oid in self.case.late and reported):
                 kind = "late table" if table.oid in self.case.late else "state"
                 self._difference(kind, name, self.have.get(name), table)
         for name, rows in self.have.items():
             if name not in source and rows.rows and name not in self.final.tables:
-                self._tell("state", f"{name} has {len(rows.rows)} rows, there is no such table")
+                self._report("state", f"{name} has {len(rows.rows)} rows, there is no such table")
 
     # --- findings --------------------------------------------------------------------------------
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _report(self, kind: str, text: str) -> None:
         self.findings.setdefault(kind, []).append(text)
 
-    def told(self) -> list[Finding]:
+    def reported(self) -> list[Finding]:
         out = []
         for kind, texts in self.findings.items():
             out += [Finding(kind, text) for text in texts[:MOST]]
@@ -585,5 +593,5 @@ class _Trial:
         return out
 
 
-def _told(event: Event) -> str:
+def _reported(event: Event) -> str:
     return f"{event.op} {event.table} xid {event.xid} {short(event.key)}"

@@ -112,7 +112,7 @@ class Machine(Faults):
         self.scenario, self.database, self.folder = scenario, database, folder
         self.pipeline = scenario.pipeline
         self.source = Source(
-            database, truncates=self._tells_truncate, very_wide=not self.pipeline.spark
+            database, truncates=self._shows_truncate, very_wide=not self.pipeline.spark
         )
         self.slot = ORACLE + database.name[-20:]
         database.execute(
@@ -142,7 +142,7 @@ class Machine(Faults):
         self.log: list[str] = []
 
     @property
-    def _tells_truncate(self) -> bool:
+    def _shows_truncate(self) -> bool:
         decoder = self.pipeline.decoder
         return decoder.startswith("pgoutput") or decoder == "wal2json-2"
 
@@ -194,7 +194,7 @@ class Machine(Faults):
 
     @property
     def _refuses(self) -> bool:
-        """Whether a start ends where a table's rows cannot be told."""
+        """Whether a start ends where a table's rows cannot be reported."""
         return self.engine.settings["publication.keyless.tables"] == "refuse"
 
     def close_beginning(self, *, keeps_slot: bool) -> None:
@@ -209,7 +209,7 @@ class Machine(Faults):
         self.beginnings.append(Beginning(len(self.engine.lives), self._first(), 0, made))
 
     def _note_policy(self) -> None:
-        """Under policy prepare a rollback is not told, so there is none."""
+        """Under policy prepare a rollback is not reported, so there is none."""
         if self.engine.settings.get("two.phase.policy") == "prepare":
             self.source.rolls_back, self.early = False, True
 
@@ -225,7 +225,7 @@ class Machine(Faults):
             self.ended("TERM")
 
     def step_kill(self, random: Random) -> None:
-        """SIGKILL, at once or after a moment; then what the server was told is held against the sink."""
+        """SIGKILL, at once or after a moment; then what the server was reported is held against the sink."""
         if self.engine.process is not None:
             if random.random() < 0.5:
                 until(lambda: not self.engine.running, random.random() * 0.3)
@@ -276,7 +276,7 @@ class Machine(Faults):
             self.findings.append(Finding("ended", f"{where} with {ended.code}: {_last(text)}"))
 
     def _cut_at_first(self, text: str) -> bool:
-        """Tell whether a life's link broke before it had begun: then it gives up."""
+        """Return whether a life's link broke before it had begun: then it gives up."""
         begun = '"message": "snapshot"' in text or '"message": "streaming"' in text
         return "WT-2002" in text and self.engine.lives[-1].reconnects and not begun
 
@@ -385,7 +385,7 @@ class Machine(Faults):
             snapshot=self.pipeline.snapshot,
             restarts=self.pipeline.sink == "changelog" and "the snapshot resumes" in said,
             logged=self.pipeline.sink == "changelog",
-            not_told=frozenset() if self._tells_truncate else frozenset("t"),
+            not_reported=frozenset() if self._shows_truncate else frozenset("t"),
         )
         if self.engine.peak_bytes > MOST_BYTES:
             text = f"{self.engine.peak_bytes >> 20} MiB for a small scenario"
@@ -491,12 +491,12 @@ def _table(connection: psycopg.Connection[Any], known: catalogue.Known) -> Table
 
 
 def _announced(name: str, said: str) -> bool:
-    """Tell whether a log line of level warning names the table."""
+    """Return whether a log line of level warning names the table."""
     for line in said.splitlines():
         if '"warning"' in line:
             with contextlib.suppress(ValueError):
-                told = json.loads(line)
-                if name in json.dumps(told, ensure_ascii=False).replace('\\"', '"'):
+                reported = json.loads(line)
+                if name in json.dumps(reported, ensure_ascii=False).replace('\\"', '"'):
                     return True
     return False
 

@@ -1,7 +1,7 @@
 """What was committed, from a second slot: the text of ``test_decoding`` read into transactions.
 
 The source writes a transactional message beside each DDL statement (`MARK`), with an image of the
-tables that it left: so the oracle also knows names, keys and rows that no row change tells.
+tables that it left: so the oracle also knows names, keys and rows that no row change shows.
 """
 
 import json
@@ -56,7 +56,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class Table:
-    """A table at one moment. ``rows``: every row, values canonical; ``key``: what tells rows apart."""
+    """A table at one moment. ``rows``: every row, values canonical; ``key``: what shows rows apart."""
 
     oid: int
     columns: dict[str, str]
@@ -170,9 +170,9 @@ def _items(data: str) -> Iterator[Change | Ddl]:
 
 def parse_mark(text: str) -> Ddl:
     """Return what a marker's JSON says."""
-    told = json.loads(text)
+    reported = json.loads(text)
     tables = {}
-    for name, image in told["tables"].items():
+    for name, image in reported["tables"].items():
         columns = dict(image["columns"])
         rows = [
             {n: from_text(t, v) for (n, t), v in zip(image["columns"], row, strict=True)}
@@ -182,7 +182,7 @@ def parse_mark(text: str) -> Ddl:
             image["oid"], columns, tuple(image["key"]), tuple(image["primary_key"]),
             image["identity"], frozenset(image["generated"]), frozenset(image["required"]), rows,
         )  # fmt: skip
-    return Ddl(tuple(told["gone"]), told["renamed"], tables)
+    return Ddl(tuple(reported["gone"]), reported["renamed"], tables)
 
 
 def _identifier(text: str, at: int) -> tuple[str, int]:

@@ -35,7 +35,7 @@ BY_NAME = {
 class Source:
     """One writer of one database, with a second session for transactions that stay open.
 
-    ``truncates``: whether the decoder tells TRUNCATE; ``very_wide``: whether there are tables of more than a
+    ``truncates``: whether the decoder shows TRUNCATE; ``very_wide``: whether there are tables of more than a
     thousand columns.
     """
 
@@ -337,7 +337,7 @@ class Source:
         return f"{insert} ON CONFLICT ({key}) DO UPDATE SET {column} = EXCLUDED.{column}"
 
     def identify_all(self) -> None:
-        """Give every table a replica identity that can tell its rows."""
+        """Give every table a replica identity that can show its rows."""
         self.decide_all()
         with self.transaction() as session:
             before = catalogue.tables(session)

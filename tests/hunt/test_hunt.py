@@ -15,5 +15,5 @@ SEEDS = (1, 3, 4, 5, 7, 10, 11, 12, 8_000_117, 8_000_143)
 def test_nothing_is_found(seed: int, server: Server, tmp_path: Path) -> None:
     scenario = draw(seed)
     result = machine.run(scenario, server, sys.executable, keep=tmp_path / "kept")
-    told = "\n".join(str(finding)[:2000] for finding in result.findings)
-    assert not result.findings, f"{told}\nrepeat: python -m tests.hunt {seed}"
+    reported = "\n".join(str(finding)[:2000] for finding in result.findings)
+    assert not result.findings, f"{reported}\nrepeat: python -m tests.hunt {seed}"

@@ -118,37 +118,37 @@ def test_without_any_change_after_it_the_snapshot_is_held_against_the_end() -> N
     assert kinds([read(1, first=True)], history=history) == {"snapshot", "state"}
 
 
-def test_a_wrong_value_is_told() -> None:
+def test_a_wrong_value_is_reported() -> None:
     events = delivered()
     events[2].after["v"] = "other"
     assert "value" in kinds(events)
 
 
-def test_a_placeholder_for_a_value_that_was_sent_is_told() -> None:
+def test_a_placeholder_for_a_value_that_was_sent_is_reported() -> None:
     events = delivered()
     events[7].after["big"] = HIDDEN
     assert kinds(events) == {"value"}
 
 
-def test_a_null_key_of_a_table_with_one_is_told() -> None:
+def test_a_null_key_of_a_table_with_one_is_reported() -> None:
     events = delivered()
     events[2].key = None
     assert "key" in kinds(events)
 
 
-def test_a_key_change_as_one_update_is_told() -> None:
+def test_a_key_change_as_one_update_is_reported() -> None:
     events = delivered()
     events[4:6] = [Event("u", T, {"id": 9}, None, row(9, "v", HIDDEN), 3)]
     assert kinds(events) & {"lost", "foreign"}
 
 
-def test_two_changes_in_the_wrong_order_are_told() -> None:
+def test_two_changes_in_the_wrong_order_are_reported() -> None:
     events = delivered()
     events[2], events[3] = events[3], events[2]
     assert kinds(events)
 
 
-def test_transactions_in_the_wrong_order_are_told() -> None:
+def test_transactions_in_the_wrong_order_are_reported() -> None:
     events = delivered()
     events.insert(4, events.pop())
     assert "lost" in kinds(events)
@@ -257,7 +257,7 @@ DROPPED_KEY = [
 ]
 
 
-def test_a_change_has_the_key_of_its_moment_where_the_wire_tells_it() -> None:
+def test_a_change_has_the_key_of_its_moment_where_the_wire_shows_it() -> None:
     whole = [Event("u", T, None, None, row(7), 5)]
     assert kinds([*delivered(), *whole], history=DROPPED_KEY)
     halves = [event("d", 5, 9), event("c", 5, 7)]
@@ -286,7 +286,7 @@ def test_a_row_may_move_onto_a_key_that_its_holder_leaves_in_the_same_statement(
     assert kinds([*rows, *moved], history=history) == set()
 
 
-def test_transactions_told_at_prepare_may_come_early_but_must_come_whole() -> None:
+def test_transactions_reported_at_prepare_may_come_early_but_must_come_whole() -> None:
     floating = Case(floating=frozenset({3}))
     events = delivered()
     early = [*events[:2], *events[4:7], *events[2:4], events[7]]
@@ -296,7 +296,7 @@ def test_transactions_told_at_prepare_may_come_early_but_must_come_whole() -> No
     assert "lost" in kinds(early, case=floating)
 
 
-def test_a_table_that_joins_later_may_be_left_out_of_what_is_told_at_prepare() -> None:
+def test_a_table_that_joins_later_may_be_left_out_of_what_is_reported_at_prepare() -> None:
     late = [
         *HISTORY[:3],
         Transaction(
@@ -353,13 +353,13 @@ def test_a_truncate_of_several_tables_is_one_each() -> None:
     assert [(c.op, c.table) for c in transaction.items] == [("t", "public.a"), ("t", "public.b c")]
 
 
-def test_a_marker_is_read_into_the_tables_it_tells() -> None:
-    told = {
+def test_a_marker_is_read_into_the_tables_it_shows() -> None:
+    reported = {
         "gone": ["public.x"], "renamed": {"public.a": T},
         "tables": {T: {"oid": 5, "columns": [["id", "integer"]], "key": ["id"], "primary_key": ["id"],
                        "identity": "d", "generated": [], "required": ["id"], "rows": [["1"]]}},
     }  # fmt: skip
-    data = f"message: transactional: 1 prefix: hunt, sz: 9 content:{json.dumps(told)}"
+    data = f"message: transactional: 1 prefix: hunt, sz: 9 content:{json.dumps(reported)}"
     lines = [("0/1", 7, "BEGIN 7"), ("0/2", 7, data), ("0/3", 7, "COMMIT 7")]
     (transaction,) = oracle.read(lines)
     (ddl,) = transaction.items

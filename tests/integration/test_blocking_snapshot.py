@@ -178,7 +178,7 @@ REFUSED = [
 ]
 
 
-def test_a_table_that_cannot_be_read_is_told_of_and_the_others_are_read(
+def test_a_table_that_cannot_be_read_is_reported_and_the_others_are_read(
     pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One after the other in one run: none ends it, none writes anything."""
@@ -250,7 +250,7 @@ def test_observers_and_notifications_hear_of_it(
         for r in caplog.records
         if r.name == "waltap.ports.notifications.channel"
     ]
-    told = [
+    reported = [
         (
             n["type"],
             n["additional_data"].get("scanned_collection"),
@@ -259,7 +259,7 @@ def test_observers_and_notifications_hear_of_it(
         for n in sent
         if n["aggregate_type"] == "Initial Snapshot" and n["type"] != "SKIPPED"
     ]
-    assert told == [
+    assert reported == [
         ("STARTED", None, None),
         ("TABLE_SCAN_COMPLETED", "public.t", "SQL_EXCEPTION"),
         ("IN_PROGRESS", None, None),

@@ -1,4 +1,4 @@
-"""A consumer reads both products' topics by one function, and cannot tell who wrote what."""
+"""A consumer reads both products' topics by one function, and cannot show who wrote what."""
 
 import io
 import json
@@ -51,7 +51,7 @@ def from_avro(registry: Registry) -> Decode:
     return decode
 
 
-def told_alike(message: Message, decode: Decode) -> dict[str, Any]:
+def reported_alike(message: Message, decode: Decode) -> dict[str, Any]:
     """Return a record as a consumer sees it, without what differs from run to run of one product, too."""
     value = decode(message.value())
     if value is not None:
@@ -79,7 +79,7 @@ def told_alike(message: Message, decode: Decode) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("peer")
 @pytest.mark.parametrize("form", ["json", "avro"])
-def test_a_consumer_cannot_tell_who_wrote_a_record(
+def test_a_consumer_cannot_show_who_wrote_a_record(
     database: Database, kafka: Kafka, request: pytest.FixtureRequest, tmp_path: Path, form: str
 ) -> None:
     settings: dict[str, object]
@@ -100,7 +100,7 @@ def test_a_consumer_cannot_tell_who_wrote_a_record(
     for table, topic in story.topics.items():
         theirs, ours = [], []
         for message in read_all(kafka.bootstrap, topic):
-            (theirs if story.of_debezium(message) else ours).append(told_alike(message, decode))
+            (theirs if story.of_debezium(message) else ours).append(reported_alike(message, decode))
         if table == "event":  # without a key: any partition, and no order between them
             for records in (theirs, ours):
                 records.sort(key=lambda record: str(record["value"]["payload"]["after"]))

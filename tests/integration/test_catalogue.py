@@ -189,16 +189,16 @@ def test_a_stream_that_lags_behind_many_changes_of_a_table_asks_once(
     catalogue.table_of(oid)  # its types are known
     catalogue.names.clear()
     for change in changes:
-        told = ahead.again(oid, change)
-        assert told is not None
-        found, horizon = told
+        reported = ahead.again(oid, change)
+        assert reported is not None
+        found, horizon = reported
         assert len(names(found)) == 21
         assert (horizon - change) % (1 << 32) >= 1
     assert len(catalogue.names) == 1
     later = xid(database, "DROP TABLE t0")
-    told = ahead.again(oid, later)
-    assert told is not None
-    assert told[0] is None
+    reported = ahead.again(oid, later)
+    assert reported is not None
+    assert reported[0] is None
     assert len(catalogue.names) == 2
 
 
@@ -213,9 +213,9 @@ def test_a_change_that_is_not_visible_yet_is_waited_for(
         change = int(row[0]) % (1 << 32)
         assert ahead.again(oid, change) is None
         open_one.commit()
-        told = ahead.again(oid, change)
-    assert told is not None
-    assert names(told[0]) == ["id", "v"]
+        reported = ahead.again(oid, change)
+    assert reported is not None
+    assert names(reported[0]) == ["id", "v"]
 
 
 # --- whether names mean the same still --------------------------------------------------------------------

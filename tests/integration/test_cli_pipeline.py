@@ -52,7 +52,7 @@ def test_sink_limits_and_properties_can_be_given_on_the_command_line(shop: Shop)
 # --- offsets and slots -----------------------------------------------------------------------------
 
 
-def test_a_slot_can_be_shown_and_dropped_and_its_loss_is_told(shop: Shop) -> None:
+def test_a_slot_can_be_shown_and_dropped_and_its_loss_is_reported(shop: Shop) -> None:
     shop.run()
     for line, code, words in (
         ("slot show FILE", 0, shop.slot),

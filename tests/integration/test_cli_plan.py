@@ -1,4 +1,4 @@
-"""`waltap plan`: what a start would make, told before; and then exactly that is made. ``waltap tables`` and
+"""`waltap plan`: what a start would make, reported before; and then exactly that is made. ``waltap tables`` and
 ``waltap snapshot``: what is streamed is changed while the pipeline runs, or rests."""
 
 import subprocess
@@ -28,7 +28,7 @@ def shop(database: Database, tmp_path: Path) -> Shop:
     return made
 
 
-def test_a_plan_tells_everything_and_makes_nothing_and_then_that_is_made(shop: Shop) -> None:
+def test_a_plan_shows_everything_and_makes_nothing_and_then_that_is_made(shop: Shop) -> None:
     shop.source["replica.identity.autoset.values"] = "public.t:FULL"
     found = shop.json("plan FILE --json")
     alter, publication = found["statements"]
@@ -161,13 +161,13 @@ def test_tables_join_and_leave_a_pipeline_and_names_that_are_none_change_nothing
     database, seen = pipeline.database, pipeline.destination
     pipeline.catch_up()
     database.execute("CREATE TABLE hidden (id int PRIMARY KEY)")
-    for names, told in (
+    for names, reported in (
         (("public.hidden", "public.none", "none"), ("is no name of a table",)),
         (("public.hidden", "public.none"), ("is not captured", "there is no such table")),
     ):
         done = pipeline.command("tables", "add", "FILE", *names)
         assert done.returncode == 2
-        assert all(words in done.stderr for words in told)
+        assert all(words in done.stderr for words in reported)
     tables = database.execute("SELECT tablename FROM pg_publication_tables")
     assert tables == [("t",)]
     database.execute("CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1), (2)")

@@ -35,7 +35,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 """Others: test_refusals.py."""
 
 
-def test_what_is_refused_is_told_and_leaves_nothing(shop: Shop) -> None:
+def test_what_is_refused_is_reported_and_leaves_nothing(shop: Shop) -> None:
     for changed, code, words in REFUSED:
         said = shop.run(*(f"--set={name}={value}" for name, value in changed.items()), code=code)
         assert all(word in said for word in words.split(" … ")), (words, said)
@@ -43,9 +43,9 @@ def test_what_is_refused_is_told_and_leaves_nothing(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("sink", ["jsonl", "changelog"])
-def test_used_up_file_descriptors_are_told_as_that(shop: Shop, sink: str) -> None:
+def test_used_up_file_descriptors_are_reported_as_that(shop: Shop, sink: str) -> None:
     shop.sink = {"type": sink, "path": "out"}
-    told = 0
+    reported = 0
     for files in (6, 8, 9, 11):
         done = subprocess.run(
             [sys.executable, "-m", "waltap", "run", str(shop.path), "--until-idle", "0"],
@@ -55,11 +55,11 @@ def test_used_up_file_descriptors_are_told_as_that(shop: Shop, sink: str) -> Non
         )  # fmt: skip
         text = text_of(done)
         if done.returncode:
-            told += 1
+            reported += 1
             assert "ulimit -n" in text, (files, text)
             assert "WT-9000" not in text
             assert "WT-1108" not in text
-    assert told >= 2
+    assert reported >= 2
     shop.run()
 
 

@@ -41,7 +41,7 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop: Shop, pipeline: Pipelin
         shop.database.execute("INSERT INTO t VALUES (3)")
         run.until(lambda: run.engine.status().events == 3, "the change")
         document = shop.json("status FILE --json")
-        told = shop.says("status FILE")
+        reported = shop.says("status FILE")
         down = shop.says("status FILE --set database.port=1")
         folder = shop.json("status . --json")
         top = shop.says("top . --once --sort lag")
@@ -51,8 +51,8 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop: Shop, pipeline: Pipelin
     found = document["run"]
     assert (found["pipeline"], found["state"], found["events"]) == ("p", "streaming", 3)
     assert found["captured_tables"] == list(shown.captured_tables) == ["public.t"]
-    assert "streaming for" in told
-    assert "3 events, 2 of snapshots" in told
+    assert "streaming for" in reported
+    assert "3 events, 2 of snapshots" in reported
     for words in ("streaming for", "WT-2002"):  # a database that is down hides nothing of the run
         assert words in down
     assert [each["run"]["events"] for each in folder] == [3]
@@ -74,7 +74,7 @@ def test_watching_draws_until_interrupted(shop: Shop, pipeline: PipelineRig) -> 
         assert watching.wait(60) == 0
 
 
-def test_status_tells_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> None:
+def test_status_shows_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> None:
     before = shop.json("status FILE --json")
     assert (before["offset"], before["slot"], before["resumable"]) == (None, None, True)
     assert before["new_tables"] == []
@@ -86,9 +86,9 @@ def test_status_tells_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> Non
     assert "no reader" in shop.says("status FILE")
     shop.database.execute("CREATE TABLE later (id int PRIMARY KEY)")
     assert shop.json("status FILE --json")["new_tables"] == ["public.later"]
-    told = shop.says("status FILE")
+    reported = shop.says("status FILE")
     for words in ("public.later", "waltap.new.tables"):
-        assert words in told
+        assert words in reported
     assert "public.later" in shop.run()
     assert shop.json("status FILE --json")["new_tables"] == []
 
@@ -101,8 +101,8 @@ def test_slots_are_listed_with_whose_they_are(shop: Shop) -> None:
     assert found == {shop.slot: "shop", left: None}
     orphans = shop.json("slot list FILE --orphans --json", code=1)
     assert [each["slot"] for each in orphans] == [left]
-    told = shop.says("slot list FILE --orphans", code=1)
-    assert f"SELECT pg_drop_replication_slot('{left}');" in told
+    reported = shop.says("slot list FILE --orphans", code=1)
+    assert f"SELECT pg_drop_replication_slot('{left}');" in reported
     assert shop.json("status FILE --json")["orphans"] == [left]
     assert left in shop.says("status FILE")
     shop.database.execute("SELECT pg_drop_replication_slot(%s)", left)
@@ -115,14 +115,14 @@ def test_a_slot_that_is_read_is_no_orphan_and_nobody_is_advised_to_end_its_reade
 ) -> None:
     with pipeline.running() as run:
         run.until(lambda: is_read(shop), "the slot to be read")
-        told = shop.says("doctor FILE", code=shop.waltap("doctor FILE").returncode)
+        reported = shop.says("doctor FILE", code=shop.waltap("doctor FILE").returncode)
         pipeline.offset_file.rename(shop.folder / "kept")
         found = shop.json("slot list FILE --orphans --json")
         (shop.folder / "kept").rename(pipeline.offset_file)
     assert found == []
-    assert "the pipeline runs as pid" in told
-    assert "this pipeline, which runs" in told
-    assert "pg_terminate_backend" not in told
+    assert "the pipeline runs as pid" in reported
+    assert "this pipeline, which runs" in reported
+    assert "pg_terminate_backend" not in reported
 
 
 def test_a_slot_that_moves_while_it_is_looked_at_has_lost_nothing(

@@ -117,7 +117,7 @@ def test_logs_off_a_terminal_are_json_lines_and_tracebacks_come_when_asked_for(s
     assert (asked.returncode, "Traceback" in asked.stderr) == (3, True)
 
 
-def test_a_state_folder_without_room_is_told_as_such(shop: Shop) -> None:
+def test_a_state_folder_without_room_is_reported_as_such(shop: Shop) -> None:
     """The limit on file sizes lets files be made and nothing be written, as a full disk does."""
     answer = subprocess.run(
         [sys.executable, "-B", "-m", "waltap", "run", str(shop.path)],
@@ -159,7 +159,7 @@ OF_PLUGINS = [
 
 
 @pytest.mark.parametrize(("function", "factory", "line", "code", "words"), OF_PLUGINS)
-def test_a_command_of_a_plugin_runs_and_its_faults_are_told_as_its_own(
+def test_a_command_of_a_plugin_runs_and_its_faults_are_reported_as_its_own(
     shop: Shop, function: str, factory: str, line: str, code: int, words: str
 ) -> None:
     install_plugin(shop.folder, COMMAND.format(function=function, factory=factory))
@@ -250,12 +250,12 @@ def test_a_faulty_file_is_explained_as_far_as_it_is_right(shop: Shop, form: str)
 @pytest.mark.parametrize("form", ["", "--all "])
 def test_init_writes_a_profile_that_explains_itself(shop: Shop, form: str) -> None:
     uri = "postgres://ann:geheim@db.example:6000/shop"
-    told = shop.says(f"init new.toml {form}--sink terminal:40 --dsn", uri)
+    reported = shop.says(f"init new.toml {form}--sink terminal:40 --dsn", uri)
     text = (shop.folder / "new.toml").read_text()
     assert ('"waltap.linger.ms"' in text) == bool(form)
     assert 'name = "new"' in text
-    assert "geheim" not in text + told
-    assert "export WALTAP_PASSWORD" in told
+    assert "geheim" not in text + reported
+    assert "export WALTAP_PASSWORD" in reported
     assert max(map(len, text.splitlines())) <= 100
     shop.variables = {"WALTAP_PASSWORD": "x"}
     rows = {e["name"]: e["value"] for e in shop.json("explain new.toml --json")}
@@ -306,7 +306,7 @@ def test_init_asks_for_what_is_missing_and_never_replaces_a_file_unasked(shop: S
 SECRET = "sEsAm/o1#"
 QUOTED = "sEsAm%2Fo1%23"
 PIECES = ("sEsAm", "o1#", "o1%23")
-"""None of these may be seen: a message that quotes half of a torn URI tells enough."""
+"""None of these may be seen: a message that quotes half of a torn URI shows enough."""
 
 URIS = [
     f"postgres://u@127.0.0.1:1/d?password={QUOTED}",
@@ -376,7 +376,7 @@ def register_sinks():
 """
 
 
-def test_a_password_of_a_placeholder_is_not_shown_nor_what_a_plugin_tells_of_it(shop: Shop) -> None:
+def test_a_password_of_a_placeholder_is_not_shown_nor_what_a_plugin_shows_of_it(shop: Shop) -> None:
     (shop.folder / "word").write_text(SECRET)
     shop.source |= {"database.password": "${file:word}", "slot.name": "${env:SESAME}", "no.such": 1}
     text = hidden(shop, "explain FILE", SESAME=SECRET)
@@ -400,8 +400,8 @@ def test_a_new_profile_holds_names_of_variables_in_place_of_secrets(shop: Shop) 
     assert '"driver.target_session_attrs" = "any"' in text
     for name in ("mine", "${env:MINE}"):
         sink = f"sql:postgresql://app:{name}@h/warehouse"
-        told = hidden(shop, "init q.toml --force --dsn", uri, "--sink", sink)
+        reported = hidden(shop, "init q.toml --force --dsn", uri, "--sink", sink)
         text = (shop.folder / "q.toml").read_text()
         assert ":mine@" not in text
-        assert ("WALTAP_SINK_PASSWORD" in told) == (name == "mine")
+        assert ("WALTAP_SINK_PASSWORD" in reported) == (name == "mine")
     assert '"url" = "postgresql://app:${env:MINE}@h/warehouse"' in text

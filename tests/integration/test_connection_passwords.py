@@ -81,7 +81,7 @@ def test_each_connection_gets_the_token_of_its_moment(
         private_server.execute(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'"
         )
-        run.until(lambda: unavailable(run), "the failure to be told")
+        run.until(lambda: unavailable(run), "the failure to be reported")
         tokens.failures = 0
         database.execute("INSERT INTO t VALUES (2)")
         run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the second row")
@@ -124,16 +124,16 @@ def test_a_password_that_is_changed_while_it_streams_is_found(
         token.write_text("of today\n")
         database.execute("INSERT INTO t VALUES (2)")
         run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the second row", 60.0)
-    told = " ".join(str(error) for error, _ in run.notices.failures)
-    assert "of yesterday" not in told
-    assert "of today" not in told
+    reported = " ".join(str(error) for error, _ in run.notices.failures)
+    assert "of yesterday" not in reported
+    assert "of today" not in reported
 
 
 def codes(run: Run) -> set[str]:
     return {error.code for error, _ in run.notices.failures}
 
 
-def test_a_password_that_was_never_right_is_told_at_the_start(
+def test_a_password_that_was_never_right_is_reported_at_the_start(
     private_server: Cluster, tmp_path: Path
 ) -> None:
     role_with(private_server, "r1ght-pw")
@@ -150,7 +150,7 @@ def test_a_password_that_was_never_right_is_told_at_the_start(
 def test_a_command_is_one_and_is_meant_alone() -> None:
     given = {"connector.class": "postgres", "topic.prefix": "t", "database.dbname": "d"}
     given["waltap.sink.type"] = "null"
-    for more, told in (
+    for more, reported in (
         (
             {"database.password": "x", "database.password.command": "cat it"},
             "beside database.password",
@@ -158,7 +158,7 @@ def test_a_command_is_one_and_is_meant_alone() -> None:
         ({"database.password.command": "cat 'it"}, "no closing quotation"),
         ({"database.password.command": "  "}, "names no command"),
     ):
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=reported):
             examine(read_debezium({**given, **more}), Host())
 
 

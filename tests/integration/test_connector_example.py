@@ -80,6 +80,6 @@ def test_a_new_column_and_half_a_line(tmp_path: Path, plugin: ModuleType) -> Non
     assert seen(tmp_path)[2:] == [("c", {"id": "3"})]
 
 
-def test_a_journal_that_is_not_there_is_told(tmp_path: Path, plugin: ModuleType) -> None:
+def test_a_journal_that_is_not_there_is_reported(tmp_path: Path, plugin: ModuleType) -> None:
     with pytest.raises(WaltapError, match="is not there"):
         pipeline(tmp_path, plugin).run()

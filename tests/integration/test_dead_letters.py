@@ -69,14 +69,14 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
     shown_ids = [line.split()[0] for line in listed.stdout.splitlines() if " ago " in line]
     assert shown_ids == [e.id for e in kept]
     shown = dead_letters(to_sql, "show", kept[1].id)
-    told = json.loads(shown.stdout)
-    assert told["event"]["value"]["after"]["note"] == "long one"
-    assert "change" not in told
+    reported = json.loads(shown.stdout)
+    assert reported["event"]["value"]["after"]["note"] == "long one"
+    assert "change" not in reported
 
-    told = verified(to_sql)
-    assert told.returncode == 1, told.stdout
-    said = " ".join(told.stdout.replace("│", " ").split())
-    assert "3 of 3 rows that differ were refused: they are dead letters" in said, told.stdout
+    reported = verified(to_sql)
+    assert reported.returncode == 1, reported.stdout
+    said = " ".join(reported.stdout.replace("│", " ").split())
+    assert "3 of 3 rows that differ were refused: they are dead letters" in said, reported.stdout
 
     again = dead_letters(to_sql, "redeliver")
     assert again.returncode == 1, again.stderr
@@ -92,9 +92,9 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
     assert all(each.redelivered_ms for each in dead_letters_of(to_sql))
     assert to_sql.offset() == position
     assert "0 delivered" in dead_letters(to_sql, "redeliver").stderr
-    told = verified(to_sql)
-    assert told.returncode == 0, told.stdout
-    assert "dead letters" not in told.stdout
+    reported = verified(to_sql)
+    assert reported.returncode == 0, reported.stdout
+    assert "dead letters" not in reported.stdout
 
     target.execute("INSERT INTO people VALUES (70, 'after', 'n')")
     to_sql.catch_up()

@@ -129,7 +129,7 @@ def test_a_transaction_that_was_delivered_whole_does_not_come_again(shop: Takeov
 def test_rows_of_one_copy_share_an_lsn(
     shop: Takeover, events: int | None, expected: list[int]
 ) -> None:
-    """How many of them were delivered only the number tells that Debezium 3.7 keeps: else none is lost."""
+    """How many of them were delivered only the number shows that Debezium 3.7 keeps: else none is lost."""
     before = shop.now()
     with shop.database.connect() as connection, connection.cursor() as cursor:
         with cursor.copy("COPY t FROM STDIN") as copy:
@@ -211,7 +211,7 @@ def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Takeov
     assert list(shop.folder.rglob("offset.json"))
 
 
-def test_a_place_that_holds_no_offsets_is_told(shop: Takeover) -> None:
+def test_a_place_that_holds_no_offsets_is_reported(shop: Takeover) -> None:
     bad = shop.folder / "bad.dat"
     bad.write_bytes(b"\xac\xed\x00\x05sr\x00\x13java.util.ArrayList")
     for place, words in (

@@ -1,5 +1,5 @@
 """Every decoder on a real server: one workload gives equal changes, but for what is declared; and where tables are
-altered in mid-stream, decoders without Relation messages conclude what pgoutput is told.
+altered in mid-stream, decoders without Relation messages conclude what pgoutput is reported.
 
 Of altered tables are compared the names of columns in their order, values, and the kind of the old tuple. An insert
 shows no replica identity and a delete by key no other columns: there the plugins may know less.
@@ -194,7 +194,7 @@ def rig(database: Database, tmp_path: Path) -> Iterator[Rig]:
 def carried(
     transactions: list[list[tuple[Any, ...]]], capabilities: DecoderCapabilities
 ) -> list[list[tuple[Any, ...]]]:
-    """Return what a decoder with ``capabilities`` can tell of ``transactions``."""
+    """Return what a decoder with ``capabilities`` can report ``transactions``."""
     result = []
     for transaction in transactions:
         kept: list[tuple[Any, ...]] = []
@@ -221,7 +221,7 @@ def carried(
     return result
 
 
-def test_every_decoder_tells_the_same_changes_but_for_what_it_declares(rig: Rig) -> None:
+def test_every_decoder_shows_the_same_changes_but_for_what_it_declares(rig: Rig) -> None:
     text = rig.read("pgoutput")
     assert len(text.transactions) > 25
     assert {change[0] for t in text.transactions for change in t} == {"I", "U", "D", "T", "M"}
@@ -310,17 +310,17 @@ class Streams(DecoderSlots):
         """Return what came since the last call."""
         decoder = self.decoders.setdefault(variant, self.decoder(variant))
         messages = decoder.feed(self.frames(variant, decoder, "get"))
-        return [told(m) for m in messages if isinstance(m, Insert | Update | Delete)]
+        return [reported(m) for m in messages if isinstance(m, Insert | Update | Delete)]
 
     def agreed(self) -> list[Row]:
-        """Return what pgoutput tells since the last call; the others must tell the same."""
+        """Return what pgoutput shows since the last call; the others must show the same."""
         wanted = self.rows("pgoutput")
         for variant in OTHERS:
             assert [plain(row) for row in self.rows(variant)] == [plain(r) for r in wanted], variant
         return wanted
 
 
-def told(message: Insert | Update | Delete) -> Row:
+def reported(message: Insert | Update | Delete) -> Row:
     names = [column.name for column in message.relation.columns]
     new = () if isinstance(message, Delete) else message.new
     old = () if isinstance(message, Insert) else message.old
@@ -357,7 +357,7 @@ def test_full_identity_set_in_mid_stream_shows_in_the_next_old_row(streams: Stre
     assert [row[4] for row in streams.agreed()] == ["KEY", "KEY"]
 
 
-def test_full_rows_are_told_as_such_although_the_identity_is_another_by_now(
+def test_full_rows_are_reported_as_such_although_the_identity_is_another_by_now(
     streams: Streams,
 ) -> None:
     streams.run("ALTER TABLE t REPLICA IDENTITY FULL", "INSERT INTO t VALUES (1, 1, 'x')")
@@ -365,7 +365,7 @@ def test_full_rows_are_told_as_such_although_the_identity_is_another_by_now(
     assert streams.agreed()[-1][4] == "FULL"
 
 
-def test_keys_are_told_as_such_although_the_identity_is_full_by_now(streams: Streams) -> None:
+def test_keys_are_reported_as_such_although_the_identity_is_full_by_now(streams: Streams) -> None:
     streams.run("INSERT INTO t VALUES (1, 1, 'x')", "UPDATE t SET id = 2", "DELETE FROM t")
     streams.run("ALTER TABLE t REPLICA IDENTITY FULL")
     assert [row[4] for row in streams.agreed()] == ["NONE", "KEY", "KEY"]
@@ -387,7 +387,7 @@ def test_a_full_row_of_nulls_alone_is_an_old_row(streams: Streams, restarts: boo
     """Format 1 of wal2json leaves NULL out of old rows: none of its columns are named then."""
     streams.run("CREATE TABLE k (a int, b text)", "ALTER TABLE k REPLICA IDENTITY FULL")
     nothing = {"a": None, "b": None}
-    told = []
+    reported = []
     for statement in (
         "INSERT INTO k DEFAULT VALUES",
         "UPDATE k SET a = 1",
@@ -395,10 +395,10 @@ def test_a_full_row_of_nulls_alone_is_an_old_row(streams: Streams, restarts: boo
         "DELETE FROM k",
     ):
         streams.run(statement)
-        told += streams.agreed()
+        reported += streams.agreed()
         if restarts:
             streams.restart()
-    assert [row[3:] for row in told[1:]] == [
+    assert [row[3:] for row in reported[1:]] == [
         (nothing, "FULL"),
         ({"a": "1", "b": None}, "FULL"),
         (nothing, "FULL"),

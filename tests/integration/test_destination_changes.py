@@ -46,13 +46,13 @@ def test_a_change_log_of_another_pipeline_is_refused(shop: Shop) -> None:
     assert logged(shop.folder / "log") == [1, 2]
 
 
-def test_a_sink_that_takes_the_place_of_another_is_told_of(shop: Shop) -> None:
+def test_a_sink_that_takes_the_place_of_another_is_reported(shop: Shop) -> None:
     for _ in range(2):
         assert "went to" not in shop.run()
     shop.database.execute("INSERT INTO t VALUES (2)")
     look = ("--sink", "changelog:look")
-    told = "captured up to the stored offset went to jsonl:out.jsonl; changelog:look"
-    assert told in shop.run(*look)
+    reported = "captured up to the stored offset went to jsonl:out.jsonl; changelog:look"
+    assert reported in shop.run(*look)
     assert "went to" not in shop.run(*look)
     remedy = "snapshot.mode=always"
     assert remedy in shop.says("doctor FILE")
@@ -61,7 +61,9 @@ def test_a_sink_that_takes_the_place_of_another_is_told_of(shop: Shop) -> None:
     assert "went to" not in shop.run()
 
 
-def test_a_change_log_that_was_moved_lacks_nothing_and_an_older_copy_is_told(shop: Shop) -> None:
+def test_a_change_log_that_was_moved_lacks_nothing_and_an_older_copy_is_reported(
+    shop: Shop,
+) -> None:
     def run(place: str, code: int = 0) -> str:
         shop.sink = {"type": "changelog", "path": place}
         return shop.run(code=code)

@@ -318,13 +318,13 @@ def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline: PipelineRi
 
 
 class Raising:
-    """An observer that raises whenever it is told something."""
+    """An observer that raises whenever it is reported something."""
 
     def __init__(self) -> None:
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def _raise(self, hook: str) -> None:
-        self.told.add(hook)
+        self.reported.add(hook)
         raise ValueError(f"observer of {hook}")
 
     @hookimpl
@@ -369,14 +369,14 @@ def test_observers_that_raise_are_logged_once_and_stop_nothing(
         )
         database.execute("ALTER TABLE t ADD v text; INSERT INTO t VALUES (3, 'x')")
         run.until(lambda: pipeline.destination.ids("t") == [1, 2, 3], "the next row")
-    assert observer.told >= {
+    assert observer.reported >= {
         "on_state", "on_batch", "on_transaction", "on_snapshot", "on_schema_change", "on_slot", "on_failure",
     }  # fmt: skip
     complaints = [r for r in caplog.records if "observer raised" in r.getMessage()]
-    assert len([r for r in complaints if r.levelname == "WARNING"]) == len(observer.told)
+    assert len([r for r in complaints if r.levelname == "WARNING"]) == len(observer.reported)
 
 
-def test_observers_are_told_of_transactions_and_of_the_slot(pipeline: PipelineRig) -> None:
+def test_observers_are_reported_transactions_and_of_the_slot(pipeline: PipelineRig) -> None:
     database = pipeline.database
 
     class Watching:

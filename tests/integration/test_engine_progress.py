@@ -27,7 +27,7 @@ def current(database: Database) -> int:
 
 
 def sent_all(pipeline: PipelineRig, goal: int) -> bool:
-    """Tell whether the walsender has sent everything up to ``goal`` and sleeps: before it does, it says
+    """Return whether the walsender has sent everything up to ``goal`` and sleeps: before it does, it says
     in a keepalive how far it has come."""
     rows = pipeline.database.execute(
         "SELECT r.sent_lsn::text, a.wait_event FROM pg_replication_slots s"

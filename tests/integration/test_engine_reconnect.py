@@ -111,7 +111,7 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
 
 
 def test_a_dead_link_is_noticed_by_the_kernel(pipeline: PipelineRig) -> None:
-    """Nothing tells of a network that swallows packets but the lack of acknowledgements."""
+    """Nothing reports a network that swallows packets but the lack of acknowledgements."""
     with pipeline.running():
         descriptors = [
             c.fd

@@ -46,7 +46,7 @@ def plugin(monkeypatch):
 
 
 def plain(events):
-    """Return events without what two plugins may tell differently: commit LSNs and orders of them."""
+    """Return events without what two plugins may show differently: commit LSNs and orders of them."""
     return [msgspec.structs.replace(event, xid=None, commit_lsn=0) for event in events]
 
 
@@ -57,7 +57,7 @@ def await_row(pipelines: list[PipelineRig], plugin: object, number: int) -> None
             run.until(lambda p=pipeline: number in p.destination.ids("f", "c"), f"row {number}")
 
 
-def test_the_example_decoder_tells_what_pgoutput_tells(
+def test_the_example_decoder_shows_what_pgoutput_shows(
     database: Database, tmp_path: Path, plugin: object
 ) -> None:
     database.execute(SETUP)

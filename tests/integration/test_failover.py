@@ -126,7 +126,9 @@ def test_a_promotion_under_load_loses_nothing_and_invents_nothing(
     assert pipeline.destination.ids("t")[-1] == -1
 
 
-def test_what_the_standby_never_got_is_told_with_both_positions(pair: Pair, tmp_path: Path) -> None:
+def test_what_the_standby_never_got_is_reported_with_both_positions(
+    pair: Pair, tmp_path: Path
+) -> None:
     pipeline = pair.pipeline(tmp_path)
     with pipeline.running():
         pair.until_copied(pipeline.slot)
@@ -142,9 +144,9 @@ def test_what_the_standby_never_got_is_told_with_both_positions(pair: Pair, tmp_
     before = pipeline.offset()
     with pytest.raises(
         OtherServer, match=r"of timeline 1; .* on timeline 2, which left it at "
-    ) as told:
+    ) as reported:
         pipeline.catch_up()
-    assert told.value.code == "WT-6102"
+    assert reported.value.code == "WT-6102"
     assert pipeline.offset() == before
 
 
@@ -157,7 +159,7 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
     pipeline = PipelineRig(pair.there, tmp_path, settings)
 
     def insert_later() -> None:
-        """A slot is made on a standby once the primary tells it of running transactions."""
+        """A slot is made on a standby once the primary shows it of running transactions."""
         while not made.wait(0.2):
             pair.database.execute("SELECT pg_log_standby_snapshot()")
 

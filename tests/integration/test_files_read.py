@@ -74,7 +74,7 @@ def spoil(files: Path, ending: str) -> None:
         (folder / f"0000000099-0-0001.{ending}").write_bytes(b"no such file")
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
+def reported(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row without what the log adds, as Python has its values."""
     found = {name: value for name, value in row.items() if name in EXPECTED}
     for name, value in found.items():
@@ -108,7 +108,7 @@ def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(
         f" WHERE \"table\" = 'public.kinds' AND date < '{FAR}' ORDER BY id"
     )
     nulls = {name: None for name in EXPECTED} | {"id": 2}
-    assert [told(row) for row in rows] == [EXPECTED, nulls]
+    assert [reported(row) for row in rows] == [EXPECTED, nulls]
     assert [row["_op"] for row in rows] == ["c", "c"]
     (odd,) = by_duckdb(
         f"SELECT id FROM read_parquet('{pattern}', hive_partitioning = true)"
@@ -118,7 +118,7 @@ def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(
 
     lazy = pl.scan_parquet(pattern, hive_partitioning=True)
     asked = (pl.col("table") == "public.kinds") & (pl.col("date") < FAR)
-    assert [told(row) for row in lazy.filter(asked).sort("id").collect().to_dicts()] == [
+    assert [reported(row) for row in lazy.filter(asked).sort("id").collect().to_dicts()] == [
         EXPECTED,
         nulls,
     ]
@@ -126,7 +126,7 @@ def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(
     parts = pa.schema({"table": pa.string(), "date": pa.date32()})
     found = dataset.dataset(str(files), partitioning=dataset.partitioning(parts, flavor="hive"))
     mine = (dataset.field("table") == "public.kinds") & (dataset.field("date") < FAR)
-    assert [told(row) for row in found.to_table(filter=mine).sort_by("id").to_pylist()] == [
+    assert [reported(row) for row in found.to_table(filter=mine).sort_by("id").to_pylist()] == [
         EXPECTED,
         nulls,
     ]

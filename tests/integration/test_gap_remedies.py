@@ -93,15 +93,15 @@ def test_a_table_that_a_publication_lacked_for_a_while_is_added_and_repaired(
     run(pipeline)
     database.execute("ALTER PUBLICATION mine DROP TABLE t; INSERT INTO t VALUES (7)")
     run(pipeline)
-    (told,) = pipeline.folder.rglob("gaps/*.txt")
-    assert "WT-2048" in told.read_text()
+    (reported,) = pipeline.folder.rglob("gaps/*.txt")
+    assert "WT-2048" in reported.read_text()
     (query,) = queries(TablesNotStreamed.remedy)
     assert ("mine", "public", "t") not in {row[:3] for row in database.execute(query)}
     database.execute("ALTER PUBLICATION mine ADD TABLE t")
     done(pipeline, "repair", "FILE")
     assert database.execute("SELECT 1 FROM replica.t WHERE id = 7")
     run(pipeline)
-    assert not GapCertificates(told.parent.parent).open()
+    assert not GapCertificates(reported.parent.parent).open()
 
 
 def test_changes_are_streamed_again_where_the_slot_was_restored_with_the_destination(

@@ -33,7 +33,7 @@ def gaps(pipeline: PipelineRig) -> GapCertificates:
 
 
 def lose(pipeline: PipelineRig) -> None:
-    """Drop the slot, and change rows that nobody will tell of."""
+    """Drop the slot, and change rows that nobody will report."""
     pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
     pipeline.database.psql(
         "UPDATE t SET v = 'B' WHERE id = 2; INSERT INTO t VALUES (4, 'd'); INSERT INTO u VALUES (2)"
@@ -170,7 +170,7 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(
     assert gaps(pipeline).open() == []
 
 
-def test_a_damaged_certificate_is_told_of(tmp_path: Path) -> None:
+def test_a_damaged_certificate_is_reported(tmp_path: Path) -> None:
     found = GapCertificates(tmp_path)
     found.folder.mkdir()
     (found.folder / "gap-1.json").write_text("{")

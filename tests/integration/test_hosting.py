@@ -1,4 +1,4 @@
-"""Services that host PostgreSQL, imitated: a server of ours has what tells of each (roles, settings, schemas,
+"""Services that host PostgreSQL, imitated: a server of ours has what reports each (roles, settings, schemas,
 a name), and doctor and plan name that service's own switches. Nothing is run on a service."""
 
 from collections.abc import Iterator
@@ -100,14 +100,14 @@ IMITATED = {
         "Heroku Postgres", "schema heroku_ext", "offers no logical replication", "move the database",
     ),
 }  # fmt: skip
-"""Each with what makes and removes it, then what is to be told: who, by what, the switch, the grant."""
+"""Each with what makes and removes it, then what is to be reported: who, by what, the switch, the grant."""
 
 
 @pytest.mark.parametrize("case", IMITATED)
-def test_the_switch_that_is_told_is_the_services_own(
+def test_the_switch_that_is_reported_is_the_services_own(
     case: str, shop: Database, tmp_path: Path
 ) -> None:
-    made, name, told_by, switch, grant = IMITATED[case]
+    made, name, reported_by, switch, grant = IMITATED[case]
     for make, _ in made:
         shop.execute(make)
     try:
@@ -122,7 +122,7 @@ def test_the_switch_that_is_told_is_the_services_own(
     assert granted["privileges"].verdict == ("error" if case == "Heroku" else "ok")
     remedies = [each.remedy for each in found.values() if each.verdict in {"error", "warning"}]
     assert not [each for each in remedies if "ALTER SYSTEM" in each], "nobody is a superuser there"
-    assert found["hosted by"].found.startswith(f"{name}, told by {told_by}")
+    assert found["hosted by"].found.startswith(f"{name}, reported by {reported_by}")
     assert found["wal_level"].verdict == "error"
     assert switch in found["wal_level"].remedy
     assert "ALTER SYSTEM" not in found["wal_level"].remedy
@@ -133,7 +133,7 @@ def test_the_switch_that_is_told_is_the_services_own(
     assert ("40 hours" in found["hosted by"].found) is (case == "Neon")
 
 
-def test_a_server_of_nobody_is_told_nothing_of_services(shop: Database, tmp_path: Path) -> None:
+def test_a_server_of_nobody_is_reported_nothing_of_services(shop: Database, tmp_path: Path) -> None:
     found, others = looked(shop, tmp_path)
     assert "hosted by" not in found
     assert "ALTER SYSTEM SET wal_level" in found["wal_level"].remedy
@@ -154,10 +154,10 @@ def test_a_server_of_nobody_is_told_nothing_of_services(shop: Database, tmp_path
 )
 def test_a_name_is_a_hint(address: str, name: str | None, shop: Database, tmp_path: Path) -> None:
     found, _ = looked(shop, tmp_path, database__hostname=address, driver__hostaddr=shop.server.host)
-    told = f"{name}, told by its name {address}"
+    reported = f"{name}, reported by its name {address}"
     assert [
         each.found.partition(":")[0] for each in found.values() if each.name == "hosted by"
-    ] == ([] if name is None else [told])
+    ] == ([] if name is None else [reported])
 
 
 def test_a_member_of_rds_replication_may_replicate_and_publishes_what_it_owns(
@@ -179,7 +179,7 @@ def test_a_member_of_rds_replication_may_replicate_and_publishes_what_it_owns(
         shop.execute("DROP ROLE rds_superuser, rds_replication")
 
 
-def test_commits_that_do_not_wait_for_the_disk_are_told_of(shop: Database, tmp_path: Path) -> None:
+def test_commits_that_do_not_wait_for_the_disk_are_reported(shop: Database, tmp_path: Path) -> None:
     assert "latency" not in looked(shop, tmp_path)[0]
     shop.execute(
         "CREATE ROLE app NOLOGIN; ALTER ROLE app IN DATABASE shop SET synchronous_commit = off"

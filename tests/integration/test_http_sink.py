@@ -51,7 +51,7 @@ def test_a_receiver_that_is_down_loses_nothing(pipeline: PipelineRig) -> None:
         pipeline.settings |= {"sink.url": receiver.url, "sink.retry.timeout.ms": 50}
         with pipeline.running() as run:
             insert(pipeline, 1, 3)
-            run.until(lambda: run.notices.failures, "a failure that is told")
+            run.until(lambda: run.notices.failures, "a failure that is reported")
             error, retried = run.notices.failures[0]
             assert isinstance(error, HttpUnavailable)
             assert retried
@@ -68,7 +68,7 @@ def test_what_a_service_asks_to_wait_ends_with_the_time_for_a_request(
     with pipeline.running() as run:
         receiver.answers.extend([(503, {"Retry-After": "99999999"})] * 2)
         insert(pipeline, 1, 3)
-        run.until(lambda: run.notices.failures, "a failure that is told")
+        run.until(lambda: run.notices.failures, "a failure that is reported")
         run.until(lambda: len(receiver.taken) == 3, "the records")
     assert ids(receiver) == [1, 2, 3]
 
@@ -171,7 +171,7 @@ def test_a_record_that_is_called_wrong_becomes_a_dead_letter(
     assert run.engine.status().dead_letters == 3
 
 
-def test_what_is_refused_by_default_is_told_with_its_event(
+def test_what_is_refused_by_default_is_reported_with_its_event(
     pipeline: PipelineRig, receiver: Receiver
 ) -> None:
     pipeline.catch_up()

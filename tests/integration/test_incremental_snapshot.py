@@ -52,7 +52,7 @@ def chunks(pipeline: PipelineRig) -> list[int]:
 
 
 def finished(run: Run) -> bool:
-    """Tell whether a snapshot came to its end, and nothing is to be read any more."""
+    """Return whether a snapshot came to its end, and nothing is to be read any more."""
     delivery = run.engine.delivery
     assert delivery is not None
     over = any(event == "completed" for event, _, _ in run.notices.snapshots)
@@ -87,7 +87,7 @@ def test_a_table_under_change_arrives_whole(
     transactions.
 
     Who changes a key touches the large value: a row that leaves the part to be read, and whose change
-    does not tell all, is nowhere to be had whole.
+    does not show all, is nowhere to be had whole.
     """
     database = pipeline.database
     database.execute(
@@ -201,7 +201,7 @@ INSERT INTO root VALUES (1), (2), (3)
 @pytest.mark.parametrize(
     "named", [["parent", "root"], [r"public\.(?!signals).*"], ["middle"]], ids=str
 )
-def test_rows_are_those_that_the_stream_tells_of_a_table(
+def test_rows_are_those_that_the_stream_shows_of_a_table(
     pipeline: PipelineRig, named: list[str], via_root: bool
 ) -> None:
     database, destination = pipeline.database, pipeline.destination
@@ -213,7 +213,7 @@ def test_rows_are_those_that_the_stream_tells_of_a_table(
     if named == ["middle"]:
         own = {} if via_root else {"deep": [2, 3]}
 
-    def told() -> dict[str, list[int]]:
+    def reported() -> dict[str, list[int]]:
         names = ("parent", "child", "root", "leaf", "middle", "deep")
         found = {name: sorted(destination.ids(name, "r")) for name in names}
         return {name: ids for name, ids in found.items() if ids}
@@ -223,9 +223,9 @@ def test_rows_are_those_that_the_stream_tells_of_a_table(
         pipeline.signal("log", message="all")
         database.execute("CREATE TABLE last (id int PRIMARY KEY); INSERT INTO last VALUES (1)")
         run.until(lambda: destination.ids("last"), "the end of the signals")
-        if own:  # the end is told when the last rows are on their way
-            run.until(lambda: finished(run) and told() == own, "the snapshot")
-    assert told() == own
+        if own:  # the end is reported when the last rows are on their way
+            run.until(lambda: finished(run) and reported() == own, "the snapshot")
+    assert reported() == own
 
 
 # --- changes inside the window ---------------------------------------------------------------------------
@@ -724,7 +724,7 @@ def test_a_chunk_that_waits_for_a_rewrite_of_its_table_sees_the_rows(
     with pipeline.running(**settings) as run, database.connect(autocommit=False) as other:
         other.execute("ALTER TABLE t ALTER v TYPE bigint USING v * 2")
         asked(run, "t", "u")
-        run.until(lambda: "is locked by somebody" in caplog.text, "the lock to be told of")
+        run.until(lambda: "is locked by somebody" in caplog.text, "the lock to be reported")
         database.execute("INSERT INTO u VALUES (100)")
         run.until(lambda: destination.ids("u", "c") == [100], "the stream")
         assert destination.ids("t") == []
@@ -739,16 +739,16 @@ def test_a_chunk_that_waits_for_a_rewrite_of_its_table_sees_the_rows(
 def test_a_table_that_is_dropped_between_two_chunks_ends_and_the_next_is_read(
     pipeline: PipelineRig, between: Callable[..., None], caplog
 ) -> None:
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     between(lambda: pipeline.database.execute("DROP TABLE t"))
     with pipeline.running(**READ_ONLY) as run:
-        run.engine.on_notification(lambda notification: told.append(notification.document()))
+        run.engine.on_notification(lambda notification: reported.append(notification.document()))
         asked(run, "t", "u")
         run.until(lambda: len(pipeline.destination.ids("u", "r")) == 15, "the other table")
         pipeline.database.execute("INSERT INTO u VALUES (100)")
         run.until(lambda: pipeline.destination.ids("u", "c") == [100], "the stream")
     assert "table public.t is not read" in caplog.text
-    ends = [d["additional_data"] for d in told if d["type"] == "TABLE_SCAN_COMPLETED"]
+    ends = [d["additional_data"] for d in reported if d["type"] == "TABLE_SCAN_COMPLETED"]
     assert [end["status"] for end in ends] == ["UNKNOWN_SCHEMA", "SUCCEEDED"]
 
 
@@ -756,7 +756,7 @@ def test_a_table_that_is_dropped_between_two_chunks_ends_and_the_next_is_read(
 @pytest.mark.parametrize(
     ("table", "says"), [("t", "division by zero"), ("keyless", "surrogate-key")]
 )
-def test_a_table_that_cannot_be_read_on_is_told_of_and_the_next_is_read(
+def test_a_table_that_cannot_be_read_on_is_reported_and_the_next_is_read(
     pipeline: PipelineRig, table: str, says: str, caplog
 ) -> None:
     """The second chunk fails on the server, or there is no key to go by."""

@@ -183,7 +183,7 @@ def test_a_partition_that_a_record_names_is_taken(
     made.flush()
     assert [m.partition() for m in read_all(kafka.bootstrap, topic)] == [0, 2, 2]
     with pytest.raises(KafkaTopicUnusable, match=r"(?i)partition"):
-        for _ in range(2):  # librdkafka may tell at once, or in a report
+        for _ in range(2):  # librdkafka may show at once, or in a report
             made.write(batch(2, Record(topic, b"k", b"v", partition=9)))
             made.flush()
 
@@ -315,7 +315,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(kafka: Kafka, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "reported"),
     [
         ("producer__sasl__mechanism", None, r"producer\.sasl\.mechanism: is missing"),
         ("producer__sasl__jaas__config", None, r"producer\.sasl\.jaas\.config: is missing"),
@@ -329,11 +329,11 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(kafka: Kafka, tmp_path
     ],
 )
 def test_a_setting_that_the_client_does_not_know_or_that_a_login_lacks_is_named(
-    kafka: Kafka, tmp_path: Path, name: str, value: str | None, told: str
+    kafka: Kafka, tmp_path: Path, name: str, value: str | None, reported: str
 ) -> None:
     given = {n: v for n, v in (sasl("u", "p") | {name: value}).items() if v is not None}
     for call in (KafkaSink.check, KafkaSink.open):
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=reported):
             call(sink(kafka.sasl, tmp_path, **given))
 
 
@@ -359,9 +359,9 @@ def test_a_record_that_is_too_large_is_left_out_where_that_is_wanted(
     made.write(batch(1, Record(topic, b"1", b"v"), large, Record(topic, b"3", b"v")))
     assert made.flush() == Positions({"": Position(1)})
     assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"1", b"3"]
-    (told,) = read_all(kafka.bootstrap, f"{topic}-large")
-    assert told.key() == b"2"
-    assert json.loads(told.value() or b"")["topic"] == topic
+    (reported,) = read_all(kafka.bootstrap, f"{topic}-large")
+    assert reported.key() == b"2"
+    assert json.loads(reported.value() or b"")["topic"] == topic
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])

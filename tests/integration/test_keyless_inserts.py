@@ -34,8 +34,8 @@ def test_a_table_without_key_comes_while_the_engine_is_down(
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
     database.execute("INSERT INTO u VALUES (5)")
     pipeline.catch_up()
-    told = pipeline.doctor()["replica identity"]
-    assert (told.verdict, "only inserts" in told.found) == ("warning", True)
+    reported = pipeline.doctor()["replica identity"]
+    assert (reported.verdict, "only inserts" in reported.found) == ("warning", True)
     database.execute("INSERT INTO log VALUES (2); UPDATE log SET id = 3")
     database.execute("INSERT INTO u VALUES (6); DELETE FROM u; INSERT INTO t VALUES (4)")
     pipeline.catch_up()
@@ -101,7 +101,7 @@ def test_one_that_was_dropped_is_no_silent_loss(database: Database, pipeline: Pi
 def test_a_publication_of_inserts_that_was_made_after_the_slot_lets_it_go_on_as_its_remedy_says(
     database: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a pipeline of an older version left it; what is inserted into u meanwhile is told of."""
+    """As a pipeline of an older version left it; what is inserted into u meanwhile is reported."""
     pipeline.catch_up()
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
     database.execute("INSERT INTO t VALUES (1); INSERT INTO u VALUES (1)")

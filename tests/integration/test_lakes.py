@@ -132,8 +132,8 @@ def test_the_second_instance_shuts_out_the_first(lake: Lake) -> None:
     assert ids(lake) == [1, 2]
 
 
-def test_a_wider_type_is_taken_or_told(lake: Lake) -> None:
-    """Iceberg widens int to bigint; Delta tells, and goes on when the table was renamed away."""
+def test_a_wider_type_is_taken_or_reported(lake: Lake) -> None:
+    """Iceberg widens int to bigint; Delta shows, and goes on when the table was renamed away."""
     source, sink = Model(), lake.sink()
     sink.open()
     sink.write(batch(people(source, 1)))
@@ -154,7 +154,7 @@ def test_a_wider_type_is_taken_or_told(lake: Lake) -> None:
     assert ids(lake)[-1] == 5_000_000_000
 
 
-def test_another_type_is_told(lake: Lake) -> None:
+def test_another_type_is_reported(lake: Lake) -> None:
     source, sink = Model(), lake.sink()
     sink.open()
     sink.write(batch(people(source, 1)))
@@ -206,7 +206,9 @@ def test_a_snapshot_that_goes_on_without_its_start_is_refused(lake: Lake) -> Non
     sink.close()
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_the_check_and_at_the_start(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_at_the_check_and_at_the_start(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_text("")
     given = DeltaLakeProperties(path=str(tmp_path / "file" / "lake"))
     sink = SPECS["delta"].factory(given, context(tmp_path))
@@ -222,7 +224,7 @@ def iceberg_of(folder: Path, **settings: str) -> Sink:
     return SPECS["iceberg"].factory(given, context(folder))
 
 
-def test_a_catalogue_that_is_away_is_told(tmp_path: Path) -> None:
+def test_a_catalogue_that_is_away_is_reported(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     for settings in (
         {"type": "rest", "uri": f"http://127.0.0.1:{port}"},
@@ -255,7 +257,7 @@ def test_a_catalogue_in_postgresql_takes_tables_and_refuses_who_may_not_log_in(
     away.close()
 
 
-def test_properties_are_told_in_a_profile(lake: Lake, database: Database) -> None:
+def test_properties_are_reported_in_a_profile(lake: Lake, database: Database) -> None:
     """A profile names what is wrong before anything is made."""
     pipeline = PipelineRig(
         database, lake.folder, lake.settings() | {"sink.table.name.format": "all"}

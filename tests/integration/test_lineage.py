@@ -53,15 +53,17 @@ def holds(kind: Any, value: Any) -> None:
         if issubclass(kind, BaseFacet):
             assert urlsplit(value["_producer"]).scheme
             kind = FACETS_BY_SCHEMA[value["_schemaURL"]]
-        told = {n: each for n, each in value.items() if not n.startswith("_") and n != "schemaURL"}
+        reported = {
+            n: each for n, each in value.items() if not n.startswith("_") and n != "schemaURL"
+        }
         known = {each.alias: each for each in attr.fields(kind) if each.init}
-        assert told.keys() <= known.keys(), f"{kind.__name__} has no such fields"
+        assert reported.keys() <= known.keys(), f"{kind.__name__} has no such fields"
         required = {name for name, each in known.items() if each.default is attr.NOTHING}
-        assert required <= {name for name, each in told.items() if each is not None}
+        assert required <= {name for name, each in reported.items() if each is not None}
         types = get_type_hints(kind)
-        for name, each in told.items():
+        for name, each in reported.items():
             holds(types[known[name].name], each)
-        kind(**told)
+        kind(**reported)
     elif kind in (str, bool):
         assert isinstance(value, kind)
 
@@ -97,7 +99,7 @@ pytestmark = pytest.mark.pipeline(
 )
 
 
-def test_a_run_tells_its_tables_and_their_columns(pipeline: PipelineRig, tmp_path: Path) -> None:
+def test_a_run_shows_its_tables_and_their_columns(pipeline: PipelineRig, tmp_path: Path) -> None:
     file = tmp_path / "lineage.jsonl"
     pipeline.branches = [{"type": "jsonl", "name": "lines", "path": str(tmp_path / "events")}]
     run = Run(pipeline, limits=None, settings={"waltap.openlineage.to": str(file)})
@@ -117,7 +119,7 @@ def test_a_run_tells_its_tables_and_their_columns(pipeline: PipelineRig, tmp_pat
     assert events[0]["job"]["name"] == "p"
     assert (events[0]["inputs"], events[-1]["inputs"]) == ([], [])
     named = [each["name"].rpartition(".")[2] for event in events for each in event["inputs"]]
-    assert sorted(named) == ["other", "t", "t"], "a table is told of once, and with its new column"
+    assert sorted(named) == ["other", "t", "t"], "a table is reported once, and with its new column"
     (taken,), (given,) = events[-2]["inputs"], events[-2]["outputs"]
     assert taken["namespace"].startswith("postgres://")
     assert taken["name"] == f"{pipeline.database.name}.public.t"
@@ -145,12 +147,12 @@ def test_a_run_that_fails_says_so_to_a_server(pipeline: PipelineRig) -> None:
         with observed(run.engine, run.host), pytest.raises(SourceError), run:
             run.join()
         until(lambda: len(server.taken) == 2, "both events")
-    told = [json.loads(body) for _, body in server.taken]
-    for each in told:
+    reported = [json.loads(body) for _, body in server.taken]
+    for each in reported:
         conforms(each)
-    assert [each["eventType"] for each in told] == ["START", "FAIL"]
-    assert "WT-2" in told[1]["run"]["facets"]["errorMessage"]["message"]
-    assert "wrong-88" not in json.dumps(told)
+    assert [each["eventType"] for each in reported] == ["START", "FAIL"]
+    assert "WT-2" in reported[1]["run"]["facets"]["errorMessage"]["message"]
+    assert "wrong-88" not in json.dumps(reported)
 
 
 def test_a_server_that_is_away_stops_nothing(pipeline: PipelineRig) -> None:

@@ -119,7 +119,7 @@ def test_a_warning_is_enough_where_the_profile_says_so(
     assert "fits public.t.s2" in caplog.text
 
 
-def test_a_left_out_column_with_a_new_name_is_told(
+def test_a_left_out_column_with_a_new_name_is_reported(
     pipeline: PipelineRig, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline.settings["column.exclude.list"] = SECRET
@@ -165,7 +165,7 @@ def test_an_incremental_snapshot_sends_no_row_of_a_mask_that_fits_no_more(
     decoder: str,
     leak: str,
 ) -> None:
-    """The table changes after the second chunk; its rows alone tell, no change of it is streamed."""
+    """The table changes after the second chunk; its rows alone show, no change of it is streamed."""
     reads.settings["plugin.name"] = decoder
     statement = leak.partition("; INSERT")[0]
     around_chunk(monkeypatch, lambda: database.execute(statement), nth=2)
@@ -241,8 +241,8 @@ def test_a_mask_of_what_is_no_text_is_refused(
     row = json.loads(line)["value"]["after"]
     bare = {n for n, value in row.items() if "sesame" in str(value) or value == 4711}
     assert {"n", "a"} <= bare <= {"n", "a", "d", "c"}
-    for told in (checks["masks of public.odd"]["found"], str(stopped.value), caplog.text):
-        assert {name for name in row if f" {name} (" in f" {told}"} == bare
+    for reported in (checks["masks of public.odd"]["found"], str(stopped.value), caplog.text):
+        assert {name for name in row if f" {name} (" in f" {reported}"} == bare
     (pipeline.folder / "lines").unlink()
     pipeline.settings["waltap.state.dir"] = str(pipeline.folder / "anew")
     database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)

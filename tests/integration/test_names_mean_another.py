@@ -141,7 +141,7 @@ def test_it_is_another_too_where_a_truncate_comes_first(rig: Rig) -> None:
 def test_it_is_another_too_beside_an_open_transaction(
     rig: Rig, server: Server, saved: bool
 ) -> None:
-    """It holds back the horizon that would tell the table's age."""
+    """It holds back the horizon that would show the table's age."""
     first = rig.oid()
     with server.connect(autocommit=False) as other, rig.running():
         other.execute("SELECT txid_current()")

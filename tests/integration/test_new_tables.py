@@ -1,4 +1,4 @@
-"""Tables that come while a pipeline runs or is down: on a real server, told, and read where possible."""
+"""Tables that come while a pipeline runs or is down: on a real server, reported, and read where possible."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ def made(database: Database, name: str = "fresh") -> None:
 
 
 def run(pipeline: PipelineRig, **settings: Any) -> list[tuple[str, str]]:
-    """Run until everything is delivered; return what was told of new tables."""
+    """Run until everything is delivered; return what was reported new tables."""
     with pipeline.running(**settings) as run:
         pipeline.database.execute("INSERT INTO old SELECT max(id) + 1 FROM old")
         ((last,),) = pipeline.database.execute("SELECT max(id) FROM old")
@@ -49,7 +49,7 @@ def run(pipeline: PipelineRig, **settings: Any) -> list[tuple[str, str]]:
         return run.notices.new_tables
 
 
-def test_a_table_that_joins_a_filtered_publication_is_told_of_once(
+def test_a_table_that_joins_a_filtered_publication_is_reported_once(
     old: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline.settings |= FILTERED
@@ -93,7 +93,7 @@ def test_a_table_that_was_dropped_and_made_again_is_new(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"waltap.new.tables": "ignore"}, []),
         (SIGNALS | WARN, [("public.fresh", "incomplete")]),
@@ -102,13 +102,13 @@ def test_a_table_that_was_dropped_and_made_again_is_new(
     ],
 )
 def test_the_policy_and_the_publication_decide(
-    old: Database, pipeline: PipelineRig, settings: dict[str, str], told: list[tuple[str, str]]
+    old: Database, pipeline: PipelineRig, settings: dict[str, str], reported: list[tuple[str, str]]
 ) -> None:
     pipeline.settings |= FILTERED | settings
     run(pipeline)
     made(old)
-    assert run(pipeline) == told
-    complete = told == [("public.fresh", "joined")]
+    assert run(pipeline) == reported
+    complete = reported == [("public.fresh", "joined")]
     assert pipeline.destination.ids("fresh") == (list(range(1, 51)) if complete else [])
 
 
@@ -119,15 +119,15 @@ def test_a_table_that_the_profile_captures_later_lacks_rows_whatever_the_publica
     pipeline.settings |= settings
     made(old)
     assert run(pipeline, **{"table.include.list": r"public\.old"}) == []
-    told = run(pipeline, **{"table.include.list": r"public\.(old|fresh)"})
-    assert told == [("public.fresh", "incomplete")]
+    reported = run(pipeline, **{"table.include.list": r"public\.(old|fresh)"})
+    assert reported == [("public.fresh", "incomplete")]
 
 
 @pytest.mark.parametrize("policy", ["warn", "snapshot", "ignore"])
 def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
     old: Database, pipeline: PipelineRig, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where the starts without it read all that they capture. One that is new is told as such."""
+    """Also where the starts without it read all that they capture. One that is new is reported as such."""
     own = {"publication.autocreate.mode": "all_tables", "waltap.new.tables": policy}
     pipeline.settings |= FILTERED | own
     for name in ("fresh", "new"):
@@ -136,10 +136,10 @@ def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
     for mode in ("initial", "always", "initial"):
         assert run(pipeline, **{"table.include.list": r"public\.old", "snapshot.mode": mode}) == []
     old.execute("DELETE FROM fresh WHERE id = 7")
-    told = run(pipeline, **{"table.include.list": r"public\.(old|fresh|new)"})
+    reported = run(pipeline, **{"table.include.list": r"public\.(old|fresh|new)"})
     event = "snapshot" if policy == "snapshot" else "incomplete"
     names = () if policy == "ignore" else ("public.fresh", "public.new")
-    assert sorted(told) == [(name, event) for name in names]
+    assert sorted(reported) == [(name, event) for name in names]
     assert pipeline.destination.missed == ["public.fresh"]
     said = [r.getMessage() for r in caplog.records if "captured" in r.getMessage()]
     again = [each for each in said if "was captured before" in each]
@@ -151,7 +151,7 @@ def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
 
 
 @pytest.mark.parametrize(("mode", "event"), [("filtered", "uncaptured"), ("all_tables", "created")])
-def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
+def test_a_table_that_is_made_while_the_engine_runs_is_reported(
     old: Database, pipeline: PipelineRig, mode: str, event: str
 ) -> None:
     pipeline.settings |= FILTERED | {"publication.autocreate.mode": mode}
@@ -159,8 +159,8 @@ def test_a_table_that_is_made_while_the_engine_runs_is_told_of(
         made(old)
         there.until(lambda: there.notices.new_tables, "the news")
         assert there.notices.new_tables == [("public.fresh", event)]
-    told = run(pipeline)
-    assert told == ([("public.fresh", "incomplete")] if mode == "filtered" else [])
+    reported = run(pipeline)
+    assert reported == ([("public.fresh", "incomplete")] if mode == "filtered" else [])
 
 
 @pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])
@@ -194,9 +194,9 @@ def test_a_table_that_may_not_be_added_joins_at_the_next_start(
             maker.commit()
             writer.execute("INSERT INTO fresh VALUES (1)")
             there.until(lambda: there.notices.new_tables, "the news")
-        told = there.notices.new_tables[0]
+        reported = there.notices.new_tables[0]
         writer.commit()
-    assert told in {("public.fresh", "uncaptured"), ("public.fresh", "snapshot")}
+    assert reported in {("public.fresh", "uncaptured"), ("public.fresh", "snapshot")}
     run(pipeline)
     with pipeline.running() as there:
         there.until(lambda: 1 in pipeline.destination.ids("fresh"), "its row")
@@ -299,8 +299,8 @@ def test_a_table_that_was_taken_out_of_the_publication_joins_again(
         there.until(lambda: 52 in pipeline.destination.ids("fresh"), "what comes after")
         if signals:
             there.until(lambda: 51 in pipeline.destination.ids("fresh"), "what came meanwhile")
-        told = "snapshot" if signals else "incomplete"
-        assert there.notices.new_tables == [("public.fresh", told)]
+        reported = "snapshot" if signals else "incomplete"
+        assert there.notices.new_tables == [("public.fresh", reported)]
     assert run(pipeline) == []
 
 
@@ -459,8 +459,8 @@ def test_a_table_taken_out_of_a_publication_under_a_run_is_a_gap(
         if back:
             old.execute("ALTER PUBLICATION p ADD TABLE lost")
         there.until(gaps.open, "a certificate")
-        told = "changed" if back else "interrupted"
-        assert ("public.lost", told) in there.notices.new_tables
+        reported = "changed" if back else "interrupted"
+        assert ("public.lost", reported) in there.notices.new_tables
     (gap,) = gaps.open()
     assert (gap.code, gap.tables) == (TablesNotStreamed.code, ("public.lost",))
 

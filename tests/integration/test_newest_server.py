@@ -63,7 +63,7 @@ def test_a_key_whose_delete_was_left_out_by_its_origin_stands_once(
     assert sorted(row["id"] for row in rows) == [1, 2, 3]
 
 
-def test_a_publication_dropped_while_down_is_told_of(
+def test_a_publication_dropped_while_down_is_reported(
     pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Up to 17 the slot cannot be read on (WT-2113); 18 leaves out what was published."""
@@ -78,7 +78,7 @@ def test_a_publication_dropped_while_down_is_told_of(
     assert pipeline.destination.ids("t") == [1, 3]
 
 
-def test_a_publication_dropped_while_streaming_is_told_of(pipeline: PipelineRig) -> None:
+def test_a_publication_dropped_while_streaming_is_reported(pipeline: PipelineRig) -> None:
     database = pipeline.database
     with pipeline.running() as run:
         database.execute(f"DROP PUBLICATION {pipeline.slot}; INSERT INTO t VALUES (2)")

@@ -191,8 +191,8 @@ def test_whoever_reads_a_change_log_by_its_profile_reaches_the_store_as_the_sink
     pipeline.settings = {k: v for k, v in pipeline.settings.items() if k != "sink.file.max.age.ms"}
     pipeline.settings |= chosen
     pipeline.catch_up()
-    told = verified(pipeline)
-    assert told.returncode == 0, told.stdout + told.stderr
+    reported = verified(pipeline)
+    assert reported.returncode == 0, reported.stdout + reported.stderr
     shown = waltap("changelog", "list", "p.toml", cwd=pipeline.folder)
     assert shown.returncode == 0, shown.stderr
     assert "public.t" in shown.stdout
@@ -226,12 +226,12 @@ def more(door: Door, before: int) -> bool:
 def refused(pipeline: PipelineRig, kind: type[SinkError]) -> SinkError:
     with pytest.raises(kind) as caught:
         pipeline.run(**{"errors.max.retries": 0})
-    assert "anything" not in str(caught.value), "a secret is told"
+    assert "anything" not in str(caught.value), "a secret is reported"
     return caught.value
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bucket_that_is_not_there_is_told_at_the_start(
+def test_a_bucket_that_is_not_there_is_reported_at_the_start(
     pipeline: PipelineRig, s3: S3Server, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, "no-such-bucket", kind)
@@ -265,7 +265,7 @@ def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(
     refused(pipeline, SinkError)
 
 
-def test_an_emptied_bucket_is_told_not_gone_on_with(
+def test_an_emptied_bucket_is_reported_not_gone_on_with(
     pipeline: PipelineRig, s3: S3Server, bucket: str
 ) -> None:
     database = pipeline.database
@@ -278,7 +278,7 @@ def test_an_emptied_bucket_is_told_not_gone_on_with(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_credentials_are_told_at_the_start(
+def test_wrong_credentials_are_reported_at_the_start(
     pipeline: PipelineRig, s3: S3Server, bucket: str, kind: str
 ) -> None:
     good = s3.make_login()
@@ -315,7 +315,7 @@ def test_credentials_that_expire_end_the_run_and_lose_nothing(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_endpoint_that_is_away_is_told_at_the_start_and_waited_for_later(
+def test_an_endpoint_that_is_away_is_reported_at_the_start_and_waited_for_later(
     pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)

@@ -36,6 +36,6 @@ def test_it_runs_on_pyspark_4_1(java: Path, module: str) -> None:
         [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(SUITE / module)],
         cwd=ROOT, env=kept, capture_output=True, text=True, check=False, timeout=1100,
     )  # fmt: skip
-    told = done.stdout[-8000:] + done.stderr[-1000:]
-    assert done.returncode == 0, told
-    assert "skipped" not in told, told
+    reported = done.stdout[-8000:] + done.stderr[-1000:]
+    assert done.returncode == 0, reported
+    assert "skipped" not in reported, reported

@@ -1,4 +1,4 @@
-"""What becomes of a command that gives the password: its output, its failures, and what is told of them."""
+"""What becomes of a command that gives the password: its output, its failures, and what is reported them."""
 
 import os
 import sys
@@ -53,7 +53,7 @@ def test_it_runs_in_the_folder_of_the_profile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reported"),
     [
         pytest.param("exit 3", "ended with status 3", id="status"),
         pytest.param("kill -TERM $$", "was ended by SIGTERM", id="signal"),
@@ -66,11 +66,11 @@ def test_it_runs_in_the_folder_of_the_profile(tmp_path: Path) -> None:
         pytest.param("yes", "prints without end", id="without end"),
     ],
 )
-def test_a_failure_is_told(script: str, told: str) -> None:
-    assert told in failure("sh", "-c", script)
+def test_a_failure_is_reported(script: str, reported: str) -> None:
+    assert reported in failure("sh", "-c", script)
 
 
-def test_what_is_not_there_or_no_program_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_or_no_program_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("x")
     assert "does not start: No such file" in failure("no-such-program-of-ours")
     assert "does not start: Permission denied" in failure(str(tmp_path / "data"))
@@ -101,7 +101,7 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> Non
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and that nobody asked for does not."""
+    """Return whether a process runs; one that has ended and that nobody asked for does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -246,10 +246,10 @@ def test_a_check_gets_profile_connection_and_offset_and_a_start_asks_it_too(
     assert isinstance(context.connector, Connector)
     assert (context.profile.name, context.offset) == ("p", None)
     assert context.connector.server.version_num >= 100000
-    for skipped, told in (("none", ["warning"]), ("t", [])):
+    for skipped, reported in (("none", ["warning"]), ("t", [])):
         settings = {"sink.type": "keeps", "skipped.operations": skipped}
         said = [c for n, c in found(pipeline, Looks(), **settings).items() if n == "sink keeps"]
-        assert [check.verdict for check in said] == told, "a sink without truncates"
+        assert [check.verdict for check in said] == reported, "a sink without truncates"
     with pipeline.running(plugin):
         pass
     assert len(plugin.contexts) == 2
@@ -261,7 +261,7 @@ def test_a_check_gets_profile_connection_and_offset_and_a_start_asks_it_too(
 TOPIC = "shop.notifications"
 
 
-def told(shop: Shop) -> list[str]:
+def reported(shop: Shop) -> list[str]:
     """Return the records in order: rows by their ids, notifications by their types."""
     found = []
     for record in shop.records():
@@ -285,9 +285,9 @@ def test_notifications_stand_between_the_rows_that_they_are_about(shop: Shop) ->
     shop.sink = {"type": "jsonl", "path": "out.jsonl"}
     shop.run()
     snapshot = ["STARTED", "IN_PROGRESS", "1", "TABLE_SCAN_COMPLETED", "COMPLETED"]
-    assert told(shop) == snapshot
+    assert reported(shop) == snapshot
     shop.run()
-    assert told(shop)[5:] == ["SKIPPED"]
+    assert reported(shop)[5:] == ["SKIPPED"]
     shop.says("drop FILE --yes")
     shop.run("--set", "snapshot.mode=initial_only")  # without a stream the last one arrives, too
-    assert told(shop)[6:] == snapshot
+    assert reported(shop)[6:] == snapshot

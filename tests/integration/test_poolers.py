@@ -1,4 +1,4 @@
-"""A PgBouncer between waltap and the server is told of, whatever it lets through."""
+"""A PgBouncer between waltap and the server is reported, whatever it lets through."""
 
 from collections.abc import Iterator
 from pathlib import Path

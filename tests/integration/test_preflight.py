@@ -1,4 +1,4 @@
-"""What `doctor` and a start say that is no refusal (those: test_refusals.py): warnings, told once, and what changes
+"""What `doctor` and a start say that is no refusal (those: test_refusals.py): warnings, reported once, and what changes
 them; and the command's exit codes."""
 
 import json
@@ -52,7 +52,7 @@ def test_a_decoder_that_asks_for_more_than_the_server_has_is_refused_before_the_
     assert not (pipeline.folder / "out/lines").exists(), "no row of a snapshot was written"
 
 
-def test_status_tells_that_the_slot_cannot_be_resumed(pipeline: PipelineRig) -> None:
+def test_status_shows_that_the_slot_cannot_be_resumed(pipeline: PipelineRig) -> None:
     pipeline.catch_up()
     database, slot = pipeline.database, pipeline.slot
     database.execute("INSERT INTO t VALUES (2)")
@@ -121,7 +121,7 @@ def test_a_table_of_another_owner_beside_a_publication_of_ours(
         ),
     ],
 )  # fmt: skip
-def test_what_a_replica_identity_leaves_out_is_told_once_by_doctor_and_at_the_start(
+def test_what_a_replica_identity_leaves_out_is_reported_once_by_doctor_and_at_the_start(
     pipeline: PipelineRig, ddl: str, what: str, decoder: str, caplog
 ) -> None:
     pipeline.database.execute(ddl)
@@ -136,7 +136,7 @@ def test_what_a_replica_identity_leaves_out_is_told_once_by_doctor_and_at_the_st
     assert "replica identity" not in pipeline.doctor()
 
 
-def test_an_identity_that_changes_while_streaming_is_told_in_the_log(
+def test_an_identity_that_changes_while_streaming_is_reported_in_the_log(
     pipeline: PipelineRig, caplog
 ) -> None:
     pipeline.catch_up()
@@ -149,23 +149,23 @@ def test_an_identity_that_changes_while_streaming_is_told_in_the_log(
 ODD = 'v int, q tsquery, m money[], p pair, "x y" int4multirange'
 
 
-def test_columns_that_nothing_maps_are_told_of(pipeline: PipelineRig, caplog) -> None:
+def test_columns_that_nothing_maps_are_reported(pipeline: PipelineRig, caplog) -> None:
     pipeline.database.execute(
         f"CREATE TYPE pair AS (a int, b text); CREATE TABLE odd (id int PRIMARY KEY, {ODD})"
     )
-    told = pipeline.doctor()["columns"]
-    assert "public.odd" in told.found
-    assert "q (tsquery), m (money[]), p (pair), x y (int4multirange)" in told.found
-    assert "include.unknown.datatypes=true" in told.remedy
+    reported = pipeline.doctor()["columns"]
+    assert "public.odd" in reported.found
+    assert "q (tsquery), m (money[]), p (pair), x y (int4multirange)" in reported.found
+    assert "include.unknown.datatypes=true" in reported.remedy
     pipeline.catch_up()
     assert caplog.text.count("q (tsquery)") == 1
     assert "columns" not in pipeline.doctor(**{"column.exclude.list": "public.odd.(q|m|p|x y)"})
-    told = pipeline.doctor(**{"include.unknown.datatypes": True})["columns"]
-    assert "of public.odd are left out, nothing maps their types: m (money[])" in told.found
-    assert "generated column" in told.remedy
+    reported = pipeline.doctor(**{"include.unknown.datatypes": True})["columns"]
+    assert "of public.odd are left out, nothing maps their types: m (money[])" in reported.found
+    assert "generated column" in reported.remedy
 
 
-def test_a_column_that_joins_and_nothing_maps_is_told_of_once(
+def test_a_column_that_joins_and_nothing_maps_is_reported_once(
     pipeline: PipelineRig, caplog
 ) -> None:
     database = pipeline.database
@@ -221,7 +221,7 @@ def test_a_mask_may_name_the_database(pipeline: PipelineRig, form: str) -> None:
     assert record["value"]["after"] == {"id": 1, "secret": "***", "code": "xyz", "long": "ab"}
 
 
-def test_patterns_that_match_nothing_are_told(pipeline: PipelineRig) -> None:
+def test_patterns_that_match_nothing_are_reported(pipeline: PipelineRig) -> None:
     pipeline.database.execute("CREATE TABLE users (id int PRIMARY KEY, secret text)")
     idle = {
         "column.mask.hash.SHA-256.with.salt.pepper": r"public\.users\.secert",
@@ -302,7 +302,7 @@ def test_partitions_that_are_published_by_other_names_than_the_profile_has(
     assert pipeline.destination.events
 
 
-def test_a_table_without_publication_is_told_also_beside_one_that_is_published_in_part(
+def test_a_table_without_publication_is_reported_also_beside_one_that_is_published_in_part(
     pipeline: PipelineRig, caplog
 ) -> None:
     pipeline.database.execute(

@@ -42,8 +42,8 @@ def rules() -> list[str]:
 
 
 def of_debezium() -> list[str]:
-    told = {**EVENTS, **STREAMING, **SNAPSHOT}
-    spans = re.findall(r"`([^`]+)`", " ".join(told.values()))
+    reported = {**EVENTS, **STREAMING, **SNAPSHOT}
+    spans = re.findall(r"`([^`]+)`", " ".join(reported.values()))
     return [span for span in spans if "waltap_" in span]
 
 
@@ -142,8 +142,8 @@ def test_what_is_scraped_is_what_the_page_says(scraped: Prometheus) -> None:
         for used in NAME.findall(expression):
             base = next(used.removesuffix(end) for end in SUFFIXES if used.endswith(end))
             assert f"`{used}`" in page or f"`{base}`" in page, used
-    untold = {each for each in declared if each not in names and f"{each}_count" not in names}
-    assert untold <= {*ABSENT, "waltap_onward_table_lsn", "waltap_onward_table_stopped",
+    unreported = {each for each in declared if each not in names and f"{each}_count" not in names}
+    assert unreported <= {*ABSENT, "waltap_onward_table_lsn", "waltap_onward_table_stopped",
                       "waltap_last_transaction_id", "waltap_slot_stalled_full_seconds"}  # fmt: skip
 
 

@@ -95,6 +95,7 @@ def test_a_snapshot_that_is_asked_for_reads_what_is_published(
     with pipeline.running(**{"snapshot.mode": "no_data"}) as run:
         run.until(lambda: len(read(pipeline)) >= len(WANTED), "the snapshot is complete")
         run.until(
-            lambda: "completed" in [event for event, _, _ in run.notices.snapshots], "it is told"
+            lambda: "completed" in [event for event, _, _ in run.notices.snapshots],
+            "it is reported",
         )
     assert sorted(read(pipeline)) == WANTED

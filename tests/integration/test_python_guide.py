@@ -135,9 +135,9 @@ def test_what_it_fails_with(shop: Database) -> None:
     try:
         waltap.Pipeline("shop.toml", overrides={"database.dbname": "nowhere"}).run()
     except WaltapError as error:
-        told = error.code, error.problem, error.remedy
+        reported = error.code, error.problem, error.remedy
     # [/errors]
-    assert told[0] == "WT-2004"
+    assert reported[0] == "WT-2004"
 
 
 def test_samples_of_the_last_hour(shop: Database) -> None:

@@ -74,7 +74,7 @@ def test_what_it_fails_with_is_raised_where_it_is_waited_for(profile: dict[str, 
         next(iter(waltap.stream(profile)))
 
 
-def test_an_end_before_what_was_waited_for_is_told(profile: dict[str, Any]) -> None:
+def test_an_end_before_what_was_waited_for_is_reported(profile: dict[str, Any]) -> None:
     shop = waltap.Pipeline(profile).start(waltap.Limits(max_records=2))
     with pytest.raises(PipelineEnded, match="shop is stopped"):
         shop.wait(lambda status: status.events > 100, timeout=60)
@@ -227,18 +227,18 @@ def test_any_thread_acknowledges_and_room_is_waited_for(
 ) -> None:
     insert(database, *range(20))
     held: list[waltap.StreamedBatch] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "not acknowledged" in record.getMessage():
-                told.set()
+                reported.set()
 
     heard = Heard()
     logging.getLogger("waltap.pipeline.api.batches").addHandler(heard)
 
     def work() -> None:
-        assert told.wait(60)
+        assert reported.wait(60)
         assert len(held) <= 3
         held[-1].ack(earlier=True)
         for batch in iter(lambda: later.pop(0) if later else None, None):
@@ -251,7 +251,7 @@ def test_any_thread_acknowledges_and_room_is_waited_for(
     with explicit(loop, unacknowledged=3) as batches:
         for number, batch in with_changes(batches):
             seen.append(number)
-            if told.is_set():
+            if reported.is_set():
                 worker.join()
                 batch.ack(earlier=True)
             held.append(batch)
@@ -260,7 +260,7 @@ def test_any_thread_acknowledges_and_room_is_waited_for(
     assert numbers(explicit(loop)) == []
 
 
-def test_too_late_is_told(database: Database, loop: dict[str, Any]) -> None:
+def test_too_late_is_reported(database: Database, loop: dict[str, Any]) -> None:
     insert(database, 1)
     batch, *_ = explicit(loop)
     with pytest.raises(AcknowledgedTooLate, match="WT-1203"):

@@ -106,7 +106,7 @@ def rows(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
 
 
 def replace(row: dict[str, Any], name: str, value: object) -> int:
-    """Set ``name``, tell 1 if that changed anything."""
+    """Set ``name``, show 1 if that changed anything."""
     old, row[name] = row[name], value
     return int(old != value)
 
@@ -125,7 +125,7 @@ class Pair:
 
 
 Rule = Callable[[Pair], int]
-"""Takes a declared difference out of the pair; tells in how many places it was seen."""
+"""Takes a declared difference out of the pair; shows in how many places it was seen."""
 
 
 def drop(condition: Callable[[Record], bool]) -> Rule:
@@ -161,7 +161,7 @@ def without_special_numbers(pair: Pair) -> int:
 
 
 def without_last_commit(pair: Pair) -> int:
-    """Which commit precedes a change depends on what transactions a plugin tells of: without
+    """Which commit precedes a change depends on what transactions a plugin reports: without
     publications also those that changed nothing that is captured.
     """
     halves: list[list[object]] = []
@@ -249,7 +249,7 @@ NOT_IN_EVENTS = {"streaming", "two_phase", "relations"}
 """Ways to receive: the events are the same."""
 
 REMARKS: dict[str, Rule | None] = {
-    # what only the catalogue could tell: see test_names_mean_another.py
+    # what only the catalogue could show: see test_names_mean_another.py
     "With lag: of tables that had one name in turn, rows of all but the last may go to another of them.": None,
     "With lag: rows of a materialized view that is gone may be taken for a table's of its name.": None,
     "With lag: a column that a row leaves out, renamed or dropped since, may be missing or renamed.": None,

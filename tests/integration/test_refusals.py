@@ -295,7 +295,7 @@ def test_a_refused_connection_says_what_mends_it_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("what", ["slot", "walsender"])
-def test_no_free_slot_or_walsender_is_told(shop: Database, tmp_path, what: str) -> None:
+def test_no_free_slot_or_walsender_is_reported(shop: Database, tmp_path, what: str) -> None:
     other = psycopg.pq.PGconn.connect(f"{shop.dsn}?replication=database".encode())
     if what == "slot":
         other.finish()
@@ -311,7 +311,7 @@ def test_no_free_slot_or_walsender_is_told(shop: Database, tmp_path, what: str) 
     assert named == {"slot": "taken", "walsender": "walsender"}[what]
 
 
-def test_a_transaction_that_keeps_a_slot_from_being_made_is_told(
+def test_a_transaction_that_keeps_a_slot_from_being_made_is_reported(
     shop: Database, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("waltap_postgres.replication.slot.CREATE_DEADLINE_S", 0.5)
@@ -325,7 +325,7 @@ def test_a_transaction_that_keeps_a_slot_from_being_made_is_told(
     pipeline.catch_up()
 
 
-def test_wal_level_below_logical_is_told(shop: Database, cluster: Cluster, tmp_path) -> None:
+def test_wal_level_below_logical_is_reported(shop: Database, cluster: Cluster, tmp_path) -> None:
     pipeline = PipelineRig(shop, tmp_path)
     cluster.execute("ALTER SYSTEM SET wal_level = 'replica'")
     cluster.restart()
@@ -334,7 +334,10 @@ def test_wal_level_below_logical_is_told(shop: Database, cluster: Cluster, tmp_p
         assert (error.code, exit_code(error)) == ("WT-2006", 1)
         assert "ALTER SYSTEM SET wal_level = 'logical'" in error.advice()
         cluster.execute("ALTER SYSTEM SET wal_level = 'logical'")
-        for reload in ("SELECT 1", "SELECT pg_reload_conf()"):  # it may be told, or only written
+        for reload in (
+            "SELECT 1",
+            "SELECT pg_reload_conf()",
+        ):  # it may be reported, or only written
             cluster.execute(reload)
             until(lambda: "set already: restart" in refusal(pipeline).advice(), "the new files")
             assert "ALTER SYSTEM" not in refusal(pipeline).advice()
@@ -346,7 +349,7 @@ def test_wal_level_below_logical_is_told(shop: Database, cluster: Cluster, tmp_p
 @pytest.mark.parametrize("owner", [True, False], ids=["owner", "reader"])
 def test_a_role_that_is_no_superuser_captures(shop: Database, tmp_path, owner: bool) -> None:
     """As owner with CREATE it publishes by itself; a publication made for it needs SELECT alone.
-    Functions that tell of the control file may be kept from it."""
+    Functions that report the control file may be kept from it."""
     shop.execute(
         "REVOKE EXECUTE ON FUNCTION pg_control_system(), pg_control_checkpoint() FROM PUBLIC"
     )

@@ -108,7 +108,7 @@ def test_the_key_of_a_change_is_that_of_its_moment(
 def test_a_dropped_key_does_not_outlive_the_lag(
     database: Database, tmp_path: Path, plugin: str
 ) -> None:
-    """Under FULL nothing tells whether a key was dropped before or after a change that is decoded late;
+    """Under FULL nothing says whether a key was dropped before or after a change that is decoded late;
     for one that committed after the restart it is known."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
@@ -150,7 +150,7 @@ def test_a_table_made_and_filled_in_one_transaction_is_described_as_it_made_it(
 
 
 def sent(database: Database, slot: str) -> bool:
-    """Tell whether the server has sent what is in the WAL by now."""
+    """Return whether the server has sent what is in the WAL by now."""
     ((lsn,),) = database.execute("SELECT pg_switch_wal()::text")
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:

@@ -51,7 +51,7 @@ class Fleet(Shop):
         return sum("ts_ms" in each["value"] for each in found) - len(self.ids(name))
 
     def log(self, name: str = "stderr") -> list[dict[str, Any]]:
-        """Return the log's lines; a faulty profile is told in others, too."""
+        """Return the log's lines; a faulty profile is reported in others, too."""
         text = (self.folder / name).read_text() if (self.folder / name).exists() else ""
         return [json.loads(line) for line in text.split("\n")[:-1] if line.startswith("{")]
 

@@ -84,11 +84,11 @@ SILENT = {
     },
     "decoderbufs": {"no key", "default and no key", "key", "key and identity", "identity and key"},
 }
-"""What the rows do not show, so that nothing tells a savepoint's id from that of a later transaction."""
+"""What the rows do not show, so that nothing shows a savepoint's id from that of a later transaction."""
 
 
 def silent(decoder: str, case: Case) -> bool:
-    """Tell whether rows of the transaction itself do not show what it did."""
+    """Return whether rows of the transaction itself do not show what it did."""
     ddl, _, identity, rows = case
     found = SILENT[decoder] if decoder in SILENT else SILENT["pgoutput"]
     full = {"FULL key", "key and identity", "identity and key"} if identity == "FULL" else set()
@@ -96,7 +96,7 @@ def silent(decoder: str, case: Case) -> bool:
         full = set()
     named = f"{identity} {ddl}"
     if rows == "before":
-        return ddl.endswith("no key")  # it leaves nothing behind that tells when
+        return ddl.endswith("no key")  # it leaves nothing behind that shows when
     return ddl in found or named in found or bool(full & {ddl, named})
 
 
@@ -142,7 +142,7 @@ class Rig(Lines):
             yield f"BEGIN; {text}; COMMIT"
         yield insert(then, 1001)
 
-    def told(self) -> dict[str, list[tuple[str, str]]]:
+    def reported(self) -> dict[str, list[tuple[str, str]]]:
         """Return, by table, key and required columns of its rows: rows of the same put together."""
         found: dict[str, list[tuple[str, str]]] = {}
         with self.out.open() as lines:  # too many to hold all
@@ -159,13 +159,13 @@ class Rig(Lines):
 
     def wrong(self, *, but: list[Case]) -> list[Any]:
         """Return what is not as it was in the transaction; but for cases of which the second half counts."""
-        told, found = self.told(), list[Any]()
+        reported, found = self.reported(), list[Any]()
         for n, case in enumerate(CASES):
             ddl, form, _, rows = case
             before, after = ("id", "id v"), DDL[ddl][1:]
             after = before if form == "undone" else after
             wanted = [after] if rows == "after" or before == after else [before, after]
-            got = told.get(f"t{n}", [])
+            got = reported.get(f"t{n}", [])
             if case in but:
                 wanted, got = [], []
             if got != wanted:
@@ -203,7 +203,7 @@ def test_what_the_wire_shows_is_of_its_transaction(
         pytest.param("decoderbufs", marks=pytest.mark.exhaustive),
     ],
 )
-def test_commit_timestamps_tell_what_the_wire_does_not(
+def test_commit_timestamps_show_what_the_wire_does_not(
     private_server: Cluster, tmp_path: Path, decoder: str
 ) -> None:
     private_server.execute("ALTER SYSTEM SET track_commit_timestamp = on")

@@ -148,8 +148,8 @@ def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(
     allow(registry, "proto-value", "BACKWARD")
     with pytest.raises(SchemaIncompatible) as refused:
         encode(Field("price", Schema(kind=ConnectKind.STRING)))
-    told = "proto-value is not compatible with version 1: the field Value.price was "
-    assert f"{told}confluent.type.Decimal and is string" in str(refused.value)
+    reported = "proto-value is not compatible with version 1: the field Value.price was "
+    assert f"{reported}confluent.type.Decimal and is string" in str(refused.value)
 
 
 def test_a_schema_that_may_not_be_registered_is_an_error(registry: Registry) -> None:
@@ -163,7 +163,7 @@ def test_a_schema_that_may_not_be_registered_is_an_error(registry: Registry) -> 
     assert latest.encoder("by.hand", schema)({"id": 1})[5:] == b"\x02"
 
 
-def test_an_address_that_is_no_registrys_is_told(registry: Registry) -> None:
+def test_an_address_that_is_no_registrys_is_reported(registry: Registry) -> None:
     with pytest.raises(SchemaInvalid, match="ccompat"):
         converter(f"{registry.url}/elsewhere").encoder("t", row("a.Value"))
 
@@ -177,7 +177,7 @@ def test_a_registry_that_is_away_is_asked_again(registry: Registry) -> None:
         assert written(f"{url},{registry.url}", "away")  # the second address answers
 
 
-def test_no_secret_of_an_address_is_told() -> None:
+def test_no_secret_of_an_address_is_reported() -> None:
     with nobody("joe:hunter2@") as url, pytest.raises(RegistryAway) as away:
         written(url, "away")
     assert "hunter2" not in str(away.value)
@@ -385,9 +385,9 @@ def test_an_incompatible_schema_ends_the_run_until_it_is_allowed(
     lost = database.wal_end()
     with pytest.raises(SchemaIncompatible) as refused, made.running(ready=False) as run:
         until(lambda: run.ended, "the end")
-    told = str(refused.value)
-    assert f"the new schema of {subject} is not compatible with version 1: " in told
-    assert "name" in told
+    reported = str(refused.value)
+    assert f"the new schema of {subject} is not compatible with version 1: " in reported
+    assert "name" in reported
     assert made.slot_lsns()[0] < lost, "it was not delivered, and is not to be confirmed"
     assert len(made.destination.records) == 1
     allow(registry, subject, "NONE")

@@ -57,7 +57,7 @@ FORMS = {form.lower(): name for name, stem in STEMS.items() for form in forms(st
 ANY = re.compile("|".join(map(re.escape, FORMS)), re.IGNORECASE)
 
 
-def told(text: str) -> list[str]:
+def reported(text: str) -> list[str]:
     """Return which secrets ``text`` has, each with what stands around it."""
     return [
         f"{FORMS[found[0].lower()]}: …{text[max(0, found.start() - 90) : found.end() + 30]}…"
@@ -72,8 +72,8 @@ def test_the_search_finds_every_form() -> None:
         *(base64.b64encode(f"{user}:{secret}".encode()).decode() for user in ("u", "us", "use")),
         base64.urlsafe_b64encode(secret.encode()).decode(),
     ):  # fmt: skip
-        assert told(f"before {text} behind")
-    assert not told("cAnAry, *** and Y0FuQXJ5")
+        assert reported(f"before {text} behind")
+    assert not reported("cAnAry, *** and Y0FuQXJ5")
 
 
 class Echo:
@@ -305,7 +305,7 @@ for words in {commands!r}:
 
 
 def commands(*lines: list[str], cwd: Path, **variables: str) -> str:
-    """Run command lines one after the other in one process, told all they tell; return it."""
+    """Run command lines one after the other in one process, reported all they show; return it."""
     environment = {
         **os.environ, "COLUMNS": "250", "WALTAP_TRACEBACK": "1", "WALTAP_LOG_LEVEL": "debug",
         "PYTHONFAULTHANDLER": "1", **variables,
@@ -325,7 +325,7 @@ def left_behind(folder: Path, *given: Path) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_work_that_fails_tells_no_secret(
+def test_work_that_fails_shows_no_secret(
     case: str, shop: Database, echo: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Doctor, plan, explain and run, at level debug with tracebacks, and what they leave in files. And
@@ -342,15 +342,15 @@ def test_work_that_fails_tells_no_secret(
         cwd=tmp_path,
     )  # fmt: skip
     assert "WT-" in said or "dead letter" in said
-    assert told(said) == []
-    assert told(left_behind(tmp_path, profile)) == []
+    assert reported(said) == []
+    assert reported(left_behind(tmp_path, profile)) == []
     tables["engine"] = {"waltap.state.dir": str(tmp_path / "state"), "name": "canary"}
     try:
         pipeline = waltap.Pipeline(tables)
     except ConfigurationError as error:
-        assert told(str(error) + repr(error)) == []
+        assert reported(str(error) + repr(error)) == []
         return
-    assert [found for text in shown(pipeline) for found in told(text)] == []
+    assert [found for text in shown(pipeline) for found in reported(text)] == []
 
 
 def shown(pipeline: waltap.Pipeline) -> Iterator[str]:
@@ -366,7 +366,7 @@ def shown(pipeline: waltap.Pipeline) -> Iterator[str]:
     yield from (repr(pipeline.status()), repr(vars(pipeline._engine)))
 
 
-def test_a_run_that_goes_well_and_crashes_tells_no_secret(
+def test_a_run_that_goes_well_and_crashes_shows_no_secret(
     shop: Database, echo: Echo, tmp_path: Path
 ) -> None:
     """Its page, metrics, status, files, processes, and the dump of its crash."""
@@ -421,7 +421,7 @@ def test_a_run_that_goes_well_and_crashes_tells_no_secret(
         process.wait(60)
     assert "Fatal Python error: Aborted" in log.read_text()
     shown.append(left_behind(tmp_path, profile, tmp_path / "password"))
-    assert [found for text in shown for found in told(text)] == []
+    assert [found for text in shown for found in reported(text)] == []
 
 
 @pytest.mark.parametrize("how", ["address", "--set"])
@@ -441,14 +441,14 @@ def test_the_list_of_processes_shows_no_password_of_a_command_line(
     try:
         until(lambda: any(shop.slots().values()), "the stream")
         shown = Path(f"/proc/{process.pid}/cmdline").read_text()
-        assert told(shown) == []
+        assert reported(shown) == []
         assert "tail" in shown
         assert f"{port}" in shown
         shop.execute("INSERT INTO t VALUES (2, 'b')")
     finally:
         process.terminate()
         said, _ = process.communicate(timeout=60)
-    assert told(said) == []
+    assert reported(said) == []
 
 
 def test_many_pipelines_hand_their_secrets_on_unseen(shop: Database, tmp_path: Path) -> None:
@@ -476,8 +476,8 @@ def test_many_pipelines_hand_their_secrets_on_unseen(shop: Database, tmp_path: P
     finally:
         process.terminate()
         process.wait(60)
-    assert told(shown) == []
-    assert told(left_behind(tmp_path)) == []
+    assert reported(shown) == []
+    assert reported(left_behind(tmp_path)) == []
 
 
 def test_a_recording_has_no_secret(shop: Database, tmp_path: Path) -> None:
@@ -489,5 +489,5 @@ def test_a_recording_has_no_secret(shop: Database, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert (tmp_path / "recording").exists(), said
-    assert told(said) == []
-    assert told(left_behind(tmp_path, profile)) == []
+    assert reported(said) == []
+    assert reported(left_behind(tmp_path, profile)) == []

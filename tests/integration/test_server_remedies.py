@@ -79,9 +79,9 @@ def test_the_setting_that_doctor_names_ends_its_warning(
 
 def test_the_role_that_is_to_capture_in_place_of_a_superuser_does(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    told = pipeline.doctor()["privileges"]
-    assert "superuser" in told.found
-    (create,) = re.findall(r"CREATE ROLE [^;]*", told.remedy)
+    reported = pipeline.doctor()["privileges"]
+    assert "superuser" in reported.found
+    (create,) = re.findall(r"CREATE ROLE [^;]*", reported.remedy)
     database.execute(create)
     role = create.split()[2]
     try:
@@ -166,8 +166,10 @@ def test_a_slot_that_nobody_needs_is_dropped(pipeline: PipelineRig) -> None:
     database = pipeline.database
     database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
     pipeline.catch_up()
-    told = pipeline.doctor()["orphan slots"]
-    assert carry_out(database, told.remedy) == ["SELECT pg_drop_replication_slot('left_behind')"]
+    reported = pipeline.doctor()["orphan slots"]
+    assert carry_out(database, reported.remedy) == [
+        "SELECT pg_drop_replication_slot('left_behind')"
+    ]
     assert "orphan slots" not in pipeline.doctor()
     database.execute("SELECT pg_create_logical_replication_slot('there', 'pgoutput')")
     assert carry_out(database, SlotExists("a slot", slot="there").advice())
@@ -186,10 +188,10 @@ def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline: PipelineRig, way:
         lambda: [database.execute("CHECKPOINT"), database.execute(reason, pipeline.slot)][-1][0][0],
         "the invalidation",
     )
-    with pytest.raises(SlotInvalidated) as told:
+    with pytest.raises(SlotInvalidated) as reported:
         pipeline.run()
-    assert "idle_timeout" in told.value.problem
-    advice = told.value.advice()
+    assert "idle_timeout" in reported.value.problem
+    advice = reported.value.advice()
     assert "idle_replication_slot_timeout" in advice
     assert "set it to 0" in advice
     database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = 0")

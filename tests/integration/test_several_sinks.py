@@ -246,7 +246,7 @@ def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: PipelineRi
         ),
     ],
 )
-def test_mistakes_are_told_by_their_place(
+def test_mistakes_are_reported_by_their_place(
     pipeline: PipelineRig, branches: list[dict[str, object]], named: str
 ) -> None:
     pipeline.branches = branches
@@ -271,7 +271,7 @@ def test_doctor_and_explain_look_at_every_sink(database: Database, tmp_path: Pat
     assert "No sink is given" not in explained
 
 
-def test_each_sink_is_told_of_a_table_that_was_left_out_for_a_while(
+def test_each_sink_is_reported_a_table_that_was_left_out_for_a_while(
     pipeline: PipelineRig, database: Database
 ) -> None:
     database.execute("CREATE TABLE u (id int PRIMARY KEY)")

@@ -93,12 +93,12 @@ def refused(
     caplog.clear()
     ask(run, table, condition, kind)
 
-    def told() -> list[str]:
+    def reported() -> list[str]:
         messages = [record.getMessage() for record in caplog.records]
         return [message for message in messages if f"{table} is not read" in message]
 
-    run.until(told, f"the refusal of {condition}")
-    return told()[0]
+    run.until(reported, f"the refusal of {condition}")
+    return reported()[0]
 
 
 @pytest.mark.parametrize("kind", ["BLOCKING", "INCREMENTAL"])

@@ -71,15 +71,15 @@ def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(
     def broken(_notification: Notification) -> None:
         raise RuntimeError("of the listener")
 
-    told: list[Notification] = []
+    reported: list[Notification] = []
     with pipeline.running(Marks()) as run:
-        run.engine.on_notification(told.append)
+        run.engine.on_notification(reported.append)
         run.engine.on_notification(broken)  # it stops nothing, either
         for kind, data, why in BAD:
-            told.clear()
+            reported.clear()
             answer = run.engine.signal(kind, data, identifier="bad").result(WAIT_S)
             assert not answer.taken
-            ignored = [(n.identifier, n.additional_data) for n in told if n.kind == "IGNORED"]
+            ignored = [(n.identifier, n.additional_data) for n in reported if n.kind == "IGNORED"]
             about = {"connector_name": "p", "signal_type": kind, "reason": answer.reason}
             assert ignored == [("bad", about)]
             assert why in answer.reason
@@ -90,16 +90,16 @@ def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(
 
 
 def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: PipelineRig) -> None:
-    marks, told = Marks(), list[Notification]()
+    marks, reported = Marks(), list[Notification]()
     pipeline.settings["signal.data.collection"] = None  # nothing that is no snapshot needs a table
     with pipeline.running(marks) as run:
-        run.engine.on_notification(told.append)
+        run.engine.on_notification(reported.append)
         assert run.engine.signal("mark", {"label": "x"}, identifier="m-1").result(WAIT_S).taken
         assert run.engine.signal("log", {"message": "at {}"}).result(WAIT_S).taken
     (call,) = marks.calls
     assert (call.pipeline, call.signal.identifier, call.arguments) == ("p", "m-1", {"label": "x"})
     assert parse_lsn(call.position) > 0
-    (marked,) = [n for n in told if n.kind == "MARKED"]
+    (marked,) = [n for n in reported if n.kind == "MARKED"]
     assert (marked.aggregate_type, marked.identifier) == ("mark", "m-1")
     assert run.notices.signals == [("mark", "m-1"), ("log", run.notices.signals[1][1])]
 
@@ -183,7 +183,7 @@ class Kept:
     def close(self) -> None:
         self.closed += 1
 
-    def told(self, aggregate: str) -> list[str]:
+    def reported(self, aggregate: str) -> list[str]:
         return [n.kind for n in self.sent if n.aggregate_type == aggregate]
 
 
@@ -210,7 +210,7 @@ def ask(folder: Path, name: str = "ad-hoc-1", *tables: str) -> None:
 
 
 def completed(kept: Kept) -> bool:
-    return "COMPLETED" in kept.told("Incremental Snapshot")
+    return "COMPLETED" in kept.reported("Incremental Snapshot")
 
 
 @CHANNELS
@@ -223,8 +223,8 @@ def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(
         run.until(lambda: len(pipeline.destination.ids("t", "r")) == 25, "the rows")
     assert pipeline.destination.ids("t", "r") == list(range(1, 26))
     assert run.notices.signals == [("execute-snapshot", "ad-hoc-1")]
-    assert kept.told("Initial Snapshot") == ["SKIPPED"]
-    assert kept.told("Incremental Snapshot") == [
+    assert kept.reported("Initial Snapshot") == ["SKIPPED"]
+    assert kept.reported("Incremental Snapshot") == [
         "STARTED", *["IN_PROGRESS"] * 3, "TABLE_SCAN_COMPLETED", "COMPLETED",
     ]  # fmt: skip
     mine = [n for n in kept.sent if n.aggregate_type == "Incremental Snapshot"]
@@ -259,7 +259,7 @@ def test_rows_of_the_signal_table_are_no_signals_without_the_channel_source(
 
 
 @CHANNELS
-def test_a_channel_that_fails_is_told_once_and_stops_nothing(
+def test_a_channel_that_fails_is_reported_once_and_stops_nothing(
     pipeline: PipelineRig, database: Database, kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept.faults = [OSError(os.strerror(5))]
@@ -269,8 +269,8 @@ def test_a_channel_that_fails_is_told_once_and_stops_nothing(
         kept.faults = []
         kept.waiting = [Signal("9", "execute-snapshot", '{"data-collections": ["public.t"]}')]
         run.until(lambda: completed(kept), "the snapshot's end")
-    told = [record for record in caplog.records if "channel " in record.getMessage()]
-    assert sorted(record.args[0] for record in told) == ["given", "kept"]
+    reported = [record for record in caplog.records if "channel " in record.getMessage()]
+    assert sorted(record.args[0] for record in reported) == ["given", "kept"]
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_the_command_reaches_a_running_pipeline_without_its_database(
     assert "'explode' is not known" in answer["reason"]
 
 
-def test_the_command_tells_that_nothing_runs(tmp_path: Path) -> None:
+def test_the_command_shows_that_nothing_runs(tmp_path: Path) -> None:
     done = waltap_signal(tmp_path, "log")
     assert done.returncode == 1
     assert "WT-6201" in done.stderr

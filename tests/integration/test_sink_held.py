@@ -59,7 +59,7 @@ def metric(port: int, name: str) -> float:
     )
 
 
-def test_a_target_that_hangs_is_told_and_does_not_hold_a_stop(
+def test_a_target_that_hangs_is_reported_and_does_not_hold_a_stop(
     database: Database, tmp_path: Path
 ) -> None:
     database.psql(
@@ -124,7 +124,7 @@ def in_s3(kind: str, s3: S3Server, bucket: str, url: str, folder: Path) -> dict[
 
 
 @pytest.mark.parametrize("kind", ["files", "changelog", "delta", "iceberg"])
-def test_an_object_store_that_hangs_is_told_and_does_not_hold_a_stop(
+def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
     database: Database, tmp_path: Path, s3: S3Server, bucket: str, kind: str
 ) -> None:
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
@@ -177,8 +177,8 @@ def test_an_object_store_that_hangs_at_the_start_does_not_hold_a_stop(
         proxy.swallow(all_of_them=True)
         sink = in_s3(kind, s3, bucket, f"http://127.0.0.1:{proxy.port}", tmp_path)
         with run(database, tmp_path, port, sink) as process:
-            told = f"sink {kind} has not come to an end with"
-            until(lambda: told in log.read_text(), "a line of the log")
+            reported = f"sink {kind} has not come to an end with"
+            until(lambda: reported in log.read_text(), "a line of the log")
             until(lambda: ready(port) == 503, "an answer")
             process.send_signal(signal.SIGTERM)
             process.wait(60)

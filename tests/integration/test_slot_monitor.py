@@ -1,4 +1,4 @@
-"""The slot monitor over servers whose WAL really fills: it foretells, warns, and does as it is told."""
+"""The slot monitor over servers whose WAL really fills: it foretells, warns, and does as it is reported."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -69,12 +69,12 @@ class Watched:
         self.pipeline, self.run = pipeline, run
         self.free = threading.Event()
         self.free.set()
-        self.told: list[Notification] = []
-        run.engine.on_notification(self.told.append)
+        self.reported: list[Notification] = []
+        run.engine.on_notification(self.reported.append)
         pipeline.destination.before_write = lambda _batch: self.free.wait(WAIT_S)
 
     def kinds(self) -> list[str]:
-        return [each.kind for each in self.told if each.aggregate_type == "Slot"]
+        return [each.kind for each in self.reported if each.aggregate_type == "Slot"]
 
     @property
     def health(self) -> SlotHealth:
@@ -90,7 +90,7 @@ def gaps(pipeline: PipelineRig) -> list[CaptureGap]:
     return GapCertificates(pipeline.folder / "state" / "p").all()
 
 
-def test_a_held_sink_is_foretold_and_told_of(pipeline: PipelineRig) -> None:
+def test_a_held_sink_is_predicted_and_reported(pipeline: PipelineRig) -> None:
     """The engine waits for the sink; the monitor looks over a connection of its own."""
     database = pipeline.database
     settings: dict[str, Any] = {"waltap.wal.budget": "20MB", "waltap.wal.warn.at": "0.25,0.5"}
@@ -108,13 +108,13 @@ def test_a_held_sink_is_foretold_and_told_of(pipeline: PipelineRig) -> None:
         assert watched.health.limit_bytes == 20 * MB
         fill(database, 9)
         watched.until(lambda health: health.seconds_left == 0, "the budget is spent")
-        # the look is on the status before it is told of
+        # the look is on the status before it is reported
         run.until(lambda: len(watched.kinds()) >= 3, "the last warning")
         assert watched.kinds() == ["WAL_WARNING"] * 3
         assert watched.health.level == "acted"
-        told = watched.told[-1].additional_data
-        assert told is not None
-        assert (told["limit"], told["slot"]) == ("budget", pipeline.slot)
+        reported = watched.reported[-1].additional_data
+        assert reported is not None
+        assert (reported["limit"], reported["slot"]) == ("budget", pipeline.slot)
         watched.free.set()
         run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the change that was held")
     assert pipeline.slot in database.slots()
@@ -169,14 +169,16 @@ def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: Pipe
         fill(database, 14)  # before the second chunk there is too much
         watched.until(lambda health: health.level == "acted", "the budget is spent")
         watched.free.set()
-        run.until(lambda: "PAUSED" in [each.kind for each in watched.told], "the pause")
+        run.until(lambda: "PAUSED" in [each.kind for each in watched.reported], "the pause")
         until(
             lambda: [database.execute("CHECKPOINT"), watched.health.level != "acted"][-1],
             "the server lets go",
         )
-        run.until(lambda: "COMPLETED" in [each.kind for each in watched.told], "the end")
+        run.until(lambda: "COMPLETED" in [each.kind for each in watched.reported], "the end")
         kinds = [
-            each.kind for each in watched.told if each.kind in {"PAUSED", "RESUMED", "COMPLETED"}
+            each.kind
+            for each in watched.reported
+            if each.kind in {"PAUSED", "RESUMED", "COMPLETED"}
         ]
     assert kinds[0] == "PAUSED"
     assert kinds[-2:] == ["RESUMED", "COMPLETED"]
@@ -225,17 +227,17 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: PipelineRig, 
     database.server.reload()
     fill(database, 8)
     database.execute("CHECKPOINT")
-    with pytest.raises(SlotInvalidated) as told:
+    with pytest.raises(SlotInvalidated) as reported:
         pipeline.run()
-    assert "wal_removed" in told.value.problem
-    assert "max_slot_wal_keep_size" in told.value.advice()
+    assert "wal_removed" in reported.value.problem
+    assert "max_slot_wal_keep_size" in reported.value.advice()
     (gap,) = gaps(pipeline)
     assert (gap.code, gap.tables) == ("WT-2104", ("public.t",))
     assert gap.begin.lsn == str(before.sole.position).partition(" ")[0]
     with pytest.raises(SlotInvalidated):
         pipeline.run()
     assert len(gaps(pipeline)) == 1  # the same one, not another
-    assert "waltap slot drop FILE" in told.value.advice()
+    assert "waltap slot drop FILE" in reported.value.advice()
     kept = pipeline.offset_file.read_bytes()
     pipeline.offset_file.unlink()
     with pytest.raises(SlotInvalidated):  # also without an offset
@@ -254,7 +256,7 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: PipelineRig, 
     assert gap.reread["public.t"].rows == 2
 
 
-def test_the_limit_of_the_server_is_foretold(pipeline: PipelineRig) -> None:
+def test_the_limit_of_the_server_is_predicted(pipeline: PipelineRig) -> None:
     database = pipeline.database
     database.server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '30MB'")
     database.server.reload()

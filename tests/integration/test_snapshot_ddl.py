@@ -101,7 +101,7 @@ def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(
         pytest.param("TRUNCATE z", "a t -z", 1, id="each by itself, last emptied"),
     ],
 )
-def test_markers_tell_the_order_in_which_rows_are_delivered(
+def test_markers_show_the_order_in_which_rows_are_delivered(
     pipeline: PipelineRig, statements: str, together: str, size: int
 ) -> None:
     """``together``: the order of the tables where one group is read, a minus before one without rows.

@@ -112,7 +112,7 @@ def with_slot(pipeline: PipelineRig, **settings: Any) -> Database:
     return pipeline.database
 
 
-def told(pipeline: PipelineRig) -> list[str]:
+def reported(pipeline: PipelineRig) -> list[str]:
     """Return operation, table and key of each event."""
     return [
         f"{event.op} {event.table.removeprefix('public.')} {event.row.get('id', '')}".strip()
@@ -129,7 +129,7 @@ def test_changes_of_tables_that_the_snapshot_does_not_read_arrive(
     database.execute("INSERT INTO t VALUES (1, 1)")
     database.execute("INSERT INTO t VALUES (2, 1); INSERT INTO other VALUES (2, 1)")
     pipeline.catch_up()
-    assert told(pipeline) == ["r t 1", "r t 2", "c other 1", "c other 2"]
+    assert reported(pipeline) == ["r t 1", "r t 2", "c other 1", "c other 2"]
 
 
 def test_what_is_of_no_table_that_was_read_arrives(pipeline: PipelineRig) -> None:
@@ -144,7 +144,7 @@ def test_what_is_of_no_table_that_was_read_arrives(pipeline: PipelineRig) -> Non
     database.execute("INSERT INTO t VALUES (2, 1)")
     database.execute("SELECT pg_logical_emit_message(true, 'app', 'alone')")
     pipeline.catch_up()
-    assert told(pipeline) == ["r t 2", "c other 1", "t other"]
+    assert reported(pipeline) == ["r t 2", "c other 1", "t other"]
     changes = (
         change
         for batch in pipeline.destination.batches
@@ -183,10 +183,10 @@ def test_tables_that_were_read_and_empty_are_left_out_of_the_stream(pipeline: Pi
     database.execute("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v int)")
     database.execute("INSERT INTO t VALUES (2, 2)")
     pipeline.catch_up()
-    assert told(pipeline) == ["r t 2"]
+    assert reported(pipeline) == ["r t 2"]
     database.execute("INSERT INTO void VALUES (3, 3)")
     pipeline.catch_up()
-    assert told(pipeline) == ["r t 2", "c void 3"]
+    assert reported(pipeline) == ["r t 2", "c void 3"]
 
 
 class Killed(BaseException):
@@ -215,7 +215,7 @@ def test_a_snapshot_that_goes_on_still_leaves_out_all_that_it_read(
     pipeline.destination.before_write = lambda batch: None
     database.execute("UPDATE t SET v = 3")
     pipeline.catch_up()
-    assert [event for event in told(pipeline) if event[0] != "r"] in ([], ["u t 1"])
+    assert [event for event in reported(pipeline) if event[0] != "r"] in ([], ["u t 1"])
     rows = {table: list(pipeline.destination.table(table).values()) for table in ("t", "other")}
     assert rows == {"t": [{"id": "1", "v": "3"}], "other": [{"id": "1", "v": "2"}]}
 

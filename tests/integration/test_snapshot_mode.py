@@ -210,7 +210,7 @@ def test_a_mode_locks_tables_as_it_likes(
 
 
 def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(pipeline: PipelineRig) -> None:
-    """A reader that sees what others commit while it reads tells it."""
+    """A reader that sees what others commit while it reads shows it."""
 
     class Isolates(Mine):
         def streams(self, known: SnapshotFacts) -> bool:
@@ -305,7 +305,7 @@ class Answers(Mine):
         ("lock", "LOCK TABLE c", SnapshotLockRefused, "EXCLUSIVE keeps all writers away"),
     ],
 )
-def test_a_wrong_answer_is_told_with_its_plugin_and_leaves_nothing(
+def test_a_wrong_answer_is_reported_with_its_plugin_and_leaves_nothing(
     pipeline: PipelineRig,
     question: str,
     answer: object,
@@ -322,7 +322,7 @@ def test_a_wrong_answer_is_told_with_its_plugin_and_leaves_nothing(
 
 
 @plain
-def test_a_missing_select_of_the_profile_is_told(
+def test_a_missing_select_of_the_profile_is_reported(
     pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline.settings |= {"snapshot.select.statement.overrides": "public.a"}

@@ -390,7 +390,7 @@ def write(world: World, chance: random.Random, *, reading: bool) -> None:
             f"VACUUM {table}",
             f"VACUUM {'' if reading else 'FULL '}{table}",
         ]
-        if table == "nokey" and world.sink == "kept":  # its rows are told apart by their id here
+        if table == "nokey" and world.sink == "kept":  # its rows are distinguished by their id here
             del kinds[4:6]
         world.database.run(chance.choice(kinds))
 

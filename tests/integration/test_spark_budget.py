@@ -23,8 +23,8 @@ def test_a_commit_of_one_change_is_within_its_budget(
     """The first commit also says how far it is."""
     with caplog.at_level(logging.INFO):
         commits_cost(delta, tmp_path, "delta", MOST, history="keep")
-    told = [each.message for each in caplog.records if each.message.startswith("table ")]
-    assert [each.partition(":")[0] for each in told] == ["table 1 of 2", "table 2 of 2"]
+    reported = [each.message for each in caplog.records if each.message.startswith("table ")]
+    assert [each.partition(":")[0] for each in reported] == ["table 1 of 2", "table 2 of 2"]
 
 
 def test_without_history_an_insert_is_one_job(delta: Any, tmp_path: Path) -> None:

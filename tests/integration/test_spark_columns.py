@@ -1,4 +1,4 @@
-"""Columns that come, go, change their names and types, and are not told of; tables that are made anew: what Spark shows
+"""Columns that come, go, change their names and types, and are not reported; tables that are made anew: what Spark shows
 is the source's, or is said to need a snapshot."""
 
 import datetime as dt
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
-from tests.harness.untold_columns import COURSES
+from tests.harness.unreported_columns import COURSES
 
 from waltap_spark.read.live import LiveTables
 from waltap_spark.state.modes import ModeRules
@@ -104,8 +104,8 @@ def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
     assert "the type of a changed; ALTER TABLE … USING" in state(rig).stale[1]
     (widened,) = state(rig).widened
     assert widened.startswith("id of public.t changed from int4 to int8; after ALTER TABLE … USING")
-    told = [r.getMessage() for r in caplog.records if "needs a new snapshot" in r.getMessage()]
-    assert len(told) == 2
+    reported = [r.getMessage() for r in caplog.records if "needs a new snapshot" in r.getMessage()]
+    assert len(reported) == 2
     rig.db.rows["public.t"] = [("1", "x", "y", "2024-01-01 00:00:00+00")]
     for part in rig.db.snapshot(retyped):
         rig.sink.write(part)
@@ -194,7 +194,7 @@ def test_a_computed_column_that_is_sent_since_the_snapshot_is_not_doubted(rig: R
     assert state(rig).stale == ()
 
 
-def test_a_column_that_was_not_captured_before_is_told_from_a_new_one(rig: Rig) -> None:
+def test_a_column_that_was_not_captured_before_is_reported_from_a_new_one(rig: Rig) -> None:
     """By its number: the server counts upwards. The last one could be new."""
     less = relation("public.t", [("id", "int4"), ("b", "text")], numbers=[1, 3])
     rig.db.insert(less, ["1", "b1"])
@@ -208,7 +208,7 @@ def test_a_column_that_was_not_captured_before_is_told_from_a_new_one(rig: Rig) 
     assert state(rig).stale == ("a was not captured before",)
 
 
-# --- columns of which changes do not tell ---------------------------------------------------------
+# --- columns of which changes do not show ---------------------------------------------------------
 
 
 @pytest.fixture(params=["parquet", "delta"])
@@ -217,7 +217,7 @@ def bare(request: Any, delta: Any, tmp_path: Path) -> Rig:
 
 
 @pytest.mark.parametrize("course", COURSES, ids=lambda course: course.__name__)
-def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_tells(
+def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(
     bare: Rig, course: Any
 ) -> None:
     course(bare)

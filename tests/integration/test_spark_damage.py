@@ -49,21 +49,21 @@ def said(retyped: Rig, *words: str) -> str:
 
 def resume(retyped: Rig, *words: str, table: str = "public.odd") -> str:
     """Return what the command said, when it was answered."""
-    told = said(retyped, "resume", table, *words)
+    reported = said(retyped, "resume", table, *words)
     requests = retyped.folder / "out" / "_waltap" / "requests"
     limit = time.monotonic() + 60
     while list(requests.iterdir()):
         assert time.monotonic() < limit, "nobody answers"
         retyped.apply()
-    return told
+    return reported
 
 
 def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
     standing = retyped.output.table("odd")
     assert standing.mark is not None
-    told = said(retyped, "status")
-    assert f"is suspended at {standing.mark}" in told
-    assert "resume" in told
+    reported = said(retyped, "status")
+    assert f"is suspended at {standing.mark}" in reported
+    assert "resume" in reported
     resume(retyped)
     assert retyped.output.table("odd").failed, "a mere try finds what it found"
     assert retyped.output.table("odd").mark == standing.mark
@@ -79,10 +79,10 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
 
 
 def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped: Rig) -> None:
-    told = resume(retyped, "--full-refresh")
+    reported = resume(retyped, "--full-refresh")
     assert (
         "rows from before come with a new snapshot: `waltap snapshot PROFILE public.odd --blocking`"
-        in told
+        in reported
     )
     retyped.check(PEOPLE)
     assert retyped.current(TEXT) == [("2", "word"), ("3", "word")]
@@ -159,9 +159,9 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     assert words in stands.failed
     assert "WT-5211" in stands.failed
     assert "snapshot.mode=always" in stands.failed
-    told = said(rig, "status")
-    assert "people is suspended" in told
-    assert "--skip-damaged" in told
+    reported = said(rig, "status")
+    assert "people is suspended" in reported
+    assert "--skip-damaged" in reported
     file.write_bytes(whole)
     resume(rig, table=PEOPLE.name)
     rig.check(PEOPLE, EVENTS)
@@ -185,12 +185,12 @@ def test_a_session_that_passes_over_corrupt_files_loses_no_rows(delta: Any, tmp_
 def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) -> None:
     segment(rig, PEOPLE.name, 1).unlink()
     rig.apply()
-    told = resume(rig, "--skip-damaged", table=PEOPLE.name)
-    assert "`waltap snapshot PROFILE public.people --blocking`" in told, "it tells what is gone"
+    reported = resume(rig, "--skip-damaged", table=PEOPLE.name)
+    assert "`waltap snapshot PROFILE public.people --blocking`" in reported, "it shows what is gone"
     assert [row[:2] for row in rig.current(PEOPLE)] == [("1", "Ann")], "the later delete counts"
-    told = said(rig, "status")
-    assert "needs a new snapshot" in told
-    assert "passed over" in told
+    reported = said(rig, "status")
+    assert "needs a new snapshot" in reported
+    assert "passed over" in reported
     for part in rig.db.snapshot(PEOPLE):
         rig.sink.write(part)
     rig.sink.flush()
@@ -216,7 +216,7 @@ def test_a_snapshot_that_lacks_a_segment_replaces_nothing(rig: Rig) -> None:
 
 
 def test_all_tables_stop_before_a_manifest_that_is_damaged(rig: Rig) -> None:
-    """It does not tell any more whose rows it has; what comes before it is applied."""
+    """It does not show any more whose rows it has; what comes before it is applied."""
     manifests = list(rig.log.manifests())
     (rig.folder / "log" / manifests[-1].path).write_bytes(b"{")
     with pytest.raises(ChangeLogDamaged, match="is not a manifest"):
@@ -236,8 +236,8 @@ def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how:
     else:
         (rig.folder / "log" / manifests[1].path).unlink()
     for _snapshot in range(2):
-        told = rf"WT-5106 .*back to {manifests[1].mark} only, not to {manifests[0].mark}\."
-        with pytest.raises(ChangeLogRetired, match=rf"{told}.*another sink\.path"):
+        reported = rf"WT-5106 .*back to {manifests[1].mark} only, not to {manifests[0].mark}\."
+        with pytest.raises(ChangeLogRetired, match=rf"{reported}.*another sink\.path"):
             LogFollower(rig.log, rig.applier).catch_up()
         assert rig.applier.state.number == number
         assert [rig.current(table) for table in (PEOPLE, EVENTS)] == before

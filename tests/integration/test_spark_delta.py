@@ -79,8 +79,8 @@ def test_truncates_snapshots_and_another_table_of_the_name(
         assert 0 < few <= FEW_ROWS, "plans for so many rows are not compiled"
     context.setLocalProperty("spark.jobGroup.id", None)
     assert not context.statusTracker().getJobIdsForGroup("again"), "files were chosen"
-    told = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['changes'].at}").collect()
-    assert {"OPTIMIZE", "VACUUM END"} <= {row["operation"] for row in told}
+    reported = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['changes'].at}").collect()
+    assert {"OPTIMIZE", "VACUUM END"} <= {row["operation"] for row in reported}
 
 
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
@@ -286,7 +286,7 @@ def test_a_log_that_is_cut_off_stops_its_own_table_alone(
     rig.check(RIGHT)
 
 
-def test_a_version_that_is_gone_is_told_with_a_code(rig: Rig) -> None:
+def test_a_version_that_is_gone_is_reported_with_a_code(rig: Rig) -> None:
     rig.db.insert(LEFT, ["1", "1", None])
     rig.commit()
     rig.apply()

@@ -74,7 +74,7 @@ def test_a_change_log_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_the_folder_above_a_change_log_is_told_from_it(tmp_path: Path) -> None:
+def test_the_folder_above_a_change_log_is_reported_from_it(tmp_path: Path) -> None:
     (tmp_path / "lake" / "changelog" / "manifests").mkdir(parents=True)
     error = apply("--changelog", tmp_path / "lake", "--output", tmp_path / "out", "--once")
     assert f"{tmp_path}/lake/changelog is one" in str(error)
@@ -93,7 +93,7 @@ def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
     error = apply("--changelog", tmp_path, "--output", tmp_path, "--type-change", "explode", *words)
     assert isinstance(error, ConfigurationError)
     said = str(error)
-    for told in (
+    for reported in (
         "compaction.max.sets",
         "did you mean",
         "sparks.x",
@@ -101,13 +101,13 @@ def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
         "path",
         "type.change",
     ):
-        assert told in said, told
+        assert reported in said, reported
 
 
-def lacks_jars(told: "subprocess.CompletedProcess[str]", *words: str) -> None:
-    assert told.returncode == 1, told.stderr
-    assert "Traceback" not in told.stderr
-    said = " ".join(told.stderr.split())
+def lacks_jars(reported: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    assert reported.returncode == 1, reported.stderr
+    assert "Traceback" not in reported.stderr
+    said = " ".join(reported.stderr.split())
     for word in ("error: WT-5232", "spark.jars.packages=io.delta:delta-spark_4", *words):
         assert word in said, said
 
@@ -116,8 +116,8 @@ def lacks_jars(told: "subprocess.CompletedProcess[str]", *words: str) -> None:
 def test_jars_that_are_missing_are_named_by_the_command_that_applies(tmp_path: Path) -> None:
     (tmp_path / "log" / "manifests").mkdir(parents=True)
     places = ["--changelog", tmp_path / "log", "--output", tmp_path / "out"]
-    told = waltap("spark", "apply", *places, "--once", "--set", "format=delta")
-    lacks_jars(told, "commands take --set spark.jars.packages=")
+    reported = waltap("spark", "apply", *places, "--once", "--set", "format=delta")
+    lacks_jars(reported, "commands take --set spark.jars.packages=")
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 
 
@@ -139,14 +139,14 @@ def test_jars_that_are_missing_end_a_run_before_anything_is_made(
 
 @pytest.mark.usefixtures("java")
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "reported"),
     [
         ("spark.driver.memory=lots", "lots"),
         ("spark.jars.packages=no.such:jar", "no.such:jar"),
     ],
 )
-def test_a_jvm_that_does_not_start_is_told_with_its_last_words(
-    tmp_path: Path, setting: str, told: str
+def test_a_jvm_that_does_not_start_is_reported_with_its_last_words(
+    tmp_path: Path, setting: str, reported: str
 ) -> None:
     tables = SparkOutput(str(tmp_path / "out"))
     state = tables.open("log", "id")
@@ -157,7 +157,7 @@ def test_a_jvm_that_does_not_start_is_told_with_its_last_words(
     assert done.returncode == 1, said
     assert "error: WT-5268" in said, said
     assert "Spark's JVM did not start: " in said
-    assert told in said.partition("did not start: ")[2]
+    assert reported in said.partition("did not start: ")[2]
     assert "Traceback" not in said
 
 
@@ -224,7 +224,7 @@ def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gon
     tables.close()
 
 
-def test_a_successor_that_is_told_to_end_says_who_has_the_tables(tmp_path: Path) -> None:
+def test_a_successor_that_is_reported_to_end_says_who_has_the_tables(tmp_path: Path) -> None:
     (tmp_path / "log" / "manifests").mkdir(parents=True)
     other = hold(tmp_path / "out")
     tables, log = SparkOutput(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))
@@ -381,7 +381,7 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
 def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
     java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """But for a run that ends by another, of which it is told."""
+    """But for a run that ends by another, of which it is reported."""
     of_another_log(tmp_path)
     db = Database()
     for ends_by_another in (False, True):
@@ -400,8 +400,8 @@ def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
             with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5206"):
                 made.close()
         made.close()
-    (told,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
-    assert "WT-5202" in told
+    (reported,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "WT-5202" in reported
 
 
 def write_long_rows(db: Database, made: SparkSink) -> None:
@@ -429,7 +429,7 @@ def test_long_rows_need_no_memory_for_all_of_them(spark: Any, java: Path, tmp_pa
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 
 
-def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
+def test_a_driver_without_memory_is_reported_and_leaves_no_half_of_a_table(
     spark: Any, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("waltap_spark.sink.process.RESTARTS", 0)
@@ -452,7 +452,7 @@ def test_a_driver_without_memory_is_told_of_and_leaves_no_half_of_a_table(
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 
 
-def test_a_table_that_cannot_follow_is_told_of_and_the_run_goes_on(
+def test_a_table_that_cannot_follow_is_reported_and_the_run_goes_on(
     java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("waltap_spark.sink.process.LOOK_S", 0.1)
@@ -469,9 +469,9 @@ def test_a_table_that_cannot_follow_is_told_of_and_the_run_goes_on(
         made.flush()
         time.sleep(0.05)
     made.close()
-    (told,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
-    assert "WT-5208 not applied: public.odd: WT-5205 column v of public.odd changed" in told
-    assert "type.change = string" in told
+    (reported,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "WT-5208 not applied: public.odd: WT-5205 column v of public.odd changed" in reported
+    assert "type.change = string" in reported
 
 
 def test_without_java_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,7 +509,7 @@ def rig(spark: Any, tmp_path: Path) -> Followed:
     return Followed(tmp_path, spark)
 
 
-def test_a_follower_applies_what_there_is_when_it_is_told_to_stop(rig: Followed) -> None:
+def test_a_follower_applies_what_there_is_when_it_is_reported_to_stop(rig: Followed) -> None:
     answers = [False, False, True]
     follower = LogFollower(rig.log, rig.applier, FollowOptions(trigger_ms=10))
 

@@ -116,7 +116,7 @@ def test_far_values_of_declared_columns_are_null_and_counted(
     assert "inventory.items: 7 values that no type of Spark's holds" in caplog.text
 
 
-def test_far_moments_and_parts_of_arrays_are_null_and_counted_as_schemas_tell_them(
+def test_far_moments_and_parts_of_arrays_are_null_and_counted_as_schemas_show_them(
     kafka: Kafka, spark_of_topics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What cannot be read in an array is a bad record as ever."""
@@ -226,7 +226,7 @@ def test_a_column_that_is_called_like_one_of_the_log_is_refused_by_name(
         reader.pull()
 
 
-def test_a_topic_that_is_not_there_is_told_once(
+def test_a_topic_that_is_not_there_is_reported_once(
     kafka: Kafka, spark_of_topics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others are read."""
@@ -278,9 +278,9 @@ def test_a_schema_that_comes_back_within_a_portion_is_applied_in_its_turn(
 
 def decimal(name: str, scale: int, precision: int) -> dict[str, Any]:
     """Return the schema of a column of numbers."""
-    told = {"scale": str(scale), "connect.decimal.precision": str(precision)}
+    reported = {"scale": str(scale), "connect.decimal.precision": str(precision)}
     kind = "org.apache.kafka.connect.data.Decimal"
-    return {"field": name, "type": "bytes", "name": kind, "parameters": told}
+    return {"field": name, "type": "bytes", "name": kind, "parameters": reported}
 
 
 def test_decimals_are_numbers_or_base64_as_json_has_them(

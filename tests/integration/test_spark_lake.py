@@ -77,7 +77,7 @@ def test_tables_equal_the_source_after_ddl_that_nobody_saw(lake: Lake) -> None:
     assert not {name: each.failed for name, each in state.tables.items() if each.failed}
 
 
-def test_what_no_change_tells_is_marked(lake: Lake) -> None:
+def test_what_no_change_shows_is_marked(lake: Lake) -> None:
     lake.database.psql(
         "create table t (id int primary key, v int); insert into t values (1, 1), (2, 2);"
         "create table u (id int primary key); insert into u values (1);"
@@ -244,8 +244,8 @@ def test_new_rows_are_still_added_where_nothing_is_missing(
         if table.held is None:
             assert not table.pending, "rows were added, and wait for no fold"
             continue
-        told = delta.sql(f"describe history {table.held.targets['current'].at}").collect()
-        assert {row["operation"] for row in told} <= {"CREATE TABLE", "WRITE"}, told
+        reported = delta.sql(f"describe history {table.held.targets['current'].at}").collect()
+        assert {row["operation"] for row in reported} <= {"CREATE TABLE", "WRITE"}, reported
 
 
 def test_a_row_that_comes_into_a_row_filter_stands_once(
@@ -412,7 +412,7 @@ def site(tmp_path: Path) -> list[Path]:
     return [SEMVER / "src", info.parent]
 
 
-def test_values_with_maps_in_them_are_told_apart_by_each_microsecond(spark: Any) -> None:
+def test_values_with_maps_in_them_are_distinguished_by_each_microsecond(spark: Any) -> None:
     moments = (
         "timestamp_micros(n) as at, timestampadd(microsecond, n, timestamp_ntz'-0004-01-01') as ntz"
     )

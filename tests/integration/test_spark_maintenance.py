@@ -57,12 +57,12 @@ def test_maintenance_makes_few_files_and_changes_no_row(
     with pytest.raises(OutputInUse, match="WT-5203"):
         take(SparkOutput(rig.output.location))
     rig.applier.close()
-    (told,) = maintain(rig.spark, SparkOutput(rig.output.location), grace_s=0.0)
-    assert (told.table, told.skipped) == (LEFT.name, "")
+    (reported,) = maintain(rig.spark, SparkOutput(rig.output.location), grace_s=0.0)
+    assert (reported.table, reported.skipped) == (LEFT.name, "")
     if table_format == "parquet":
         assert rig.output.table(LEFT.name).pending == ()
     else:
-        assert told.after < told.before
+        assert reported.after < reported.before
     rig.check(LEFT)
     rig.reopen()
     rig.db.update(LEFT, ["1"], note="after")
@@ -112,9 +112,9 @@ def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
     held = rig.output.table(LEFT.name).held
     assert held is not None
     for target in held.targets.values():
-        told = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
-        assert "VACUUM END" in {row["operation"] for row in told}
-        (stands,) = (row["operation"] for row in told if row["version"] == target.version)
+        reported = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
+        assert "VACUUM END" in {row["operation"] for row in reported}
+        (stands,) = (row["operation"] for row in reported if row["version"] == target.version)
         assert stands in {"OPTIMIZE", "VACUUM END"}  # a table at rest goes on behind it
 
 

@@ -134,9 +134,9 @@ def check_stamps(rig: Rig) -> int:
         gone = {where: ended[where, at] | {"_op": "d"} for where, on in ended if on == at}
         known |= {where: (True, *stamp(row)) for where, row in gone.items()}
         known |= {where: (False, *stamp(row)) for where, row in standing.items()}
-    soft = sorted(((*where, *told) for where, told in known.items()), key=str)
+    soft = sorted(((*where, *reported) for where, reported in known.items()), key=str)
     assert made("soft", "_deleted") == soft
-    return sum(told[0] for told in known.values())
+    return sum(reported[0] for reported in known.values())
 
 
 def rows_have_columns_of_their_changes(rig: Rig) -> None:
@@ -256,11 +256,13 @@ def test_a_snapshot_under_two_schemas_ends_what_is_in_neither_part_of_it(past: R
     snapshot_under_two_schemas(past)
     past.apply()
     names = ["id", "v", "more"]
-    told = select(
+    reported = select(
         past, "versions", "current", *(f"cast({name} as string)" for name in names),
         "struct(_from_epoch, _from_lsn)", "struct(_to_epoch, _to_lsn)",
     )  # fmt: skip
-    made = [(row[:3], tuple(row[3]), None if row[4][0] is None else tuple(row[4])) for row in told]
+    made = [
+        (row[:3], tuple(row[3]), None if row[4][0] is None else tuple(row[4])) for row in reported
+    ]
     assert sorted(made, key=str) == versions(past.log, "public.versions", ("id",), names)
     assert select(past, "soft", "current", "id", "v", "_deleted", "_deleted_at is null") == [
         (n, "w" if n in {3, 7} else f"v{n}", n in {2, 6}, n not in {2, 6}) for n in range(1, 10)

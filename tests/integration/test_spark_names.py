@@ -71,8 +71,8 @@ def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
         frame = live.standing(table.name).select("order_id", "last_name", "remark")
         rows = sorted(tuple(row) for row in frame.collect())
         assert rows == [(1, "Anna", "long"), (20, "Bobby", "far")], table.name
-        told = live.changes(table.name).where("size(_unchanged) > 0").selectExpr("_unchanged")
-        assert {name for row in told.collect() for name in row[0]} == {"remark"}
+        reported = live.changes(table.name).where("size(_unchanged) > 0").selectExpr("_unchanged")
+        assert {name for row in reported.collect() for name in row[0]} == {"remark"}
     assert rig.output.table("plain").key == ("order_id",)
 
 
@@ -255,7 +255,7 @@ def test_what_spark_refuses_has_a_code(asked: Callable[..., Result]) -> None:
     assert "UNRESOLVED_COLUMN" in refused.output
 
 
-def test_status_shows_what_stands_still_as_it_was_told(rig: Rig) -> None:
+def test_status_shows_what_stands_still_as_it_was_reported(rig: Rig) -> None:
     state = rig.output.state()
     assert state is not None
     table = rig.output.table("plain", state)

@@ -94,8 +94,8 @@ class Shop:
         )
         return int(found[0][0] or 0)
 
-    def told(self) -> int:
-        """What the link has told as written: with that it has told what is flushed."""
+    def reported(self) -> int:
+        """What the link has reported as written: with that it has reported what is flushed."""
         found = self.database.execute(
             f"SELECT coalesce(write_lsn - '0/0', 0) FROM pg_stat_replication WHERE pid = {self.reader_pid()}"
         )
@@ -138,17 +138,17 @@ def batch_after(reader: ProfilesStream, start: Any) -> Any:
 
 def test_the_columns_are_those_of_the_catalogue_before_anything_was_captured(shop: Shop) -> None:
     source = ChangeLogSource({"profile": str(shop.file), "table": "public.orders"})
-    told = source.schema().simpleString()
-    assert told.startswith("struct<id:int,state:string,_op:string,_commit_lsn:bigint,")
-    assert told.endswith("_epoch:int,_generation:int,_source:string>")
+    reported = source.schema().simpleString()
+    assert reported.startswith("struct<id:int,state:string,_op:string,_commit_lsn:bigint,")
+    assert reported.endswith("_epoch:int,_generation:int,_source:string>")
     assert shop.database.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]
 
 
 def test_with_a_spool_the_sink_of_the_profile_is_not_looked_at(shop: Shop, tmp_path: Path) -> None:
     shop.file.write_text(shop.file.read_text().replace('type = "jsonl"', 'type = "not.here"'))
     given = {"profile": str(shop.file), "table": "public.orders"}
-    told = ChangeLogSource({**given, "spool": str(tmp_path / "spools")}).schema()
-    assert "_source" in told.names
+    reported = ChangeLogSource({**given, "spool": str(tmp_path / "spools")}).schema()
+    assert "_source" in reported.names
     with pytest.raises(WaltapError, match="not.here"):
         ChangeLogSource(given).schema()
 
@@ -168,8 +168,8 @@ def test_the_slot_is_confirmed_when_spark_has_committed_and_an_idle_query_holds_
     assert shop.engine(reader).confirmed_lsn <= before, "Spark has not committed what it was given"
     assert shop.confirmed() <= before
     shop.cut()
-    until(lambda: shop.told() > before, "the new link has told nothing yet")
-    assert shop.confirmed() <= before, "a reconnect told what Spark has not committed"
+    until(lambda: shop.reported() > before, "the new link has reported nothing yet")
+    assert shop.confirmed() <= before, "a reconnect reported what Spark has not committed"
     until(
         lambda: (
             reader.latestOffset(third, reader.getDefaultReadLimit()) == third
@@ -356,8 +356,8 @@ def test_several_profiles_are_read_side_by_side_and_end_with_what_there_is(
             got += rows(reader, at, end)
             at = end
         assert sorted(got) == [(1, "r", "shop"), (2, "r", "shop"), (7, "r", "depot")]
-        told = reader.reportLatestOffset()["profiles"]
-        assert [told[name]["behind_bytes"] for name in ("depot", "shop")] == [0, 0]
+        reported = reader.reportLatestOffset()["profiles"]
+        assert [reported[name]["behind_bytes"] for name in ("depot", "shop")] == [0, 0]
         reader.stop()
     finally:
         database.drop()
@@ -402,7 +402,7 @@ def test_a_column_that_one_of_several_profiles_has_is_null_in_the_others(
 
 
 def test_a_batch_captures_what_there_is_and_reads_the_spool(shop: Shop) -> None:
-    """Each reads from the spool's beginning, or from where it is told; the slot follows the spool."""
+    """Each reads from the spool's beginning, or from where it is reported; the slot follows the spool."""
 
     def batch(**options: str) -> list[tuple[int, str, str]]:
         source = ChangeLogSource({"profile": str(shop.file), "table": "public.orders", **options})
@@ -511,11 +511,11 @@ def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
         row[0] for row in shop.database.execute("SELECT id FROM orders ORDER BY 1")
     ]
     assert [row for row in rows if row[0] == "u"] == [["u", 1, "late"]]
-    told = json.loads(ended.lastProgress["sources"][0]["latestOffset"])["profiles"]["shop"]
-    assert told["behind_bytes"] == 0
+    reported = json.loads(ended.lastProgress["sources"][0]["latestOffset"])["profiles"]["shop"]
+    assert reported["behind_bytes"] == 0
 
 
-def test_a_change_log_that_only_the_profile_tells_how_to_reach_is_captured_and_read(
+def test_a_change_log_that_only_the_profile_shows_how_to_reach_is_captured_and_read(
     spark: Any, database: Database, tmp_path: Path, s3: S3Server, bucket: str, caplog: Any
 ) -> None:
     """A store that asks who comes, and workers of Spark whose environment has no answer."""

@@ -153,9 +153,9 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
             run.until(lambda: "org.apache.spark" in command_lines(), "Spark runs")
             assert "waltap_spark.driver.driver" in command_lines()
             assert login.secret not in command_lines()
-        for told in ("status", "top"):
-            rest = ("--once",) if told == "top" else ()
-            assert "public.t" in spark(told, tables, "--profile", "p.toml", *rest)
+        for reported in ("status", "top"):
+            rest = ("--once",) if reported == "top" else ()
+            assert "public.t" in spark(reported, tables, "--profile", "p.toml", *rest)
         (kept,) = json.loads(spark("maintain", tables, "--profile", "p.toml", "--json", *jars))
         assert (kept["table"], kept["skipped"]) == ("public.t", "")
         database.execute("INSERT INTO t VALUES (101, 'new', 'x')")
@@ -168,8 +168,8 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
         dsn = ("--dsn", database.dsn, "--patience", "0")
         (found,) = json.loads(spark("verify", tables, "--profile", "p.toml", "--json", *dsn, *jars))
         assert [each["verdict"] for each in found["tables"]] == ["equal"]
-        told = spark("relink", tables, "--changelog", "p.toml")
-        assert f"s3://{bucket}/lake/changelog" in told
+        reported = spark("relink", tables, "--changelog", "p.toml")
+        assert f"s3://{bucket}/lake/changelog" in reported
     finally:
         s3.ask_for_login(False)
 

@@ -54,7 +54,7 @@ def some(chance: random.Random, *, rotates: bool) -> list[Action]:
 
 
 def crosses(source: Source) -> bool:
-    """Tell whether a key was deleted in a transaction that had put it, as the log says of a table."""
+    """Return whether a key was deleted in a transaction that had put it, as the log says of a table."""
     put = set()
     for event in sorted(source.events, key=lambda event: event.place):
         at = (event.place[:2], event.key)
@@ -294,23 +294,23 @@ def test_what_is_not_plain_is_left_to_spark(session: Any, tmp_path: Path) -> Non
     rows = [((n % 3, n), "u", (10, n, 0)) for n in range(9)]
     own = pa.schema({"id": pa.int64(), "n": pa.int64()})
 
-    def told(change: Callable[[Segments], object], name: str, rows: list[Any] = rows) -> bool:
+    def reported(change: Callable[[Segments], object], name: str, rows: list[Any] = rows) -> bool:
         (tmp_path / name).mkdir()
         made = Segments(tmp_path / name, own, ("id",), [rows])
         frame = made.brought(session).log(made.table)
         change(made)
         return last_rows(made.table, made.group, made.store, frame) is not None
 
-    assert told(lambda made: None, "plain")
-    assert not told(lambda made: made.group.unchanged.update(n=None), "unsent")
-    assert not told(lambda made: setattr(made.group, "crossed", True), "crossed")
-    assert not told(lambda made: made.group.operations.update("t"), "truncate")
-    assert not told(lambda made: made.group.converted.append("elsewhere"), "converted")
-    assert not told(lambda made: setattr(made.group, "rows", 10), "fewer than said")
-    assert not told(lambda made: (tmp_path / "gone" / "0.parquet").unlink(), "gone")
+    assert reported(lambda made: None, "plain")
+    assert not reported(lambda made: made.group.unchanged.update(n=None), "unsent")
+    assert not reported(lambda made: setattr(made.group, "crossed", True), "crossed")
+    assert not reported(lambda made: made.group.operations.update("t"), "truncate")
+    assert not reported(lambda made: made.group.converted.append("elsewhere"), "converted")
+    assert not reported(lambda made: setattr(made.group, "rows", 10), "fewer than said")
+    assert not reported(lambda made: (tmp_path / "gone" / "0.parquet").unlink(), "gone")
     at_one_place = [((n % 3, n), "r", (10, -1, 0)) for n in range(9)]
-    assert not told(lambda made: None, "at one place", at_one_place)
-    assert told(lambda made: None, "of different keys", at_one_place[:3])
+    assert not reported(lambda made: None, "at one place", at_one_place)
+    assert reported(lambda made: None, "of different keys", at_one_place[:3])
     (tmp_path / "dictionaries").mkdir()
     made = Segments(tmp_path / "dictionaries", own, ("id",), [rows], dictionaries=True)
     frame = made.brought(session).log(made.table)
@@ -325,7 +325,7 @@ def test_what_is_not_plain_is_left_to_spark(session: Any, tmp_path: Path) -> Non
 def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
     delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: bool
 ) -> None:
-    """``hot``: most rows are superseded, and it is the others that Spark is told."""
+    """``hot``: most rows are superseded, and it is the others that Spark is reported."""
     monkeypatch.setattr(compact_in_memory, "FEW", 0)
     plans: list[str] = []
 
@@ -493,8 +493,8 @@ def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_whic
         rig.check(PEOPLE)
         key += 1
     assert read == [1 + 1, 1 + 1, 1 + 1], "the wide row was not read here"
-    told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
-    assert [text for text in told if "what nobody thought of" in text] == told[:1]
+    reported = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert [text for text in reported if "what nobody thought of" in text] == reported[:1]
 
 
 # --- few rows are written without Spark -----------------------------------------------------------

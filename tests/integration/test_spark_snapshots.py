@@ -96,15 +96,15 @@ def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(
         " 00000000-0000-0000-0000-000000000001}"
     )
     typed = rig.tables.current("public.typed")
-    told = "cast(struct(id, m, f, r, i, j, hex(b), ts, d, ta, na, free, o) as string)"
-    found = typed.where("id = 1").selectExpr(told).collect()
+    reported = "cast(struct(id, m, f, r, i, j, hex(b), ts, d, ta, na, free, o) as string)"
+    found = typed.where("id = 1").selectExpr(reported).collect()
     assert found[0][0] == TYPED
     assert big.agg(F.sum("id")).collect()[0][0] == 3000 * 3001 // 2
     assert {row[0] for row in big.selectExpr("length(v)").distinct().collect()} == {900}
     history = rig.tables.changes("public.big")
-    (told,) = history.select("_op", "_commit_lsn", "_seq", "_epoch").distinct().collect()
-    assert tuple(told)[::3] == ("r", 1)
-    assert told[1] == rig.log.last().mark.end_lsn  # type: ignore[union-attr]
+    (reported,) = history.select("_op", "_commit_lsn", "_seq", "_epoch").distinct().collect()
+    assert tuple(reported)[::3] == ("r", 1)
+    assert reported[1] == rig.log.last().mark.end_lsn  # type: ignore[union-attr]
     state = rig.output.state()
     assert state is not None
     assert {name: state.tables[name].handed_rows for name in ROWS} == ROWS
@@ -157,10 +157,10 @@ def test_chunks_whose_snapshot_is_gone_leave_the_tables_as_they_were(made: Made)
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_values_that_became_null_are_told_of(
+def test_values_that_became_null_are_reported(
     made: Made, database: Database, delta: Any, table_format: str
 ) -> None:
-    """Delta Lake's tables get their rows by way of files, which keep what tasks told."""
+    """Delta Lake's tables get their rows by way of files, which keep what tasks reported."""
     database.execute(
         "INSERT INTO big (id, n, at) VALUES (3001, 'NaN', 'infinity'), (3002, 'NaN', NULL)"
     )
@@ -169,9 +169,9 @@ def test_values_that_became_null_are_told_of(
         rig.apply()
     state = rig.output.state()
     assert state is not None
-    told = state.tables["public.big"].handed_nulls
-    assert [text.partition(" of ")[0] for text in told] == ["column at", "column n"], told
-    assert all("null is written" in text for text in told)
+    reported = state.tables["public.big"].handed_nulls
+    assert [text.partition(" of ")[0] for text in reported] == ["column at", "column n"], reported
+    assert all("null is written" in text for text in reported)
     assert state.tables["public.typed"].handed_nulls == ()
     big = rig.tables.current("public.big").where("id > 3000")
     assert big.where("n is null and at is null").count() == 2

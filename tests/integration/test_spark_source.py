@@ -123,7 +123,7 @@ def test_every_type_has_its_column_and_its_value(log: Log) -> None:
     assert (row._op, row._seq, row._epoch, row._generation) == ("c", 0, 1, None)
 
 
-def test_a_batch_begins_and_ends_where_it_is_told(log: Log) -> None:
+def test_a_batch_begins_and_ends_where_it_is_reported(log: Log) -> None:
     for name in "abcd":
         log.people(name)
     log.db.insert(PEOPLE, ["11", "e"])
@@ -186,11 +186,11 @@ def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flush
         log.people(*names)
     query = log.stream(maxRowsPerBatch=3, reader="night")
     assert log.streamed() == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
-    told = json.loads(query.lastProgress["sources"][0]["latestOffset"])
+    reported = json.loads(query.lastProgress["sources"][0]["latestOffset"])
     last = log.log.last()
     assert last is not None
-    assert told["end_lsn"] == last.mark.end_lsn
-    assert told["behind_bytes"] == told["behind_ms"] == 0
+    assert reported["end_lsn"] == last.mark.end_lsn
+    assert reported["behind_bytes"] == reported["behind_ms"] == 0
     log.got.clear()
     log.people("h")
     log.stream(maxRowsPerBatch=3, reader="night")

@@ -29,9 +29,9 @@ def test_status_counts_the_rows_of_each_table_and_prints_them_as_json(
             rig.db.delete(ITEMS, [str(number + 1)])
         rig.commit()
         rig.apply()
-    told = waltap("spark", "status", rig.folder / "out", "--json")
-    assert told.returncode == 0, told.stderr
-    status = json.loads(told.stdout)
+    reported = waltap("spark", "status", rig.folder / "out", "--json")
+    assert reported.returncode == 0, reported.stderr
+    status = json.loads(reported.stdout)
     tables = {each["table"]: each for each in status["tables"]}
     live = LiveTables(rig.spark, rig.output)
     for name, each in tables.items():

@@ -44,7 +44,7 @@ GROUPS: Final = {
 }
 """Tables of one machine; all kinds together take as long as three machines."""
 AT_RANDOM: Final = {**GROUPS, "alone": ("alone", "plain")}
-"""A kept row does not tell that it was deleted: rows that meet it are not followed (decision 30)."""
+"""A kept row does not show that it was deleted: rows that meet it are not followed (decision 30)."""
 FILLED: Final = Commit((Insert(1), Insert(2), Insert(3, "b", None), Insert(4)))
 
 NAMED: Final[dict[str, tuple[str, list[Step]]]] = {

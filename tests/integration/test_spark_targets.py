@@ -30,7 +30,7 @@ def catalogue(**values: str) -> FormatChoice:
     return FormatChoice("delta", {"format.catalog": "spark_catalog", **own})
 
 
-def test_two_tables_never_share_a_target_and_a_rule_tells_them_apart(
+def test_two_tables_never_share_a_target_and_a_rule_distinguishes_them(
     delta: Any, tmp_path: Path
 ) -> None:
     """A table that is called as another's history, and one whose name differs by case alone, in one commit
@@ -109,8 +109,8 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_need_a_merge(
     rig.check(more)
     held = rig.output.table(table.name).held
     assert held is not None
-    told = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
-    last, put = [row for row in told if row["operation"] in ("MERGE", "WRITE")][:2]
+    reported = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
+    last, put = [row for row in reported if row["operation"] in ("MERGE", "WRITE")][:2]
     assert last["operation"] == "MERGE"
     assert "replaceOnCond" in put["operationParameters"]
     assert put["operationMetrics"]["numDeletedRows"] == "2"
@@ -138,8 +138,8 @@ def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
     rig.check(ORDERS)
     held = rig.output.table(ORDERS.name).held
     assert held is not None
-    told = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
-    assert told[0]["operation"] == "MERGE"
+    reported = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
+    assert reported[0]["operation"] == "MERGE"
 
 
 @pytest.mark.parametrize("wrote", [False, True], ids=["before", "after"])
@@ -178,15 +178,15 @@ def test_a_driver_that_dies_beside_a_write_puts_rows_in_place_once(
     held = rig.output.table(ORDERS.name).held
     assert held is not None
     for target in held.targets.values():
-        told = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
-        wrote_rows = [row for row in told if row["operation"] in ("MERGE", "WRITE")]
+        reported = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
+        wrote_rows = [row for row in reported if row["operation"] in ("MERGE", "WRITE")]
         assert len(wrote_rows) == 3, target.at
 
 
 def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     delta: Any, tmp_path: Path
 ) -> None:
-    """In a session that overwrites only what gets rows, if nobody tells it otherwise."""
+    """In a session that overwrites only what gets rows, if nobody shows it otherwise."""
     divided = FormatChoice(
         "delta",
         {
@@ -283,7 +283,7 @@ def test_a_column_that_the_source_drops_goes_where_it_is_said_and_comes_back_emp
         assert found == {1: None, 2: None, 3: None, 4: 4_000_000_000}
 
 
-def test_a_catalogue_that_spark_does_not_have_is_told_with_its_name(
+def test_a_catalogue_that_spark_does_not_have_is_reported_with_its_name(
     delta: Any, tmp_path: Path
 ) -> None:
     """And once it is there, the table goes on."""
@@ -304,7 +304,7 @@ def test_a_catalogue_that_spark_does_not_have_is_told_with_its_name(
     rig.check(elsewhere)
 
 
-def test_a_name_that_the_catalogue_does_not_take_is_told_and_a_rule_gives_another(
+def test_a_name_that_the_catalogue_does_not_take_is_reported_and_a_rule_gives_another(
     delta: Any, tmp_path: Path
 ) -> None:
     odd = named("order items")

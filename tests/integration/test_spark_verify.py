@@ -1,4 +1,4 @@
-"""Comparisons with the source, and what doctor and a start tell of tables that would be suspended."""
+"""Comparisons with the source, and what doctor and a start report tables that would be suspended."""
 
 import io
 import threading
@@ -201,7 +201,7 @@ CREATE TABLE bare (a int); INSERT INTO bare VALUES (1), (1);
 
 
 @pytest.mark.parametrize("arrived", [True, False], ids=["arrived", "not arrived"])
-def test_what_is_late_is_told_from_what_differs(
+def test_what_is_late_is_reported_from_what_differs(
     tmp_path: Path, spark: Any, database: Any, *, arrived: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A table that is suspended holds up no other, and nothing could be kept of it."""
@@ -300,7 +300,7 @@ def warnings_of(database: Database, folder: Path, **sink: object) -> list[str]:
     return sorted(each.found for each in found)
 
 
-def test_tables_that_would_stand_still_are_told(
+def test_tables_that_would_stand_still_are_reported(
     database: Database, tmp_path: Path, spark: Any
 ) -> None:
     database.execute(TABLES)

@@ -150,7 +150,7 @@ def test_only_the_instance_that_opened_last_writes(place: Place, tmp_path: Path)
     second.close()
 
 
-def test_soft_deletes_keep_the_row_and_tell_when(place: Place, tmp_path: Path) -> None:
+def test_soft_deletes_keep_the_row_and_show_when(place: Place, tmp_path: Path) -> None:
     source, target = Model(), place.opened(tmp_path, delete_mode="soft")
     source.insert(PEOPLE, ["1", "a", None], ["2", "b", None])
     target.write(batch(source.commit()))
@@ -216,7 +216,7 @@ def test_foreign_keys_stay_valid_where_they_are_checked(
     target.close()
 
 
-def test_a_truncate_cascades_as_told(postgres: Place, tmp_path: Path) -> None:
+def test_a_truncate_cascades_as_reported(postgres: Place, tmp_path: Path) -> None:
     postgres.execute(TABLE.format("") + REFERRING.format(""))
     source, target = Model(), postgres.opened(tmp_path)
     source.insert(PEOPLE, ["1", "a", None])

@@ -17,7 +17,7 @@ from tests.harness.sql import (
     copy_of,
     some_of_everything,
 )
-from tests.harness.sql_history import Annals, Known, told
+from tests.harness.sql_history import Annals, Known, reported
 
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
@@ -66,15 +66,15 @@ def test_random_work_leads_to_the_versions_of_the_model(place: Place, tmp_path: 
             assert target.open() == Position(last.end_lsn)
             target.write(batch(*map(copy_of, parts)))
     target.close()
-    assert told(place, PEOPLE) == annals.told(PEOPLE)
-    ours, theirs = told(place, VISITS), annals.told(VISITS)
+    assert reported(place, PEOPLE) == annals.reported(PEOPLE)
+    ours, theirs = reported(place, VISITS), annals.reported(VISITS)
     assert [v[:-2] for v in ours] == [v[:-2] for v in theirs]
     # which one of several equal rows ends is nobody's to say
     assert sorted(v[:2] + v[-2:] for v in ours) == sorted(v[:2] + v[-2:] for v in theirs)
     assert [row[2:4] for row in _sorted(place, "pairs")] == [
         (v["op"], v["seq"]) for v in sorted(annals.versions["public.pairs"], key=_order)
     ]
-    held = told(place, PEOPLE)
+    held = reported(place, PEOPLE)
     for ts, rows in chance.sample(states, 20):
         valid = [v[:3] for v in held if int(v[9]) <= ts and (v[10] == "-" or ts < int(v[10]))]
         assert valid == sorted(tuple("-" if x is None else x for x in row) for row in rows)
@@ -107,8 +107,8 @@ def test_a_history_alone_and_of_chosen_tables(place: Place, tmp_path: Path) -> N
         annals.take(part)
         target.write(batch(part))
     target.close()
-    assert told(place, PEOPLE) == annals.told(PEOPLE)
-    assert ("1", "b", "long", "u") in [row[:4] for row in told(place, PEOPLE)]
+    assert reported(place, PEOPLE) == annals.reported(PEOPLE)
+    assert ("1", "b", "long", "u") in [row[:4] for row in reported(place, PEOPLE)]
     assert place.rows("visits", "page") == [("x",)]
     for missing in ("people", "visits_history"):
         with pytest.raises(Exception, match=missing):
@@ -124,7 +124,7 @@ def test_snapshots_end_versions_and_begin_others(place: Place, tmp_path: Path) -
     for piece in source.snapshot(PEOPLE):
         target.write(piece)
     annals.read(PEOPLE, source.rows["public.people"], TS, source.lsn)
-    assert told(place, PEOPLE) == annals.told(PEOPLE)
+    assert reported(place, PEOPLE) == annals.reported(PEOPLE)
     source.update(PEOPLE, ["1"], name="new")
     source.delete(PEOPLE, ["2"])
     part = source.commit()
@@ -133,13 +133,13 @@ def test_snapshots_end_versions_and_begin_others(place: Place, tmp_path: Path) -
     *pieces, end = source.snapshot(PEOPLE)
     target.write(pieces[0])
     target.close()
-    assert told(place, PEOPLE) == annals.told(PEOPLE)
+    assert reported(place, PEOPLE) == annals.reported(PEOPLE)
     target = place.opened(tmp_path, history_mode="beside")
     for piece in [*pieces, end]:
         target.write(piece)
     target.close()
     annals.read(PEOPLE, source.rows["public.people"], TS, source.lsn)
-    assert told(place, PEOPLE) == annals.told(PEOPLE)
+    assert reported(place, PEOPLE) == annals.reported(PEOPLE)
 
 
 TS = 1_700_000_000_000_000
@@ -159,7 +159,7 @@ def test_rows_read_while_their_table_is_streamed_begin_versions(
     )  # fmt: skip
     target.write(Batch(parts=[rows], position=Position(part.end_lsn), events=2))
     target.close()
-    found = [(row[0], row[3], row[4], row[-1]) for row in told(place, PEOPLE)]
+    found = [(row[0], row[3], row[4], row[-1]) for row in reported(place, PEOPLE)]
     lsn, end = str(part.commit_lsn), str(part.end_lsn)
     assert found == [("1", "c", lsn, "False"), ("1", "r", end, "True"), ("2", "r", end, "True")]
 
@@ -183,7 +183,7 @@ def test_a_history_follows_the_columns_of_its_table(place: Place, tmp_path: Path
     ]
 
 
-def test_names_that_are_taken_are_told(file: Place, tmp_path: Path) -> None:
+def test_names_that_are_taken_are_reported(file: Place, tmp_path: Path) -> None:
     odd = relation("public.odd", [("id", "int4"), ("_op", "text")])
     source, target = Model(), file.opened(tmp_path, history_mode="beside")
     source.insert(odd, ["1", "x"])
@@ -244,7 +244,7 @@ def test_an_insert_of_a_row_that_may_be_there_ends_its_version(
     )
 
 
-def test_two_keys_of_one_history_are_told_apart(place: Place, tmp_path: Path) -> None:
+def test_two_keys_of_one_history_are_distinguished(place: Place, tmp_path: Path) -> None:
     source, annals = Model(), Annals()
     target = place.opened(tmp_path, history_mode="beside")
     for key in (("1", "a"), ("1", "b"), ("2", "a")):

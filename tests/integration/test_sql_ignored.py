@@ -205,12 +205,12 @@ USELESS["MyISAM"] = "maria", "MyISAM", f"{THE_TABLE} ENGINE = MyISAM"
 def test_a_rule_or_an_engine_without_transactions_is_refused_until_its_remedy(
     place: Place, tmp_path: Path, case: str
 ) -> None:
-    _, told, *statements = USELESS[case]
+    _, reported, *statements = USELESS[case]
     for statement in statements:
         place.execute(statement)
     source = Model()
     source.insert(THINGS, ["1", "a"])
-    mended(place, tmp_path, place.opened(tmp_path), SqlChangeIgnored, told, source.commit())
+    mended(place, tmp_path, place.opened(tmp_path), SqlChangeIgnored, reported, source.commit())
     assert place.rows("things", "id") == [("1",)]
 
 
@@ -263,6 +263,6 @@ def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_reme
     place.execute("ALTER TABLE things ENABLE ALWAYS TRIGGER notes")
     source.insert(THINGS, ["2", "new"])
     part = source.commit()
-    told = r"things: .*audit.*public\.noted\(\)"
-    mended(place, tmp_path, sink, SqlFunctionFailed, told, part)
+    reported = r"things: .*audit.*public\.noted\(\)"
+    mended(place, tmp_path, sink, SqlFunctionFailed, reported, part)
     assert place.rows("audit", "id") == [("2",)]

@@ -58,10 +58,10 @@ def test_tables_that_differ_in_case_only_are_never_one(
 
 
 @pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
-def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_told(
+def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_reported(
     place: Place, tmp_path: Path
 ) -> None:
-    """The stream tells of the new name with the next change only; the remedy says what to do."""
+    """The stream reports the new name with the next change only; the remedy says what to do."""
     source = Model()
     sink = place.opened(tmp_path)
     source.insert(UPPER, ["1", "upper"])
@@ -202,11 +202,11 @@ def test_a_table_that_takes_keys_for_the_same_is_refused(
     source, sink = Model(), place.opened(tmp_path)
     source.insert(WORDS, ["a", "1"])
     part = source.commit()
-    told = "different texts may be equal"
+    reported = "different texts may be equal"
     if name in {"file", "duck"}:  # no statement ends it there
-        with pytest.raises(SqlTableUnfit, match=told):
+        with pytest.raises(SqlTableUnfit, match=reported):
             sink.write(batch(part))
         sink.close()
     else:
-        mended(place, tmp_path, sink, SqlTableUnfit, told, part)
+        mended(place, tmp_path, sink, SqlTableUnfit, reported, part)
         assert place.rows("words", "word") == [("a",)]

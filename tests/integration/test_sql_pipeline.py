@@ -255,7 +255,7 @@ def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(
     assert "replica.shifted needs a new snapshot: the type of v changed" in caplog.text
     caplog.clear()
     database.execute("INSERT INTO shifted VALUES (5, 'v10', 'e', 5)")
-    p.catch_up()  # it is kept, and the start tells of it
+    p.catch_up()  # it is kept, and the start reports it
     assert "the type of v changed" in caplog.text
     assert "snapshot.mode=always" in caplog.text
     p.catch_up(**{"snapshot.mode": "always"})  # the remedy

@@ -105,7 +105,7 @@ def test_a_missing_column_is_asked_for_or_made_also_under_the_sink(
 
 
 @SERVERS
-def test_a_column_that_is_too_narrow_is_told_or_widened(place: Place, tmp_path: Path) -> None:
+def test_a_column_that_is_too_narrow_is_reported_or_widened(place: Place, tmp_path: Path) -> None:
     place.execute(TABLE.format("name varchar(3), note text"))
     part = filled(["1", "ok", None], ["2", "secret", None])
     with contextlib.closing(place.opened(tmp_path, schema_evolution="none")) as target:
@@ -122,7 +122,7 @@ def test_a_column_that_is_too_narrow_is_told_or_widened(place: Place, tmp_path: 
     assert place.rows("people", "name") == [("ok",), ("secret",)]
 
 
-def test_a_value_of_another_kind_is_told_without_it(postgres: Place, tmp_path: Path) -> None:
+def test_a_value_of_another_kind_is_reported_without_it(postgres: Place, tmp_path: Path) -> None:
     postgres.execute(TABLE.format("name int, note text"))
     with contextlib.closing(postgres.opened(tmp_path, schema_evolution="none")) as target:
         with pytest.raises(SqlValueUnfit) as found:
@@ -152,7 +152,7 @@ def test_a_table_that_is_a_view_has_no_key_or_has_two_sources(place: Place, tmp_
 
 
 @SERVERS
-def test_a_table_dropped_under_the_sink_is_told(place: Place, tmp_path: Path) -> None:
+def test_a_table_dropped_under_the_sink_is_reported(place: Place, tmp_path: Path) -> None:
     source, sink = Model(), place.opened(tmp_path)
     source.insert(PEOPLE, ["1", "a", None])
     sink.write(batch(source.commit()))
@@ -288,7 +288,7 @@ def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place: Place, tmp_path
 MANY = [[str(n), f"name {n}", None] for n in range(1, 1001)]
 
 
-def test_a_large_batch_that_fails_while_the_next_is_made_is_told_then(
+def test_a_large_batch_that_fails_while_the_next_is_made_is_reported_then(
     database: Database, postgres: Place, tmp_path: Path
 ) -> None:
     """It is applied behind the caller's back; its error names its own change, and nothing after it goes in."""
@@ -601,7 +601,7 @@ def test_a_connection_that_the_server_ends_is_made_again(place: Place, tmp_path:
 
 
 @SERVERS
-def test_nobody_there_and_no_such_database_are_told(place: Place, tmp_path: Path) -> None:
+def test_nobody_there_and_no_such_database_are_reported(place: Place, tmp_path: Path) -> None:
     scheme = place.kind
     away = Place(scheme, f"{scheme}://app:hidden@127.0.0.1:1/x", place.connect).sink(tmp_path)
     for call in (away.check, away.open):
@@ -612,7 +612,7 @@ def test_nobody_there_and_no_such_database_are_told(place: Place, tmp_path: Path
         Place(scheme, place.url + "_not_there", place.connect).sink(tmp_path).check()
 
 
-def test_a_file_that_is_not_there_and_no_address_are_told(file: Place, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_and_no_address_are_reported(file: Place, tmp_path: Path) -> None:
     with pytest.raises(SqlUnreachable):
         Place("sqlite", f"sqlite:///{tmp_path}/nowhere/x.db", file.connect).sink(tmp_path).open()
     with pytest.raises(ConfigurationError, match=r"sink\.url"):
@@ -632,7 +632,9 @@ def lesser(database: Database) -> Iterator[tuple[str, Place]]:
         database.execute(f"DROP ROLE {name}")
 
 
-def test_rights_that_are_lacking_or_taken_away_are_told(database: Database, tmp_path: Path) -> None:
+def test_rights_that_are_lacking_or_taken_away_are_reported(
+    database: Database, tmp_path: Path
+) -> None:
     with lesser(database) as (name, place):
         with contextlib.closing(place.sink(tmp_path)) as target:
             with pytest.raises(SqlRefused, match="CREATE on the schema"):
@@ -664,7 +666,7 @@ ONLY_READS = {
 
 
 @pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
-def test_a_target_that_is_read_only_is_told(place: Place, tmp_path: Path) -> None:
+def test_a_target_that_is_read_only_is_reported(place: Place, tmp_path: Path) -> None:
     """A standby: what it does not take comes again. A database that only begins so takes everything."""
     source, target = Model(), place.opened(tmp_path)
     source.insert(PEOPLE, ["1", "a", None])

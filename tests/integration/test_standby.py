@@ -19,7 +19,7 @@ STANDBY = {"waltap.standby": True, "waltap.lease.ms": 10_000}
 
 
 class Pair:
-    """Two runs of one pipeline; each has a destination of its own, to tell who wrote what."""
+    """Two runs of one pipeline; each has a destination of its own, to show who wrote what."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -122,7 +122,7 @@ def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair: Pa
 
 
 def test_doctor_of_a_standby_elsewhere_names_who_has_the_lease(pair: Pair) -> None:
-    """Where locks of the shared folder are not seen, the server tells of the lease."""
+    """Where locks of the shared folder are not seen, the server reports the lease."""
     shared = pair.first.offset_file.parent
     unlocked = pair.second.folder / "elsewhere" / shared.name
     unlocked.mkdir(parents=True)
@@ -130,9 +130,9 @@ def test_doctor_of_a_standby_elsewhere_names_who_has_the_lease(pair: Pair) -> No
         (unlocked / name).symlink_to(shared / name)
     pair.second.settings["waltap.state.dir"] = str(unlocked.parent)
     with pair.first.running():
-        told = " ".join(pair.second.command("doctor").stdout.split())
-        assert "waltap lease of" in told
-        assert "a run here waits as a standby" in told
+        reported = " ".join(pair.second.command("doctor").stdout.split())
+        assert "waltap lease of" in reported
+        assert "a run here waits as a standby" in reported
         assert "replication slot" not in pair.second.doctor()
         alone = pair.second.doctor(**{"waltap.standby": False})["replication slot"]
         assert "waltap lease of" not in alone.found

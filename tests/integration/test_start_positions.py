@@ -161,7 +161,7 @@ def test_a_slot_of_another_plugin_is_refused_and_kept(pipeline: PipelineRig) -> 
     assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
 
 
-def test_a_pipeline_whose_decoder_changed_is_told_both_ways_out(behind: PipelineRig) -> None:
+def test_a_pipeline_whose_decoder_changed_is_reported_both_ways_out(behind: PipelineRig) -> None:
     with pytest.raises(
         SlotUnfit, match=r"restore database.*plugin.name.*lose the.*offsets clear FILE"
     ):
@@ -199,7 +199,7 @@ def reader(behind: PipelineRig) -> Iterator[psycopg.pq.PGconn]:
     connection.finish()
 
 
-def test_a_slot_in_use_is_told_at_once_and_refused_when_patience_ends(
+def test_a_slot_in_use_is_reported_at_once_and_refused_when_patience_ends(
     behind: PipelineRig, reader: psycopg.pq.PGconn, caplog
 ) -> None:
     before = behind.offset()
@@ -245,7 +245,7 @@ def test_the_end_of_max_seconds_ends_the_wait_for_a_slot(
 def test_the_wait_for_open_transactions_ends_and_leaves_nothing_behind(
     pipeline: PipelineRig, caplog, ends: str
 ) -> None:
-    """A slot can be made only when all open transactions have ended: who holds it up is told."""
+    """A slot can be made only when all open transactions have ended: who holds it up is reported."""
     database = pipeline.database
     with database.connect(autocommit=False) as open_transaction:
         open_transaction.execute("CREATE TABLE forgotten (id int)")
@@ -288,7 +288,7 @@ def test_a_publication_dropped_under_a_slot(behind: PipelineRig, way: str) -> No
     assert behind.destination.ids("t") == [1, 2, 1, 2, 3, 4]
 
 
-def test_a_profile_that_names_another_publication_is_told_to_name_it_again(
+def test_a_profile_that_names_another_publication_is_reported_to_name_it_again(
     behind: PipelineRig,
 ) -> None:
     with pytest.raises(PublicationGone, match=r"from while there was none.*publication\.name"):
@@ -444,9 +444,9 @@ def test_a_server_restored_from_a_base_backup(private_server: Cluster, tmp_path)
         pipeline.run()
     with pytest.raises(PositionAhead, match=r"waltap repair FILE` cannot"):
         repaired(pipeline)
-    told = pipeline.doctor()
-    assert told["start"].error.code == "WT-6103"
-    assert "repair FILE` reads" not in told["gaps"].remedy
+    reported = pipeline.doctor()
+    assert reported["start"].error.code == "WT-6103"
+    assert "repair FILE` reads" not in reported["gaps"].remedy
     pipeline.catch_up(**WHEN_NEEDED)
     database.execute("INSERT INTO t VALUES (30000)")
     pipeline.catch_up()

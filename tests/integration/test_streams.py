@@ -104,7 +104,7 @@ def test_redis_keeps_so_many_entries_and_has_debeziums_compact_form(
     assert redis.xrevrange("t", count=1)[0][1] == {b"default": b"default"}
 
 
-def test_redis_that_is_away_at_the_start_or_later_is_told(
+def test_redis_that_is_away_at_the_start_or_later_is_reported(
     tmp_path: Path,
 ) -> None:
     (port,) = free_ports(1)
@@ -154,7 +154,7 @@ def test_redis_refuses_a_wrong_password_and_a_user_who_may_not_add(
         redis.acl_deluser("reader")
 
 
-def test_redis_without_memory_and_a_key_that_is_no_stream_are_told(
+def test_redis_without_memory_and_a_key_that_is_no_stream_are_reported(
     redis_server: RedisServer, redis: Any, tmp_path: Path
 ) -> None:
     redis.set("taken", "text")
@@ -274,7 +274,7 @@ def test_a_message_whose_acknowledgement_was_lost_is_there_once(
     assert [orjson.loads(key)["id"] for key in keys] == [0, 1, 2, 1, 2]
 
 
-def test_nats_without_a_stream_or_with_messages_too_large_is_told(
+def test_nats_without_a_stream_or_with_messages_too_large_is_reported(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     made = nats_sink(tmp_path, nats_server.url, "some")
@@ -288,7 +288,7 @@ def test_nats_without_a_stream_or_with_messages_too_large_is_told(
     made.close()
 
 
-def test_nats_that_is_away_at_the_start_or_later_is_told(tmp_path: Path) -> None:
+def test_nats_that_is_away_at_the_start_or_later_is_reported(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     url = f"nats://127.0.0.1:{port}"
     hide([url])  # as a profile does
@@ -363,7 +363,7 @@ def test_kinesis_gets_the_changes_of_a_server(
     assert {orjson.loads(key)["id"] for key, _ in found} == {1}
 
 
-def test_kinesis_without_the_stream_or_with_a_record_too_large_is_told(
+def test_kinesis_without_the_stream_or_with_a_record_too_large_is_reported(
     moto: Moto, kinesis: Any, tmp_path: Path
 ) -> None:
     kinesis.create_stream(StreamName="there", ShardCount=1)
@@ -379,7 +379,7 @@ def test_kinesis_without_the_stream_or_with_a_record_too_large_is_told(
     made.close()
 
 
-def test_kinesis_that_is_away_or_knows_nobody_is_told(
+def test_kinesis_that_is_away_or_knows_nobody_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):

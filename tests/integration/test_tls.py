@@ -139,7 +139,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_with_certificates_is_told(
+def test_what_is_wrong_with_certificates_is_reported(
     cluster: Cluster, shop: Database, files: Path, tmp_path: Path, case: str
 ) -> None:
     shown, more, way = REFUSED[case]

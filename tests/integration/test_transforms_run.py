@@ -1,5 +1,5 @@
 """Transforms of events and of records, converters of columns, and columns that are read back, in a pipeline: on JSON
-lines they are applied alike to snapshot and stream, on the change log refused, and what fails is told."""
+lines they are applied alike to snapshot and stream, on the change log refused, and what fails is reported."""
 
 from pathlib import Path
 from typing import Any
@@ -86,16 +86,16 @@ def test_a_connectors_file_routes_snapshot_and_stream(shop: Shop) -> None:
 @pytest.mark.parametrize("kind", ["records", "events"])
 def test_a_sink_of_changes_is_refused_before_anything_is_made(shop: Shop, kind: str) -> None:
     shop.sink = {"type": "changelog", "path": "out"}
-    path, told = shop.connector(**ROUTED), "WT-3205"
+    path, reported = shop.connector(**ROUTED), "WT-3205"
     if kind == "events":
-        shop.more, told = FIELDS, "take the transform fields out of"
+        shop.more, reported = FIELDS, "take the transform fields out of"
         path = shop.path
     for command, code in (("doctor", 1), ("run", 1 if kind == "records" else 2)):
         done = shop.waltap(command, path)
         said = f"{done.stdout}{done.stderr}"
         assert done.returncode != 0
         assert "the sink changelog takes the changes themselves" in said
-        assert told in said or (command == "doctor" and kind == "records")
+        assert reported in said or (command == "doctor" and kind == "records")
         assert "Traceback" not in said
     assert shop.made() == []
     assert not (shop.folder / "out").exists()

@@ -177,7 +177,7 @@ def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
     assert "rows in the source" in PAGE.read_text(encoding="utf-8")
 
 
-def test_another_output_is_told(reader: Reader) -> None:
+def test_another_output_is_reported(reader: Reader) -> None:
     with pytest.raises(AssertionError, match="one"):
         reader.does(Step("", "echo one", "two\n"))
     reader.does(Step("", "echo 'at 0/16B3748'; echo more", "at 1A/2B3C4D5E\n…\n"))

@@ -54,7 +54,7 @@ def plain(schema: Schema, value: object) -> object:
 
 
 def same(one: object, other: object) -> bool:
-    """Tell whether two values are equal; NaN equals itself, floats are those of 32 bits where one is."""
+    """Return whether two values are equal; NaN equals itself, floats are those of 32 bits where one is."""
     if isinstance(one, float) and isinstance(other, float):
         return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=1e-6)
     if isinstance(one, dict) and isinstance(other, dict):

@@ -147,7 +147,7 @@ def test_json_of_columns_is_that_of_rows(
     render = JsonFormat(JsonProperties(), known)
     for name, column, values in columns(typed, EVERY):
         for group in groups(values):
-            told = []
+            reported = []
             for form in both_forms(group):
                 part = SnapshotRows(
                     relation=relation_of(column),
@@ -159,8 +159,10 @@ def test_json_of_columns_is_that_of_rows(
                 )
                 records = render.render([part], 4)
                 assert isinstance(records, RecordBlock) == isinstance(form, RowBlock)
-                told.append([(r.topic, r.key, r.value, r.headers, r.partition) for r in records])
-            assert told[0] == told[1], (name, group)
+                reported.append(
+                    [(r.topic, r.key, r.value, r.headers, r.partition) for r in records]
+                )
+            assert reported[0] == reported[1], (name, group)
 
 
 @POLICIES
@@ -239,12 +241,12 @@ def readings(found: ColumnMapping, text: str) -> Iterator[Callable[[], Any]]:
 
 
 def test_what_becomes_null_in_json_and_connect_is_listed(typed: psycopg.Connection[Any]) -> None:
-    """What comes out null although it was none is told, and there is nothing else of the kind."""
+    """What comes out null although it was none is reported, and there is nothing else of the kind."""
     listed: dict[str, dict[str, set[str]]] = {}
-    told: list[str] = []
+    reported: list[str] = []
     registries = {
         form: TypeRegistry(
-            installed_types(), TypeOptions(**modes, on_misfit=lambda _, why: told.append(why))
+            installed_types(), TypeOptions(**modes, on_misfit=lambda _, why: reported.append(why))
         )
         for form, modes in FORMS.items()
     }
@@ -258,10 +260,14 @@ def test_what_becomes_null_in_json_and_connect_is_listed(typed: psycopg.Connecti
                 array = name.endswith("[]")
                 given = nulls(parse_array(text, column.data_type.delimiter)) if array else 0
                 for read in readings(found, text):
-                    told.clear()
+                    reported.clear()
                     value = read()
-                    assert (value is None or nulls(value) > given) == bool(told), (name, text, form)
-                    for why in told:
+                    assert (value is None or nulls(value) > given) == bool(reported), (
+                        name,
+                        text,
+                        form,
+                    )
+                    for why in reported:
                         listed.setdefault(why, {}).setdefault(name, set()).add(form)
     assert listed == CONNECT
 
@@ -275,9 +281,9 @@ def test_what_becomes_null_in_arrow_is_listed(typed: psycopg.Connection[Any]) ->
         assert arrow is not None
         for text in values:
             array = arrow.column([text])
-            told = counted.take()
-            assert told or not array.null_count, (name, text)
-            for reason in told:
+            reported = counted.take()
+            assert reported or not array.null_count, (name, text)
+            for reason in reported:
                 listed.setdefault(reason, set()).add(name)
     assert listed == ARROW
 

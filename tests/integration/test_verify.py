@@ -155,10 +155,10 @@ def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(
     destination.spoil("DELETE FROM bag WHERE a = 2")
     code, output = destination.verify()
     assert code == 1
-    for told in ("b=k0, a=7", "n: '7' | '1000'", "b=k1, a=8", "b=new, a=999"):
-        first, _, second = told.partition(", ")
-        swapped = f"{second}, {first}" if second else told
-        assert told in output or swapped in output, output
+    for reported in ("b=k0, a=7", "n: '7' | '1000'", "b=k1, a=8", "b=new, a=999"):
+        first, _, second = reported.partition(", ")
+        swapped = f"{second}, {first}" if second else reported
+        assert reported in output or swapped in output, output
     assert output.count("DIFFERENT") == 2
     destination.spoil("DROP TABLE pairs")
     destination.spoil("DROP TABLE brief")
@@ -298,8 +298,8 @@ def test_tables_of_which_no_snapshot_was_taken_are_a_difference(destination: Des
     destination.pipeline.catch_up()
     code, output = destination.verify()
     assert code == 1
-    for told in ("public.kinds 3 0", "public.pairs 300 0"):
-        assert told in output
+    for reported in ("public.kinds 3 0", "public.pairs 300 0"):
+        assert reported in output
     assert "public.signals" not in output
     without = ("--without", "public.kinds", "--without", "public.pairs")
     code, output = destination.verify(*without, "--without", "public.bag")
@@ -357,9 +357,9 @@ def test_rows_of_partitions_are_there_under_the_name_that_they_are_sent_by(
     destination.database.execute(PARTS.replace("part", "piece"))
     code, output = destination.verify()
     assert code == 1
-    told = ["public.pieces 3 0"] if whole else [f"public.piece_{n} 1 0" for n in "abd"]
-    assert all(each in output for each in told), output
-    assert output.count("DIFFERENT") == len(told)
+    reported = ["public.pieces 3 0"] if whole else [f"public.piece_{n} 1 0" for n in "abd"]
+    assert all(each in output for each in reported), output
+    assert output.count("DIFFERENT") == len(reported)
 
 
 @contextlib.contextmanager
@@ -374,7 +374,7 @@ def role(database: Database, *tables: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("destination", ["file"], indirect=True)
-def test_what_may_be_missing_on_purpose_or_may_not_be_read_is_told_and_does_not_count(
+def test_what_may_be_missing_on_purpose_or_may_not_be_read_is_reported_and_does_not_count(
     destination: Destination,
 ) -> None:
     destination.pipeline.catch_up()
@@ -393,7 +393,7 @@ def test_what_may_be_missing_on_purpose_or_may_not_be_read_is_told_and_does_not_
 
 
 @pytest.mark.parametrize("destination", ["changelog"], indirect=True)
-def test_a_captured_table_that_the_role_may_not_read_is_told_with_a_code(
+def test_a_captured_table_that_the_role_may_not_read_is_reported_with_a_code(
     destination: Destination,
 ) -> None:
     destination.pipeline.catch_up()
@@ -481,7 +481,7 @@ def test_the_sql_removes_the_row_with_a_key_of_any_type_and_no_other(
 
 
 @pytest.mark.parametrize("destination", ["postgres"], indirect=True)
-def test_the_command_for_targets_tells_by_its_exit_code(destination: Destination) -> None:
+def test_the_command_for_targets_shows_by_its_exit_code(destination: Destination) -> None:
     destination.pipeline.catch_up()
     command = ("sql", "verify", "--dsn", destination.database.dsn, "--patience", "0")
     done = destination.command(*command)
@@ -509,10 +509,10 @@ def test_sequences_are_moved_on_request(database: Database, tmp_path: Path) -> N
     assert "is where its rows are" in target.command("sql", "sequences").output
 
 
-def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
+def test_what_a_target_does_not_hold_is_reported_before_the_run_with_what_ends_it(
     database: Database, mariadb: MariaDb, tmp_path: Path
 ) -> None:
-    """`doctor` and `plan` tell of it."""
+    """`doctor` and `plan` report it."""
     shop = Shop(tmp_path, database)
     name = f"held_{database.name}"
     mariadb.execute(f"CREATE DATABASE {name}")
@@ -523,13 +523,13 @@ def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
     shop.source["table.include.list"] = "public.words,public.short"
     shop.sink = {"type": "sql", "url": mariadb.url(name)}
 
-    def told(command: str, verdict: str) -> list[dict[str, str]]:
+    def reported(command: str, verdict: str) -> list[dict[str, str]]:
         found = json.loads(shop.waltap(f"{command} FILE --json").stdout)
         checks = found["problems"] if command == "plan" else found
         return [c for c in checks if c["name"].startswith("target") and c["verdict"] == verdict]
 
     for command in ("doctor", "plan"):
-        (keys,) = told(command, "warning")
+        (keys,) = reported(command, "warning")
         assert "384 characters of a, b, of the key of public.words (768 by 2" in keys["found"]
     limit = keys["remedy"].partition("ALTER TABLE")[2].partition("; or")[0]
     database.execute("ALTER TABLE" + limit)
@@ -537,9 +537,9 @@ def test_what_a_target_does_not_hold_is_told_before_the_run_with_what_ends_it(
         f"CREATE TABLE {name}.words (a varchar(99) COLLATE latin1_swedish_ci, b varchar(99) COLLATE"
         " utf8mb4_nopad_bin, v text CHARACTER SET latin1, PRIMARY KEY (a, b))"
     )
-    (refused,) = told("doctor", "error")
+    (refused,) = reported("doctor", "error")
     assert "compares keys in a" in refused["found"]
-    (narrow,) = [c for c in told("plan", "warning") if c["name"] == "target words"]
+    (narrow,) = [c for c in reported("plan", "warning") if c["name"] == "target words"]
     assert "column v is latin1" in narrow["found"]
     for remedy in (refused["remedy"], narrow["remedy"]):  # they suffice as they stand
         statement = remedy[remedy.index("ALTER TABLE") :].partition(";")[0]

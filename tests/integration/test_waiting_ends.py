@@ -28,7 +28,7 @@ pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY, v tex
 
 
 def waits(database: Database, role: str, *, event: str = "Lock") -> Callable[[], bool]:
-    """Return what tells that our connection of this role waits in the server."""
+    """Return what shows that our connection of this role waits in the server."""
 
     def waiting() -> bool:
         return bool(

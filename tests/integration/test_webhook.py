@@ -110,7 +110,7 @@ def test_what_is_refused_for_good_is_not_tried_again(receiver, status, caplog):
     assert len(receiver.refused) == 1
     assert identifiers(receiver) == ["2"]
     assert f"it answers {status}" in caplog.text
-    sent.close()  # tells nothing again
+    sent.close()  # shows nothing again
 
 
 def test_tries_come_to_an_end(receiver):
@@ -139,7 +139,7 @@ def test_a_full_queue_holds_nobody_up_and_what_it_lacks_is_counted(receiver, cap
     assert [r.error_code for r in caplog.records if r.levelno == logging.WARNING] == ["WT-4201"]
 
 
-def test_an_outage_is_told_once_and_ends_with_what_was_lost(late, caplog):
+def test_an_outage_is_reported_once_and_ends_with_what_was_lost(late, caplog):
     caplog.set_level(logging.INFO, logger="waltap")
     sent = channel(late, max_retries=0)
     for number in range(4):
@@ -150,10 +150,10 @@ def test_an_outage_is_told_once_and_ends_with_what_was_lost(late, caplog):
     until(lambda: late.taken, "the first notification behind the outage")
     with pytest.raises(WebhookDown):
         sent.close()
-    told = [r.getMessage() for r in caplog.records if r.name.startswith("waltap")]
-    assert ["does not take" in line for line in told] == [True, False]
-    assert told[1].endswith("takes notifications again; 4 were lost")
-    assert "hidden-7" not in "".join(told)
+    reported = [r.getMessage() for r in caplog.records if r.name.startswith("waltap")]
+    assert ["does not take" in line for line in reported] == [True, False]
+    assert reported[1].endswith("takes notifications again; 4 were lost")
+    assert "hidden-7" not in "".join(reported)
 
 
 def test_close_does_not_wait_for_an_address_that_hangs(receiver, monkeypatch):

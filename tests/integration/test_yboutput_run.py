@@ -107,7 +107,7 @@ EXPECTED = {
 
 
 @GENERATIONS
-def test_records_tell_what_each_identity_can(
+def test_records_show_what_each_identity_can(
     yb_database: Database, tmp_path: Path, old_generation: bool
 ) -> None:
     """One run captures a table of each identity; a key change is a delete and an insert. Under NOTHING inserts

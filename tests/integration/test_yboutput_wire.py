@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.harness import pgoutput_wire as wire
-from tests.harness.captures import told, yboutput
+from tests.harness.captures import reported, yboutput
 from tests.harness.servers.postgres import Database
 from tests.harness.yboutput_recording import record, recorded
 from tests.harness.yboutput_slot import Slot, current_lsn, identity, oid, spaced
@@ -224,7 +224,7 @@ def test_what_lies_in_toast_is_sent_or_left_out_as_anything_else(
     ("name", "letter", "flags"),
     [("CHANGE", "c", (1, 0, 0)), ("DEFAULT", "d", (1, 0, 0)), ("FULL", "f", (1, 1, 1)), ("NOTHING", "n", (0, 0, 0))],
 )  # fmt: skip
-def test_a_relation_tells_its_identity_and_the_columns_of_it(
+def test_a_relation_shows_its_identity_and_the_columns_of_it(
     t1: Database, name: str, letter: str, flags: tuple[int, int, int]
 ) -> None:
     identity(t1, "t1", name)
@@ -272,7 +272,7 @@ def test_a_relation_comes_once_and_again_after_it_changed(t1: Database) -> None:
     t1.execute("ALTER TABLE t1 DROP COLUMN b")
     t1.execute("INSERT INTO t1 VALUES (5, true, 8)")
     assert slot.kinds() == "BRIRIC" + "BIC" + "BRIIC" + "BRIC"
-    found = told(yboutput().feed(slot.frames()))
+    found = reported(yboutput().feed(slot.frames()))
     rows = [change[2] for change in found if change[:2] == ("I", "public.t1")]
     assert rows == [("3", "c", "t"), ("4", "d", "t", "9"), ("5", "t", "8")]
 
@@ -335,7 +335,7 @@ def test_any_type_may_be_unsent(yb_database: Database, old_generation: bool) -> 
     yb_database.execute("UPDATE t SET w = 'x'")
     decoder = yboutput()
     frames = slot.frames(old_generation=old_generation, **decoder.start_options())
-    insert, _, update, _ = told(decoder.feed(frames))
+    insert, _, update, _ = reported(decoder.feed(frames))
     assert not {None, U, ABSENT} & set(insert[2])
     assert update[2][1:-1] == (U,) * (len(TYPES) - 1)
     assert update[2][:: len(TYPES)] == ("1", "x")
@@ -351,7 +351,7 @@ def test_recordings_are_what_the_double_sends_today(yb_database: Database) -> No
         for frames in (recording.frames, found[name].frames):
             shape = [(chr(payload[0]), len(payload)) for _, payload in frames]
             decoder = yboutput()
-            said.append((shape, told(decoder.feed(frames))))
+            said.append((shape, reported(decoder.feed(frames))))
         assert said[0] == said[1], name
 
 

@@ -57,9 +57,9 @@ def test_another_folder_gives_the_same_bytes(release: Path, tmp_path: Path) -> N
             build(copy, again, 1_700_000_000)
     finally:
         os.umask(before)
-    told = hashes(release)
-    del told[SBOM]
-    assert hashes(again) == told
+    reported = hashes(release)
+    del reported[SBOM]
+    assert hashes(again) == reported
 
 
 def test_a_source_distribution_makes_the_same_wheel(release: Path, tmp_path: Path) -> None:
@@ -74,18 +74,20 @@ def test_a_source_distribution_makes_the_same_wheel(release: Path, tmp_path: Pat
 
 
 def test_the_list_of_hashes_is_of_all_files(release: Path) -> None:
-    told = dict(reversed(line.split("  ")) for line in (release / SUMS).read_text().splitlines())
-    assert told == hashes(release)
-    assert len(told) == 2 * len(members()) + 1
+    reported = dict(
+        reversed(line.split("  ")) for line in (release / SUMS).read_text().splitlines()
+    )
+    assert reported == hashes(release)
+    assert len(reported) == 2 * len(members()) + 1
 
 
 def test_the_sbom_has_what_the_wheels_require(release: Path) -> None:
     bom = json.loads((release / SBOM).read_text())
     parts = {each["name"]: each for each in [bom["metadata"]["component"], *bom["components"]]}
-    told = hashes(release)
+    reported = hashes(release)
     for wheel in release.glob("*.whl"):
         name = wheel.name.partition("-")[0].replace("_", "-")
-        assert parts[name]["hashes"] == [{"alg": "SHA-256", "content": told[wheel.name]}]
+        assert parts[name]["hashes"] == [{"alg": "SHA-256", "content": reported[wheel.name]}]
         for requirement in map(Requirement, distribution(name).requires or ()):
             assert canonicalize_name(requirement.name) in parts
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))

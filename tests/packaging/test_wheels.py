@@ -61,7 +61,7 @@ def test_wheel_holds_its_package_and_nothing_else(wheel: Wheel) -> None:
     assert not [name for name in wheel.names if "__pycache__" in name or "/tests/" in name]
 
 
-def test_wheel_tells_type_checkers_that_it_is_typed(wheel: Wheel) -> None:
+def test_wheel_shows_type_checkers_that_it_is_typed(wheel: Wheel) -> None:
     assert f"{wheel.package}/py.typed" in wheel.names
 
 

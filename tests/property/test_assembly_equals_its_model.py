@@ -157,7 +157,7 @@ class History:
                 ids.append(ids[-1] + 1)
                 subxid = ids[-1]
                 self._walk(inner, subxid, ids, kept, events, alive=alive and fate == "keep")
-                if fate == "abort":  # the server tells each child's abort, too, the child's first
+                if fate == "abort":  # the server shows each child's abort, too, the child's first
                     below = [other for other in ids if other > subxid]
                     events += [("abort", other, 0, False) for other in [*below, subxid]]
 

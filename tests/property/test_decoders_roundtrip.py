@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness import pgoutput_wire as wire
-from tests.harness.captures import pgoutput, told
+from tests.harness.captures import pgoutput, reported
 from tests.harness.decoder_wires import WIRES, Known, frames, table
 
 from waltap.changes.decode import ABSENT, UNCHANGED, Delete, Insert, Message, RelationSeen, Update
@@ -73,7 +73,7 @@ def test_changes_come_back_as_they_were_sent(plugin: str, history) -> None:
     decoder = WIRES[plugin][0](catalogue=Known(made))
     messages = [message for frame in sent for message in decoder.feed([frame])]
     seen = by_key if made.identity == "d" else tuple
-    found = [(kind, *rows) for kind, _, *rows in told(messages)[:-1]]
+    found = [(kind, *rows) for kind, _, *rows in reported(messages)[:-1]]
     assert list(map(seen, found)) == list(map(seen, steps * 2))
     (relation,) = {id(m.relation): m.relation for m in messages if isinstance(m, Insert)}.values()
     assert [column.name for column in relation.columns] == [column.name for column in made.columns]

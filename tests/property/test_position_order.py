@@ -48,7 +48,7 @@ def test_an_offset_is_read_back_as_it_was_stored(position: Position) -> None:
 
 
 @given(POSITIONS)
-def test_a_position_is_told_in_the_servers_words(position: Position) -> None:
+def test_a_position_is_reported_in_the_servers_words(position: Position) -> None:
     text = str(position)
     assert text.startswith(lsn_text(position.end_lsn))
     assert text.endswith(f"#{position.index}") is bool(position.index)

@@ -41,26 +41,26 @@ def steady(
     st.integers(1, 60),
     SIZES,
 )
-def test_steady_rates_are_foretold_exactly(
+def test_steady_rates_are_predicted_exactly(
     written: int, released: int, seconds: int, step: int, left: int
 ) -> None:
     released = min(released, written)
     readings = steady(written, released, max(seconds, step), step)
     kept = readings[-1].retained_bytes
-    told = forecast(readings, kept + left)
-    assert told.limit is not None
-    assert (told.limit.kind, told.limit.left) == ("budget", left)
+    reported = forecast(readings, kept + left)
+    assert reported.limit is not None
+    assert (reported.limit.kind, reported.limit.left) == ("budget", left)
     growth = written - released
     if not left:
-        assert told.seconds == told.stalled_seconds == 0
+        assert reported.seconds == reported.stalled_seconds == 0
         return
-    assert told.stalled_seconds == pytest.approx(left / written)
+    assert reported.stalled_seconds == pytest.approx(left / written)
     if growth:
-        assert told.seconds == pytest.approx(left / growth)
+        assert reported.seconds == pytest.approx(left / growth)
         # what the slot keeps at that time is the budget
-        assert kept + growth * told.seconds == pytest.approx(kept + left)
+        assert kept + growth * reported.seconds == pytest.approx(kept + left)
     else:
-        assert told.seconds is None
+        assert reported.seconds is None
 
 
 @given(
@@ -79,18 +79,18 @@ def test_a_stall_is_never_the_better_case(
                 at_s=at, server_lsn=server, restart_lsn=restart, safe_bytes=safe, free_bytes=free
             )
         )
-    told = forecast(readings, budget)
+    reported = forecast(readings, budget)
     known = [each for each in (budget, safe, free) if each is not None]
-    assert (told.limit is None) == (not known)
-    assert told.growth <= told.written + 1e-6
-    if told.limit is not None:
-        assert told.limit.left >= 0
-        assert 0 <= told.limit.used <= 1
-    for seconds_left in (told.seconds, told.stalled_seconds):
+    assert (reported.limit is None) == (not known)
+    assert reported.growth <= reported.written + 1e-6
+    if reported.limit is not None:
+        assert reported.limit.left >= 0
+        assert 0 <= reported.limit.used <= 1
+    for seconds_left in (reported.seconds, reported.stalled_seconds):
         assert seconds_left is None or seconds_left >= 0
-    if told.seconds is not None:
-        assert told.stalled_seconds is not None
-        assert told.stalled_seconds <= told.seconds * (1 + 1e-9)
+    if reported.seconds is not None:
+        assert reported.stalled_seconds is not None
+        assert reported.stalled_seconds <= reported.seconds * (1 + 1e-9)
 
 
 def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
@@ -101,9 +101,9 @@ def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
         )
         for at in range(0, 601, 10)
     ]
-    told = forecast(readings, readings[-1].retained_bytes + 600_000)
-    assert told.growth == told.written == pytest.approx(1000)
-    assert told.seconds == told.stalled_seconds == pytest.approx(600)
+    reported = forecast(readings, readings[-1].retained_bytes + 600_000)
+    assert reported.growth == reported.written == pytest.approx(1000)
+    assert reported.seconds == reported.stalled_seconds == pytest.approx(600)
 
 
 @given(SIZES, SIZES)
@@ -126,8 +126,8 @@ def test_rates_are_those_of_the_window() -> None:
         SlotReading(at_s=80_000.0 + at, server_lsn=1000 + 100 * at, restart_lsn=0)
         for at in range(0, int(WINDOW_S) + 1, 10)
     ]
-    told = forecast([*quiet, *burst], burst[-1].retained_bytes + 1000)
-    assert told.seconds == pytest.approx(10)
+    reported = forecast([*quiet, *burst], burst[-1].retained_bytes + 1000)
+    assert reported.seconds == pytest.approx(10)
 
 
 def test_the_tightest_limit_counts() -> None:
@@ -142,20 +142,20 @@ def test_the_tightest_limit_counts() -> None:
 
 
 @given(st.lists(SHARES, max_size=4), SHARES, st.lists(st.floats(0, 1.2), max_size=30))
-def test_each_threshold_is_told_once_until_it_was_left(
+def test_each_threshold_is_reported_once_until_it_was_left(
     warn_at: list[float], act_at: float, shares: list[float]
 ) -> None:
-    thresholds, told = WalThresholds(warn_at, act_at), set[float]()
+    thresholds, reported = WalThresholds(warn_at, act_at), set[float]()
     for used in shares:
         crossing = thresholds.look(used)
         above = {each for each in (*warn_at, act_at) if used >= each}
-        new = above - told
+        new = above - reported
         assert crossing.warns == max(new, default=None)
         assert crossing.acts == (used >= act_at)
-        kept = {each for each in told if used >= each - SLACK}
-        assert crossing.calms == (bool(told) and not kept and not new)
-        told = kept | new
-        assert (thresholds.level == "ok") == (not told)
+        kept = {each for each in reported if used >= each - SLACK}
+        assert crossing.calms == (bool(reported) and not kept and not new)
+        reported = kept | new
+        assert (thresholds.level == "ok") == (not reported)
 
 
 @pytest.mark.parametrize(

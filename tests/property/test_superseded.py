@@ -16,7 +16,7 @@ ROWS = st.lists(
 """Keys and positions."""
 
 
-def told(rows: list[Any], cuts: list[int]) -> list[bool] | None:
+def reported(rows: list[Any], cuts: list[int]) -> list[bool] | None:
     keys = [
         pa.chunked_array(
             [[row[0][n] for row in rows[at:end]] for at, end in zip(cuts, cuts[1:], strict=False)],
@@ -37,13 +37,13 @@ def test_the_last_row_of_each_key_is_left(rows: list[Any], cut: int) -> None:
     for number in sorted(range(len(rows)), key=lambda number: rows[number][1:]):
         last[rows[number][0]] = number
     cut = min(cut, len(rows))
-    assert told(rows, [0, cut, len(rows)]) == [last[row[0]] != n for n, row in enumerate(rows)]
+    assert reported(rows, [0, cut, len(rows)]) == [last[row[0]] != n for n, row in enumerate(rows)]
 
 
 @given(rows=ROWS)
 def test_what_is_left_out_has_a_place_of_its_own(rows: list[Any]) -> None:
-    """Rows of a snapshot are all at one place; where those are told apart by it, none is lost."""
-    found = told(rows, [0, len(rows)])
+    """Rows of a snapshot are all at one place; where those are distinguished by it, none is lost."""
+    found = reported(rows, [0, len(rows)])
     places = [row[1:] for row in rows]
     if found is None:
         assert len(set(places)) < len(places)

@@ -79,10 +79,10 @@ def test_frames_and_keepalives_are_the_same_however_the_bytes_arrive(
     frames = [f for piece in cut(encoded(events), cuts) for f in splitter.split(piece)]
     assert frames == [(lsn, payload) for kind, lsn, payload in events if kind == "w"]
     assert all(type(payload) is bytes for _, payload in frames)
-    told = [(lsn, more) for kind, lsn, more in events if kind == "k"]
+    reported = [(lsn, more) for kind, lsn, more in events if kind == "k"]
     assert splitter.started
-    assert splitter.wal_end == (told[-1][0] if told else 0)
-    assert splitter.reply_requested == any(more for _, more in told)
+    assert splitter.wal_end == (reported[-1][0] if reported else 0)
+    assert splitter.reply_requested == any(more for _, more in reported)
 
 
 @given(EVENTS, st.lists(st.integers(0, 3000), max_size=4))
@@ -175,7 +175,7 @@ def test_an_error_after_rows_of_a_copy_is_not_missed(
 
 
 @given(LSNS, LSNS, st.integers(-(1 << 40), 1 << 60), st.booleans())
-def test_a_status_update_says_what_it_was_told(
+def test_a_status_update_says_what_it_was_reported(
     written: int, flushed: int, clock: int, reply: bool
 ) -> None:
     clock = abs(clock)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
-from tests.harness.untold_columns import a_dropped_column
+from tests.harness.unreported_columns import a_dropped_column
 
 from waltap_spark.compact import compact_in_memory, drop_overwritten
 from waltap_spark.errors import SessionTaken
@@ -112,7 +112,7 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
 def test_names_divisions_and_dropped_columns_in_a_catalogue(
     iceberg: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A JDBC catalogue in SQLite, which tells case; a table that is called as another's history."""
+    """A JDBC catalogue in SQLite, which shows case; a table that is called as another's history."""
     monkeypatch.setattr(merging, "COMPACT_STEPS", 4)
     values = {
         "format.catalog": "lake",
@@ -176,7 +176,7 @@ def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
     assert "WT-5246" in rig.output.table(tables[1].name).failed
 
 
-def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_tells(rig: Rig) -> None:
+def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(rig: Rig) -> None:
     a_dropped_column(rig)
 
 
@@ -224,7 +224,7 @@ def test_two_outputs_in_one_session_are_never_taken_for_each_other(
         rig.apply()
         rig.db.insert(PEOPLE, [str(number + 10), "b", None])
         rig.commit()
-        rig.apply()  # by sessions that were told of the first one's catalogue
+        rig.apply()  # by sessions that were reported the first one's catalogue
         rigs.append(rig)
         if not number:
             LiveTables(session, rig.output).current(PEOPLE.name).collect()

@@ -143,9 +143,9 @@ def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig:
     end, _rows = rig.db.history[1]
     reader = tables.at(end).current(LEFT.name).orderBy("id")
     rig.applier.close()
-    (told,) = maintain(rig.spark, SparkOutput(rig.output.location), grace_s=0.0)
-    assert told.skipped == ""
-    assert told.after < told.before
+    (reported,) = maintain(rig.spark, SparkOutput(rig.output.location), grace_s=0.0)
+    assert reported.skipped == ""
+    assert reported.after < reported.before
     assert [tuple(row) for row in reader.collect()] == [(1, 0, "n"), (2, 5, "n")]
     rig.check(LEFT)
     rig.reopen()

@@ -18,7 +18,7 @@ def test_batches_of_tasks_have_instants_in_utc_and_times_of_day_without_a_zone()
 
 
 def test_timestamps_of_few_rows_have_a_zone_where_the_source_has_one(tmp_path: Path) -> None:
-    """Of a small segment this process tells the types, of a large one Spark does: they are the same."""
+    """Of a small segment this process shows the types, of a large one Spark does: they are the same."""
     moments = pa.array([0], pa.timestamp("us"))
     rows = pa.table({"local": moments, "at": moments.cast(pa.timestamp("us", "UTC"))})
     pq.write_table(rows, tmp_path / "few.parquet")

@@ -53,7 +53,7 @@ def ours(question: Question) -> Answer:
 
 
 def same(one: Answer, other: Answer) -> bool:
-    """Tell whether Java's answer and ours are alike: errors are, whatever they say. One of Java's we do not
+    """Return whether Java's answer and ours are alike: errors are, whatever they say. One of Java's we do not
     share: its mask of a decimal has no scale, so that nothing could write it where the column has one."""
     if "mismatching scale" in one.get("error", ""):
         return "error" not in other

@@ -60,7 +60,7 @@ class Child:
         return self._process is None or self._process.poll() is not None
 
     def start(self) -> None:
-        """Start the process; `wait_until` tells when it serves."""
+        """Start the process; `wait_until` shows when it serves."""
         self._logged_before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
@@ -142,7 +142,7 @@ class LocalServer(abc.ABC):
 
     @abc.abstractmethod
     def answers(self) -> bool:
-        """Tell whether it serves."""
+        """Return whether it serves."""
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -160,7 +160,7 @@ class LocalServer(abc.ABC):
 
 
 def http_answers(url: str) -> bool:
-    """Tell whether a server answers at ``url``."""
+    """Return whether a server answers at ``url``."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return bool(answer.status == 200)

@@ -31,7 +31,7 @@ PLACES = ("spark.sql.catalog.lake.uri", "spark.sql.catalog.lake.warehouse")
 
 
 def runs_here() -> bool:
-    """Tell whether the pyspark of this interpreter is one that Iceberg runs on."""
+    """Return whether the pyspark of this interpreter is one that Iceberg runs on."""
     return version("pyspark").startswith("4.1.")
 
 

@@ -140,7 +140,7 @@ def _pom(coordinates: Sequence[str], exclusions: str) -> str:
 
 
 def _maven(*arguments: object) -> bool:
-    """Tell whether Maven is there and did it; Ivy has its turn otherwise."""
+    """Return whether Maven is there and did it; Ivy has its turn otherwise."""
     if shutil.which("mvn") is None:
         return False
     try:

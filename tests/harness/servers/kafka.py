@@ -147,7 +147,7 @@ class Kafka:
     ) -> "Kafka":
         """Make one in a temporary folder and start it; ``settings``: dots written as two underscores.
 
-        ``advertised``: the port of a proxy before it, which clients are then told of; `bootstrap`
+        ``advertised``: the port of a proxy before it, which clients are then reported; `bootstrap`
         stays the broker's own. ``quick``: starts in half the time, and is slower later. ``restarts``: it is
         to be stopped, or killed, and started again.
         Raises: MissingProgram, ChildFailed.

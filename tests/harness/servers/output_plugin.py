@@ -40,7 +40,7 @@ def remove(state: Path) -> None:
 
 
 def loadable(server: Server, folder: Path) -> bool:
-    """Tell whether ``server`` is of the library's version and sees our files."""
+    """Return whether ``server`` is of the library's version and sees our files."""
     if server.version // 10000 != MAJOR_VERSION:
         return False
     library = str(folder / "yboutput.so")

@@ -79,7 +79,7 @@ class Server:
         return f"postgresql://{self.user}{secret}@{self.host}:{self.port}/{database}"
 
     def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection[Any]:
-        """Open a connection, in autocommit unless told otherwise; the caller closes it."""
+        """Open a connection, in autocommit unless set otherwise; the caller closes it."""
         options.setdefault("autocommit", True)
         options.setdefault("connect_timeout", 60)
         return psycopg.connect(self.dsn(database), **options)
@@ -133,7 +133,7 @@ class Database:
         return self.server.dsn(self.name)
 
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
-        """Open a connection, in autocommit unless told otherwise; the caller closes it."""
+        """Open a connection, in autocommit unless set otherwise; the caller closes it."""
         return self.server.connect(self.name, **options)
 
     def execute(self, query: Query, *parameters: object) -> list[Any]:

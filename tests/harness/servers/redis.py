@@ -15,7 +15,7 @@ def prepare() -> list[str]:
 
 
 class RedisServer(LocalServer):
-    """A server that keeps a log of what it is told."""
+    """A server that keeps a log of what it is reported."""
 
     NAME = "redis"
 

@@ -7,7 +7,7 @@ import pytest
 
 
 def in_ci() -> bool:
-    """Tell whether a missing service is a failure: the variable ``CI`` is set and not false."""
+    """Return whether a missing service is a failure: the variable ``CI`` is set and not false."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
 
 

@@ -38,7 +38,7 @@ class S3Server(Moto):
     NAME = "s3"
 
     def properties(self, login: Login = ANYBODY, url: str | None = None) -> dict[str, str]:
-        """Return what a sink is told of this server; ``url``: by another way to it."""
+        """Return what a sink is reported this server; ``url``: by another way to it."""
         return {
             "storage.endpoint": url or self.url,
             "storage.region": REGION,

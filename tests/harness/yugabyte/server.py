@@ -109,7 +109,7 @@ class Yugabyte:
     ``ysql_enable_pg_export_snapshot``, rather than a hybrid time. ``locks``: there are advisory locks.
     ``managed``: a connection manager drops the options of start packets. ``stays_active``: a slot that was
     read counts as read, until `quiet` says that the minutes after it have passed. ``late``: a slot follows its
-    publication when `refresh` says so. ``ahead_s``: how far the clock that nodes tell is put forward.
+    publication when `refresh` says so. ``ahead_s``: how far the clock that nodes show is put forward.
     """
 
     database: Database
@@ -466,7 +466,7 @@ class _Link:
         self._slot = ""
         self._numbering: Numbering | None = None
         self._begun: Started | None = None
-        self._real, self._told = 0, b""
+        self._real, self._reported = 0, b""
         self._answer = bytearray()
         self.thread = threading.Thread(target=self._serve, name="yugabyte", daemon=True)
 
@@ -563,10 +563,10 @@ class _Link:
         assert feedback is not None
         real = self._double.acknowledged(self._slot, feedback.flushed, self._numbering)
         self._real = real or self._real
-        told = protocol.STATUS.pack(
+        reported = protocol.STATUS.pack(
             b"r", self._real, self._real, self._real, 0, int(feedback.reply_requested)
         )
-        self._forward(b"d", told)
+        self._forward(b"d", reported)
 
     def _forward(self, kind: bytes, body: bytes) -> None:
         assert self._far is not None
@@ -592,10 +592,10 @@ class _Link:
             return protocol.parameter_status("server_version", _release(self._double.version))
         if kind == b"E" and b"C55006\0" in body and self._begun is not None:
             # PostgreSQL's own walsender of the last connection has still to end
-            self._told = b"busy"
+            self._reported = b"busy"
             return b""
-        if kind == b"Z" and self._told == b"busy":
-            self._told = b""
+        if kind == b"Z" and self._reported == b"busy":
+            self._reported = b""
             assert time.monotonic() < self._deadline, "the slot does not become free"
             time.sleep(0.02)
             self._forward(b"Q", self._command.encode() + b"\0")

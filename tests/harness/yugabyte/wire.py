@@ -47,7 +47,7 @@ class Frame:
 class Numbering:
     """Numbers of one stream. ``confirmed`` is the end of the last transaction that was confirmed,
     ``xid`` the id of the next. Transactions whose commit lies before ``start`` are counted and left out.
-    ``hybrid``: LSNs are commit times. ``takes`` tells of a change and its commit's time whether its
+    ``hybrid``: LSNs are commit times. ``takes`` reports a change and its commit's time whether its
     row is in the range asked for, and its table one that the slot follows."""
 
     confirmed: int

@@ -66,9 +66,9 @@ BY_CHANGE: Events = [
 def test_scenarios_01_to_08_and_29_of_identity_change(pipeline: YugabytePipeline) -> None:
     """One stream for all, so that it is one start: an event each, and none of the TRUNCATE."""
     assert streamed(pipeline, *CHANGES) == BY_CHANGE
-    told = [(source["txId"], source["lsn"]) for source in pipeline.sources()][: len(BY_CHANGE)]
+    reported = [(source["txId"], source["lsn"]) for source in pipeline.sources()][: len(BY_CHANGE)]
     singles = [(number + 1, 3 * number) for number in range(1, 7)]
-    assert told == [*singles, (8, 21), (8, 22), (9, 25), (9, 26), (9, 27)]
+    assert reported == [*singles, (8, 21), (8, 22), (9, 25), (9, 26), (9, 27)]
     records = pipeline.records()
     deletes = [n for n, r in enumerate(records) if r["value"] and r["value"]["op"] == "d"]
     assert [records[n + 1]["key"] for n in deletes] == [K1, K2, K4], "each has a tombstone"
@@ -81,8 +81,15 @@ def test_scenarios_01_to_08_and_29_of_identity_change(pipeline: YugabytePipeline
         "version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "schema", "table",
         "txId", "lsn", "xmin",
     ]  # fmt: skip
-    told_of = ("connector", "snapshot", "sequence", "txId", "lsn", "xmin")
-    assert [source[name] for name in told_of] == ["postgresql", "false", '["5","6"]', 3, 6, None]
+    reported_of = ("connector", "snapshot", "sequence", "txId", "lsn", "xmin")
+    assert [source[name] for name in reported_of] == [
+        "postgresql",
+        "false",
+        '["5","6"]',
+        3,
+        6,
+        None,
+    ]
 
 
 def test_schemas_of_cells_have_the_optional_rules(pipeline: YugabytePipeline) -> None:

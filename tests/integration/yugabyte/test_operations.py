@@ -32,7 +32,7 @@ def test_scenario_15_pgoutput_takes_no_table_with_change(pipeline: YugabytePipel
     assert pipeline.server.asked("^CREATE_REPLICATION_SLOT") == []  # seen before anything was made
 
 
-def test_scenario_15_the_servers_own_refusal_is_told_with_the_hint(
+def test_scenario_15_the_servers_own_refusal_is_reported_with_the_hint(
     pipeline: YugabytePipeline,
 ) -> None:
     """The table had another identity when it was looked at than when the slot was made."""
@@ -123,7 +123,7 @@ def test_older_releases_have_fewer_columns_and_no_words(
 
 
 def test_a_slot_that_was_made_anew_is_a_gap(pipeline: YugabytePipeline) -> None:
-    """Its positions begin at 2 again: nothing else tells that changes are missing."""
+    """Its positions begin at 2 again: nothing else shows that changes are missing."""
     database = pipeline.server.database
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1, 'a', 1)")
@@ -134,7 +134,7 @@ def test_a_slot_that_was_made_anew_is_a_gap(pipeline: YugabytePipeline) -> None:
         pipeline.run()
 
 
-def test_checks_tell_what_events_hold_and_when_the_slot_expires(
+def test_checks_show_what_events_hold_and_when_the_slot_expires(
     pipeline: YugabytePipeline,
 ) -> None:
     database = pipeline.server.database
@@ -215,7 +215,7 @@ def checked(pipeline: PipelineRig, **settings: object) -> list:
 def test_a_table_that_joins_the_publication_of_a_slot_is_not_streamed_at_once(
     pipeline: YugabytePipeline, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The refresh of publications: what is written until then does not come, and that is told."""
+    """The refresh of publications: what is written until then does not come, and that is reported."""
     database = pipeline.server.database
     settings = {
         "publication.autocreate.mode": "filtered",

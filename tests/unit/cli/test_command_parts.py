@@ -88,9 +88,9 @@ def test_set_options_are_split_at_the_first_equals_sign_and_faulty_ones_are_name
     assert overrides(raw, ["a", "b=1", "=c"]) == {"b": "1"}
     with pytest.raises(ConfigurationError) as error:  # with everything else that is wrong
         resolve(raw, Host(), overrides={"b": "1"})
-    told = [problem.property for problem in error.value.problems]
-    assert told.count("--set") == 2
-    assert {"b", "nonsense", "database.dbname"} <= set(told)
+    reported = [problem.property for problem in error.value.problems]
+    assert reported.count("--set") == 2
+    assert {"b", "nonsense", "database.dbname"} <= set(reported)
 
 
 def test_a_command_that_writes_nowhere_needs_no_sink() -> None:
@@ -136,7 +136,7 @@ def test_a_command_that_gets_no_yes_does_nothing_and_fails() -> None:
 # --- errors ------------------------------------------------------------------------------------------
 
 
-def test_the_exit_code_tells_what_a_later_try_may_mend() -> None:
+def test_the_exit_code_shows_what_a_later_try_may_mend() -> None:
     errors: dict[WaltapError, int] = {
         ConfigurationError([PropertyProblem("a", "b")]): 2,
         SpecMissing("no sink", known=()): 2,

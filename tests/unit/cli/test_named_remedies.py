@@ -1,4 +1,4 @@
-"""What a message tells people to use is there: commands, options, properties, pages."""
+"""What a message shows people to use is there: commands, options, properties, pages."""
 
 import ast
 import re
@@ -174,7 +174,7 @@ def shown_on(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def of_python(name: str) -> bool:
-    """Tell whether a dotted name is a module of ours, or something in one."""
+    """Return whether a dotted name is a module of ours, or something in one."""
     return name in modules() or name.rpartition(".")[0] in modules()
 
 

@@ -70,7 +70,7 @@ def line(name: str, run: dict[str, Any] | None, problem: str = "") -> dict[str, 
     return {"pipeline": name, "run": run, "stored_ms": None, "problem": problem}
 
 
-def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
+def test_a_run_shows_where_it_is_and_what_went_wrong() -> None:
     failure = RecentFailure(
         at_ms=AT - 5000, code="WT-2001", problem="the link [broke]", retried=True
     )
@@ -88,7 +88,7 @@ def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
         commit_lsn=0x90, committed_ms=AT - 3000,
     )  # fmt: skip
     ddl = SchemaChange(at_ms=AT - 60_000, table="public.b[x]", what="c: added (text)")
-    told = drawn(
+    reported = drawn(
         run_view(
             document(
                 "shop", failures=(failure,), snapshot=tables, reconnects=2, onward=(spark,),
@@ -104,15 +104,15 @@ def test_a_run_tells_where_it_is_and_what_went_wrong() -> None:
         "4 events, 2 kept as dead letters", "waltap repair",
         "500 rows of about 1,000", "1 table read", "2 reconnects", "public.b[x]",
     ):  # fmt: skip
-        assert said in told
+        assert said in reported
 
 
 def test_every_pipeline_has_a_line_also_one_that_does_not_run() -> None:
     found = [line("b", document("b")), line("a", None), line("c", None, "its profile is torn")]
-    told = drawn(overview(found)).splitlines()
-    assert ["a" in told[3], "not running" in told[3]] == [True, True]
-    assert "streaming" in told[4]
-    assert "its profile is torn" in told[5]
+    reported = drawn(overview(found)).splitlines()
+    assert ["a" in reported[3], "not running" in reported[3]] == [True, True]
+    assert "streaming" in reported[4]
+    assert "its profile is torn" in reported[5]
 
 
 def test_a_stopped_pipeline_shows_when_its_offset_was_stored() -> None:
@@ -138,10 +138,10 @@ def test_the_order_of_lines(order: str, names: str) -> None:
         line("b", None),
         line("c", document("c", partitions=behind(7), events_per_second=((3, 1.0),))),
     ]
-    told = [
+    reported = [
         text.split()[0] for text in drawn(overview(found, order)).splitlines()[3:] if text.strip()
     ]
-    assert "".join(told) == names
+    assert "".join(reported) == names
 
 
 def test_spans_and_sizes() -> None:

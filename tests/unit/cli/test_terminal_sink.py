@@ -202,7 +202,7 @@ def test_a_closed_reader_is_an_error_of_the_sink() -> None:
 def test_an_update_is_compared_with_the_row_that_was_shown_last(
     shown: Callable[..., list[str]],
 ) -> None:
-    """The server sends no old row, or its key alone: what was shown tells the rest."""
+    """The server sends no old row, or its key alone: what was shown shows the rest."""
     lines = shown(
         part(
             Insert(ORDERS, 1, ("a", "7", "1")),

@@ -52,13 +52,13 @@ def test_a_run_takes_what_is_declared_so_and_keeps_the_rest() -> None:
     wanted = profile(
         **{"heartbeat.interval.ms": 5, "max.batch.size": 7, "waltap.log.level": "debug"}
     )
-    now, told = reloaded(running, wanted)
-    assert set(told.applied) == {"heartbeat.interval.ms", "waltap.log.level"}
-    assert told.restart == ("max.batch.size",)
+    now, reported = reloaded(running, wanted)
+    assert set(reported.applied) == {"heartbeat.interval.ms", "waltap.log.level"}
+    assert reported.restart == ("max.batch.size",)
     assert (now.engine.heartbeat_interval_ms, now.engine.log_level) == (5, "debug")
     assert now.engine.batch_events == running.engine.batch_events
     _, again = reloaded(now, wanted)
-    assert (again.applied, again.restart) == ((), ("max.batch.size",)), "told until it is done"
+    assert (again.applied, again.restart) == ((), ("max.batch.size",)), "reported until it is done"
 
 
 def test_only_the_engine_declares_such_properties() -> None:

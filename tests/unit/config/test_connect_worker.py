@@ -1,4 +1,4 @@
-"""What a Connect worker is told of Kafka is what the Kafka sink is told."""
+"""What a Connect worker is reported Kafka is what the Kafka sink is reported."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_a_file_with_brokers_and_no_sink_goes_to_kafka() -> None:
     assert {"group.id", "plugin.path", "consumer.fetch.min.bytes"} == set(resolution.ignored)
 
 
-def test_what_the_sink_was_told_by_its_own_name_wins_and_the_connectors_own_is_taken() -> None:
+def test_what_the_sink_was_reported_by_its_own_name_wins_and_the_connectors_own_is_taken() -> None:
     sink = examined({"producer.override.linger.ms": "9"}, sink="kafka:h:1").profile.sink
     assert sink.properties.servers == "h:1"
     assert sink.properties.producer == {"producer.linger.ms": "9"}
@@ -56,7 +56,7 @@ def test_what_the_sink_was_told_by_its_own_name_wins_and_the_connectors_own_is_t
     assert examined(WORKER | own).profile.sink.properties.servers == "mine:1"
 
 
-def test_for_another_sink_they_have_no_effect_and_are_told() -> None:
+def test_for_another_sink_they_have_no_effect_and_are_reported() -> None:
     own = {"waltap.sink.type": "jsonl", "waltap.sink.path": "x", "producer.linger.ms": "9"}
     resolution = examined(WORKER | own)
     assert resolution.profile.sink.spec.name == "jsonl"
@@ -120,7 +120,7 @@ CHANNELS = {
     "signal.consumer.ssl.truststore.location": "/etc/trust.jks",
     "notification.enabled.channels": "kafka",
     "notification.kafka.bootstrap.servers": "h:1",
-    "notification.kafka.topic": "told",
+    "notification.kafka.topic": "reported",
     "notification.producer.acks": "1",
 }
 APICURIO = {
@@ -165,13 +165,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("given", "told"), REFUSED, ids=lambda value: next(iter(value)))
+@pytest.mark.parametrize(("given", "reported"), REFUSED, ids=lambda value: next(iter(value)))
 def test_what_the_clients_do_not_take_is_refused_by_its_name(
-    given: dict[str, str], told: dict[str, str]
+    given: dict[str, str], reported: dict[str, str]
 ) -> None:
     found = problems(WORKER | given)
-    assert len(found) == len(told)
-    for name, words in told.items():
+    assert len(found) == len(reported)
+    for name, words in reported.items():
         (problem,) = [p for p in found if p.property in {name, f"producer.{name}"} or not name]
         assert all(word in str(problem) for word in words.split(" … "))
 

@@ -95,7 +95,7 @@ def test_something_becomes_of_every_property() -> None:
 
 
 def test_a_file_with_every_default_runs() -> None:
-    """And each of its properties is honoured, or told to have no effect, with the reason."""
+    """And each of its properties is honoured, or reported to have no effect, with the reason."""
     resolution = examined(DEFAULTS | {"connector.class": POSTGRES, "topic.prefix": "t"})
     honoured = {each.name for each in resolution.explained}
     for name in DEFAULTS:

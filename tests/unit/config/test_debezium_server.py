@@ -84,7 +84,7 @@ def test_formats_are_those_of_one_side_or_of_all() -> None:
         ("debezium.source.database.password", "${NOT_SET_ANYWHERE}", None, "ANYWHERE is not set"),
     ],
 )
-def test_a_mistake_is_told_under_its_name_in_the_file(
+def test_a_mistake_is_reported_under_its_name_in_the_file(
     name: str, value: str, nearest: str | None, words: str
 ) -> None:
     (problem,) = problems({name: value})
@@ -125,7 +125,7 @@ def test_expressions_are_filled_in_and_secrets_stay_secret(monkeypatch: pytest.M
     assert problems(circle)
 
 
-def test_what_holds_elsewhere_has_no_effect_and_is_told() -> None:
+def test_what_holds_elsewhere_has_no_effect_and_is_reported() -> None:
     given = {
         "debezium.sink.redis.address": "r:1",
         "%prod.debezium.source.slot.name": "p",

@@ -49,8 +49,8 @@ def test_a_value_that_a_property_does_not_take_is_refused_by_name_with_what_it_t
         for value in bad_values(declaration):
             name = f"sink.{declaration.name}" if sink else declaration.name
             found = survey(read_tables(profile(sink, declaration.name, value), "p.toml"), HOST)
-            told = [each for each in found.problems if each.property == name]
-            assert [each.allowed for each in told] == [declaration.allowed], (name, value)
+            reported = [each for each in found.problems if each.property == name]
+            assert [each.allowed for each in reported] == [declaration.allowed], (name, value)
             tried += 1
     assert tried > 150
 

@@ -58,7 +58,7 @@ def test_names_of_databases_may_have_any_letters() -> None:
             assert matches(name, "columns", "public.users.secret", database), (database, name)
 
 
-def test_names_tell_what_matches() -> None:
+def test_names_show_what_matches() -> None:
     names = CatalogNames([("public", "users", "id", "int4"), ("app", "empty", None, None)])
     assert names.match("schemas", "app")
     assert names.match("tables", r"app\.e.*")

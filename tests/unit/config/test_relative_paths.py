@@ -113,7 +113,7 @@ def test_paths_of_tables_start_at_the_directory_of_the_call(
     assert value(profile, "sink", "path") == str(tmp_path / "x")
 
 
-def test_a_loop_over_tables_tells_where_its_paths_start(
+def test_a_loop_over_tables_shows_where_its_paths_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -149,9 +149,9 @@ def test_an_empty_path_is_refused_by_the_name_of_its_property(blank: str, tmp_pa
         own = {"path": blank} if name == "sink.path" else {}
         more = {} if own else {name: blank}
         path = write(tmp_path, "p.toml", {"type": sink} | own, **more)
-        with pytest.raises(ConfigurationError) as told:
+        with pytest.raises(ConfigurationError) as reported:
             resolve(load(path), Host())
-        found = [str(problem).partition(" (given")[0] for problem in told.value.problems]
+        found = [str(problem).partition(" (given")[0] for problem in reported.value.problems]
         assert found == [f"{name}: is empty"]
 
 

@@ -614,7 +614,7 @@ def test_names_that_an_absent_component_may_know_are_left_alone(host: Host) -> N
     ]
 
 
-def test_an_old_name_is_told_as_it_was_given_with_the_present_one_beside(host: Host) -> None:
+def test_an_old_name_is_reported_as_it_was_given_with_the_present_one_beside(host: Host) -> None:
     (problem,) = problems(debezium(table__whitelist="a(b"), host)
     assert problem.startswith("table.whitelist (table.include.list): ")
 

@@ -1,4 +1,4 @@
-"""The control socket: who may use it, what it answers, and what is told where nobody listens."""
+"""The control socket: who may use it, what it answers, and what is reported where nobody listens."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def test_a_signal_arrives_and_the_status_is_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("verdict", "taken", "reason"),
     [(lambda s: f"type {s.kind!r} is odd", False, "type 'log' is odd"), (lambda _: None, None, "")],
-    ids=["left out, with the reason", "no fate in time, and the state is told"],
+    ids=["left out, with the reason", "no fate in time, and the state is reported"],
 )
 def test_the_fate_of_a_signal_comes_back(
     tmp_path: Path, verdict: Callable[[Signal], str | None], taken: bool | None, reason: str
@@ -158,7 +158,7 @@ def test_a_client_that_says_nothing_keeps_no_process_alive(tmp_path: Path) -> No
     assert [t for t in threading.enumerate() if t.name.startswith("waltap-control")] == []
 
 
-def test_where_no_socket_can_be_made_the_pipeline_is_told_and_goes_on(
+def test_where_no_socket_can_be_made_the_pipeline_is_reported_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / CONTROL / "in-the-way").mkdir(parents=True)
@@ -171,7 +171,7 @@ def test_where_no_socket_can_be_made_the_pipeline_is_told_and_goes_on(
 # --- processes that are gone --------------------------------------------------------------------
 
 
-def test_a_pipeline_that_does_not_run_is_told(tmp_path: Path) -> None:
+def test_a_pipeline_that_does_not_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PipelineNotRunning, match="no process runs"):
         ask(tmp_path / "never", LOG)
 
@@ -188,7 +188,7 @@ with PipelineLock(folder), ControlSocket(folder / "control.sock", lambda line: l
 """
 
 
-def test_the_socket_of_a_dead_process_is_told_as_such_and_replaced(tmp_path: Path) -> None:
+def test_the_socket_of_a_dead_process_is_reported_as_such_and_replaced(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False, timeout=60)
     assert (tmp_path / CONTROL).is_socket()
     assert tmp_path / CONTROL in own_files(tmp_path)

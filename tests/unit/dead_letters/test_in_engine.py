@@ -182,17 +182,17 @@ def test_notifications_come_at_most_every_ten_seconds(new: New) -> None:
         pipeline.source.insert(at=float(at), rows=2)
     pipeline.destination.before_write = refusing(*range(1, 61, 2))
     engine = pipeline.engine()
-    told: list[dict[str, str]] = []
+    reported: list[dict[str, str]] = []
     engine.on_notification(
         lambda each: (
-            told.append(each.additional_data or {})
+            reported.append(each.additional_data or {})
             if each.aggregate_type == "Dead Letter"
             else None
         )
     )
     pipeline.clock.at(60.0, engine.stop)
     engine.run()
-    assert 3 <= len(told) <= 4
-    assert told[0]["code"] == "WT-5999"
-    assert sum(int(each["count"]) for each in told) <= 30
+    assert 3 <= len(reported) <= 4
+    assert reported[0]["code"] == "WT-5999"
+    assert sum(int(each["count"]) for each in reported) <= 30
     assert engine.status().dead_letters == 30

@@ -93,7 +93,9 @@ def test_a_redelivered_letter_is_marked(tmp_path: Path) -> None:
     assert store.all()[0].attempts == 2
 
 
-def test_nobody_else_reads_them_and_what_is_no_text_or_no_folder_is_told(tmp_path: Path) -> None:
+def test_nobody_else_reads_them_and_what_is_no_text_or_no_folder_is_reported(
+    tmp_path: Path,
+) -> None:
     store = DeadLetterStore(tmp_path / "d")
     store.put([dead_letter(1), dead_letter(2)])
     store.drop({"1A0-2"})

@@ -6,7 +6,7 @@ p_filter (v > 10), p_cols (id, v).
 
 from typing import Any
 
-from tests.harness.told_changes import told_changes
+from tests.harness.stated_changes import stated_changes
 
 from waltap.changes.decode import ABSENT
 
@@ -25,7 +25,7 @@ def types_row(**values: str | None) -> tuple[Any, ...]:
 
 
 EXPECTED: dict[str, list[tuple[Any, ...]]] = {
-    name: told_changes(text, LONG)
+    name: stated_changes(text, LONG)
     for name, text in {
         "insert": """
             I t_default 1|one|1.50|NULL

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.harness.captures import told
+from tests.harness.captures import reported
 from tests.harness.decoder_wires import LSN, WIRES, Known, frames, table
 
 from waltap.changes.decode import (
@@ -50,12 +50,12 @@ HISTORIES: dict[str, tuple[str, list[Any], list[OldTuple]]] = {
 
 @PLUGINS
 @pytest.mark.parametrize("name", HISTORIES)
-def test_a_history_is_told_as_it_was(plugin: str, name: str) -> None:
+def test_a_history_is_reported_as_it_was(plugin: str, name: str) -> None:
     """Twice: the first of a kind is read with care, those after it by a compiled reader."""
     identity, steps, kinds = HISTORIES[name]
     messages = decode(plugin, relation(identity), [B, *steps, *steps, C])
     changes = [(kind, T, *rows) for kind, *rows in steps]
-    assert told(messages) == [*changes, *changes, ("C",)]
+    assert reported(messages) == [*changes, *changes, ("C",)]
     assert [m.old_kind for m in messages if hasattr(m, "old_kind")] == kinds * 2
     assert len({id(m.relation) for m in messages if hasattr(m, "relation")}) == 1
 
@@ -96,7 +96,7 @@ def test_a_new_row_without_a_value_that_identifies_it_is_refused(
 ) -> None:
     """Other values may be left out: a row filter makes an INSERT of an UPDATE."""
     known = [("I", ("a", None if "1" in plugin or "chunks" in plugin else UNCHANGED))] * rows
-    assert len(told(decode(plugin, relation(), [B, *known, C]))) == rows + 1
+    assert len(reported(decode(plugin, relation(), [B, *known, C]))) == rows + 1
     with pytest.raises(DecodeError, match="which identifies the new row"):
         decode(plugin, relation(), [B, *known, ("I", (lacks, "b")), C])
 

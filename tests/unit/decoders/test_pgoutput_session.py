@@ -65,7 +65,7 @@ def test_all_that_a_server_cannot_do_is_named_at_once(
     assert [problem.property for problem in caught.value.problems] == names
 
 
-def test_capabilities_tell_what_was_negotiated() -> None:
+def test_capabilities_show_what_was_negotiated() -> None:
     old, new = pgoutput(version=100000), pgoutput(version=160000, pgoutput__streaming="on")
     assert (old.capabilities.truncate, old.capabilities.logical_messages) == (False, False)
     assert (old.capabilities.streaming, new.capabilities.streaming) == (False, True)

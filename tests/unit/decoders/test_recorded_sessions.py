@@ -3,7 +3,15 @@
 from typing import Any
 
 import pytest
-from tests.harness.captures import NOT_JSON, READERS, all_sessions, changes, decoded, sessions, told
+from tests.harness.captures import (
+    NOT_JSON,
+    READERS,
+    all_sessions,
+    changes,
+    decoded,
+    reported,
+    sessions,
+)
 from tests.unit.decoders.expected_changes import EXPECTED, FILTER, GEN
 
 from waltap.changes.decode import (
@@ -31,16 +39,16 @@ PUBLISHED = frozenset(row[1] for rows in EXPECTED.values() for row in rows if ro
 
 @pytest.mark.parametrize("scenario", EXPECTED)
 def test_pgoutput_says_what_the_statements_did(scenario: str) -> None:
-    assert told(decoded("pgoutput_v1", scenario)) == EXPECTED[scenario]
+    assert reported(decoded("pgoutput_v1", scenario)) == EXPECTED[scenario]
 
 
 @pytest.mark.parametrize(("name", "scenario"), OTHER_WIRES)
 def test_other_plugins_say_the_same_but_for_what_they_lack(name: str, scenario: str) -> None:
     wanted = EXPECTED.get(scenario, [])
     tables = PUBLISHED if wanted else frozenset()
-    found = [row for row in told(decoded(name, scenario), tables=tables) if row[0] in "IUD"]
+    found = [row for row in reported(decoded(name, scenario), tables=tables) if row[0] in "IUD"]
     missing = [row for row in wanted if row[0] in "IUD"]
-    if scenario == "rowfilter":  # only pgoutput filters rows: it tells of five changes in seven
+    if scenario == "rowfilter":  # only pgoutput filters rows: it reports five changes in seven
         assert [row[0] for row in found] == ["I", "I", "U", "U", "U", "D", "D"]
         assert {row[1] for row in found} == {FILTER}
         return
@@ -53,7 +61,7 @@ def test_other_plugins_say_the_same_but_for_what_they_lack(name: str, scenario: 
             for row, g in zip(missing, ("10", "12"), strict=True)
         ]
         assert {row[1] for row in found} == {GEN}
-    if name == "decoderbufs" and scenario == "delete":  # it tells of rows without identity, too
+    if name == "decoderbufs" and scenario == "delete":  # it reports rows without identity, too
         found = [row for row in found if row[2]]
     assert found == [_lossy(name, row) for row in missing]
 
@@ -93,7 +101,7 @@ def test_less_is_said_and_nothing_else_where_protobuf_is_cut(scenario: str) -> N
     `DecoderSuite` tests.
 
     What decoderbufs sends for a table without identity, an update or delete without tuples, cannot
-    be told from such a cut, and says that the row is not known. A cut list of old values names
+    be reported from such a cut, and says that the row is not known. A cut list of old values names
     fewer columns; those that it names are right.
     """
     frames = sessions("decoderbufs")[scenario]
@@ -114,11 +122,11 @@ def test_less_is_said_and_nothing_else_where_protobuf_is_cut(scenario: str) -> N
                 assert any(named <= values for values in deletes)
 
 
-# --- what each tells besides its changes ---------------------------------------------------------
+# --- what each shows besides its changes ---------------------------------------------------------
 
 
 def test_partition_root_stands_for_its_partitions_in_its_own_column_order() -> None:
-    rows = told(decoded("pgoutput_v1_root", "partition"))
+    rows = reported(decoded("pgoutput_v1_root", "partition"))
     assert rows[:3] == [
         ("I", "public.t_part", ("1", "p1", "10")),
         ("I", "public.t_part", ("150", "p2", "20")),
@@ -141,7 +149,7 @@ def test_origin_of_wal2json_is_a_number(name: str) -> None:
     assert [origin.name for origin in origins] == ["1"]
 
 
-def test_begin_and_commit_tell_the_same_transaction() -> None:
+def test_begin_and_commit_show_the_same_transaction() -> None:
     messages = decoded("pgoutput_v1", "insert")
     begins = [m for m in messages if isinstance(m, Begin)]
     commits = [m for m in messages if isinstance(m, Commit)]
@@ -178,7 +186,7 @@ def test_messages_of_wal2json_end_at_their_first_nul(name: str) -> None:
     ]
 
 
-def test_a_streamed_transaction_tells_subtransactions_and_their_abort() -> None:
+def test_a_streamed_transaction_shows_subtransactions_and_their_abort() -> None:
     messages = decoded("pgoutput_v2_stream", "stream_commit")
     starts = [m for m in messages if isinstance(m, StreamStart)]
     aborts = [(m.xid, m.subxid) for m in messages if isinstance(m, StreamAbort)]
@@ -189,7 +197,7 @@ def test_a_streamed_transaction_tells_subtransactions_and_their_abort() -> None:
     assert commit.xid == 1160
 
 
-def test_a_parallel_stream_tells_position_and_time_of_an_abort() -> None:
+def test_a_parallel_stream_shows_position_and_time_of_an_abort() -> None:
     messages = decoded("pg16/pgoutput_v4_parallel", "stream_commit")
     (abort,) = (m for m in messages if isinstance(m, StreamAbort))
     assert abort.abort_lsn == 0x2294DA0

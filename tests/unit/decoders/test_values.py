@@ -144,7 +144,7 @@ def test_old_rows_of_an_unknown_table_have_what_they_show() -> None:
     assert (row.old, row.old_kind) == (("1", ABSENT), OldTuple.KEY)
 
 
-def test_rows_without_identity_are_counted_or_told_as_unknown() -> None:
+def test_rows_without_identity_are_counted_or_reported_as_unknown() -> None:
     update = wire.message(wire.UPDATE, table=wire.TABLE)
     delete = wire.message(wire.DELETE, table=wire.TABLE)
     nothing = Catalogue(*WITH_VARCHAR, identity="n")
@@ -257,7 +257,7 @@ def test_values_come_back_as_the_server_prints_them(oid: int, json: str, text: s
     assert row.new == (text,)
 
 
-def test_special_numbers_are_told_apart_when_numbers_come_as_strings() -> None:
+def test_special_numbers_are_distinguished_when_numbers_come_as_strings() -> None:
     columns = {
         "a": (701, '"NaN"'),
         "b": (1700, '"-Infinity"'),

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.harness import pgoutput_wire as wire
-from tests.harness.captures import context, told, yboutput
-from tests.harness.told_changes import told_changes
+from tests.harness.captures import context, reported, yboutput
+from tests.harness.stated_changes import stated_changes
 from tests.harness.yboutput_recording import WAYS, recorded
 
 from waltap.changes.decode import Message, Relation, RelationSeen
@@ -18,7 +18,7 @@ from waltap_decoders.yboutput import YbOutput
 
 INT4 = 23
 EXPECTED: dict[str, list[tuple[Any, ...]]] = {
-    name: told_changes(text) if text else []
+    name: stated_changes(text) if text else []
     for name, text in {
         "insert": """
             I by_change 1|a|10|ok
@@ -77,14 +77,14 @@ def decode(way: str, part: str, *, one_by_one: bool = False) -> list[Message]:
 def test_every_way_of_sending_means_the_same(way: str, part: str) -> None:
     for one_by_one in (False, True):
         messages = decode(way, part, one_by_one=one_by_one)
-        assert told(messages) == EXPECTED[part]
+        assert reported(messages) == EXPECTED[part]
 
 
 def test_every_recording_is_looked_at() -> None:
     assert set(recorded()) == {f"{way}: {part}" for way in WAYS for part in EXPECTED}
 
 
-def test_relations_tell_identity_key_and_types_of_users() -> None:
+def test_relations_show_identity_key_and_types_of_users() -> None:
     seen = [m.relation for m in decode("text", "insert") if isinstance(m, RelationSeen)]
     assert [(r.table, r.identity) for r in seen] == [
         ("by_change", "c"), ("by_default", "d"), ("by_full", "f"), ("by_nothing", "n"),

@@ -146,5 +146,5 @@ def test_cells_hold_the_values_that_plain_events_have(part: str) -> None:
     ] == bare
 
 
-def test_events_are_plain_unless_told_otherwise() -> None:
+def test_events_are_plain_unless_reported_otherwise() -> None:
     assert json_format()._tables._context.cell is PLAIN

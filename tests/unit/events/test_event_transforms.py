@@ -135,7 +135,7 @@ def test_a_transform_that_breaks_its_contract_is_named(transform, what) -> None:
     assert "Correct the transform mine" in str(failed.value)
 
 
-def test_a_value_that_cannot_be_written_is_told() -> None:
+def test_a_value_that_cannot_be_written_is_reported() -> None:
     def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
         events[0].after["name"] = 5
         return events

@@ -69,7 +69,7 @@ def test_a_value_comes_back_as_it_was(schema: Schema, value: Any) -> None:
         (array(BYTES), ["x"]),
     ],
 )
-def test_what_is_no_value_of_the_schema_is_told(schema: Schema, value: Any) -> None:
+def test_what_is_no_value_of_the_schema_is_reported(schema: Schema, value: Any) -> None:
     with pytest.raises(TypeError, match="it gave"):
         carried(schema, value)
 

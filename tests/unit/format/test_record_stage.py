@@ -135,7 +135,7 @@ def test_a_failure_of_a_batch_as_a_whole_names_its_range() -> None:
 
 
 @pytest.mark.parametrize("given", [None, (), iter(()), [b"bytes"], [None]])
-def test_what_is_no_list_of_records_is_told(given) -> None:
+def test_what_is_no_list_of_records_is_reported(given) -> None:
     stage = RecordStage([RecordStep(label="t", transform=lambda _: given)])
     with pytest.raises(RecordTransformFailed, match="it returned"):
         stage.transformed([record("x")])
@@ -174,10 +174,10 @@ def test_everything_that_is_written_goes_through() -> None:
     server.commit()
     server.snapshot(items, [("2", "b"), ("3", None)], "first", "last")
     server.parts.append(Heartbeat(ts=1))
-    told = Notification(identifier="1", aggregate_type="Initial Snapshot", kind="STARTED")
-    written = [*form.render(server.parts, NOW), *form.notifications([told], "told")]
+    reported = Notification(identifier="1", aggregate_type="Initial Snapshot", kind="STARTED")
+    written = [*form.render(server.parts, NOW), *form.notifications([reported], "reported")]
     wanted = ["t.transaction", *["t.public.items"] * 4, "t.message", "t.transaction"]
-    wanted += ["t.public.items", "t.public.items", "__debezium-heartbeat.t", "told"]
+    wanted += ["t.public.items", "t.public.items", "__debezium-heartbeat.t", "reported"]
     assert met == wanted
     assert [each.topic for each in written] == [f"to.{topic}" for topic in wanted]
     assert written[-2].partition == 0

@@ -1,4 +1,4 @@
-"""The plugin host: what it finds, what it says of plugins that cannot be used, who it tells."""
+"""The plugin host: what it finds, what it says of plugins that cannot be used, who it shows."""
 
 import importlib
 import logging
@@ -468,7 +468,7 @@ def test_observers_get_the_arguments_they_name() -> None:
     assert observer.seen == ["streaming"]
 
 
-def test_an_observer_that_raises_is_logged_once_and_the_others_are_told(
+def test_an_observer_that_raises_is_logged_once_and_the_others_are_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     host, observer = Host(discover=False), Observer()

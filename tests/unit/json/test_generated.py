@@ -13,9 +13,9 @@ def test_a_traceback_shows_the_line_that_failed() -> None:
     names = define("def halve(number):\n    return number / 0  # the line\n", "test of lines", {})
     with pytest.raises(ZeroDivisionError) as caught:
         names["halve"](1)
-    told = "".join(traceback.format_exception(caught.value))
-    assert "return number / 0  # the line" in told
-    assert "waltap test of lines #" in told
+    reported = "".join(traceback.format_exception(caught.value))
+    assert "return number / 0  # the line" in reported
+    assert "waltap test of lines #" in reported
 
 
 def test_it_is_listed_while_it_is_used_and_gone_after() -> None:
@@ -31,7 +31,7 @@ def test_it_is_listed_while_it_is_used_and_gone_after() -> None:
     assert name not in linecache.cache
 
 
-def test_two_of_one_title_are_told_apart() -> None:
+def test_two_of_one_title_are_distinguished() -> None:
     kept = [define(f"def nth():\n    return {n}\n", "test of two", {}) for n in range(2)]
     found = {name: text for name, text in sources() if "test of two" in name}
     assert len(found) == len(kept)

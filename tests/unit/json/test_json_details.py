@@ -171,10 +171,10 @@ def misfits() -> TransactionPart:
 
 
 @pytest.mark.parametrize("mode", ["warn", "skip", "fail"])
-def test_a_misfit_is_null_and_told_or_stops_without_its_value(mode: str) -> None:
-    told: list[str] = []
+def test_a_misfit_is_null_and_reported_or_stops_without_its_value(mode: str) -> None:
+    reported: list[str] = []
     given = {**BARE, "event.converting.failure.handling.mode": mode}
-    form = json_format({**given, "provide.transaction.metadata": "true"}, warn=told.append)
+    form = json_format({**given, "provide.transaction.metadata": "true"}, warn=reported.append)
     if mode == "fail":
         with pytest.raises(DecodeError, match="date in column d of public.b") as caught:
             form.render([misfits()], NOW)
@@ -183,32 +183,34 @@ def test_a_misfit_is_null_and_told_or_stops_without_its_value(mode: str) -> None
     found = [v for v in values(form.render([misfits()], NOW)) if "op" in v]
     assert [v["after"]["d"] for v in found] == [None, None, 18262]
     assert [v["transaction"]["total_order"] for v in found] == [1, 2, 3]
-    assert [text.partition(": ")[0] for text in told] == ["column d of public.b"] * (mode == "warn")
-    assert "no date" not in "".join(told)
+    assert [text.partition(": ")[0] for text in reported] == ["column d of public.b"] * (
+        mode == "warn"
+    )
+    assert "no date" not in "".join(reported)
 
 
 def test_what_became_null_names_each_table_once_whichever_share_a_column() -> None:
-    """Columns that look alike share their conversion: only rows tell whose value it was."""
+    """Columns that look alike share their conversion: only rows show whose value it was."""
     columns = "id int4 not null", "n numeric(9,2)"
     tables = [table(name, *columns, key=("id",)) for name in ("a", "b", "c")]
     a, b, c = tables
-    told: list[str] = []
-    made = json_format(BARE, warn=told.append)
+    reported: list[str] = []
+    made = json_format(BARE, warn=reported.append)
     changes = Insert(a, 0, ("1", "1.5")), Insert(b, 0, ("1", "NaN")), Update(b, 0, ("1", "NaN"))
     found = made.render([part(*changes)], NOW)
     assert [v["after"]["n"] for v in values(found)] == ["AJY=", None, None]
-    assert len(told) == 1
-    assert "column n of public.b: " in told[0]
+    assert len(reported) == 1
+    assert "column n of public.b: " in reported[0]
     made.render([part(Insert(b, 0, ("2", "NaN")), Insert(a, 0, ("2", "2.5")))], NOW)
-    assert len(told) == 1
+    assert len(reported) == 1
     deleted = Delete(c, 0, ("1", "NaN"), OldTuple.FULL)
     made.render([part(deleted, Insert(b, 0, ("3", "NaN")))], NOW)
-    assert ["column n of public.c: " in text for text in told] == [False, True]
+    assert ["column n of public.c: " in text for text in reported] == [False, True]
     rows = [("1", "1.50"), ("2", "NaN")]
     made.render(
         [SnapshotRows(relation=table("d", *columns), rows=rows, ts=1, lsn=5, xid=None)], NOW
     )
-    assert "column n of public.d: " in told[2]
+    assert "column n of public.d: " in reported[2]
 
 
 @pytest.mark.parametrize("mode", ["warn", "skip", "fail"])

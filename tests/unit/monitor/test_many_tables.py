@@ -41,9 +41,9 @@ def status(most: int) -> PipelineStatus:
 def test_only_the_busiest_tables_have_series_of_their_own(most: int) -> None:
     shown: Counter[str] = Counter()
     named: dict[str, set[str]] = {}
-    told = status(most)
+    reported = status(most)
     for metric in METRICS:
-        for labels, _ in metric.read(told):
+        for labels, _ in metric.read(reported):
             if "table" in labels:
                 shown[metric.name] += 1
                 named.setdefault(metric.name, set()).add(labels["table"])

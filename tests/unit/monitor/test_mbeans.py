@@ -38,11 +38,13 @@ def attributes(jar: zipfile.ZipFile, classes: tuple[str, ...]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("context", "told"), [("snapshot", SNAPSHOT), ("streaming", STREAMING)])
-def test_the_tables_have_what_the_real_ones_have(context: str, told: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("context", "reported"), [("snapshot", SNAPSHOT), ("streaming", STREAMING)]
+)
+def test_the_tables_have_what_the_real_ones_have(context: str, reported: dict[str, str]) -> None:
     jars = sorted(Path.home().glob(".cache/waltap-peer/**/debezium-connector-common-3.6*.jar"))
     if not jars:
         pytest.skip("no Debezium peer: benchmarks/peer/run-peer --install")
     with zipfile.ZipFile(jars[-1]) as jar:
-        listed = {name for row in {**EVENTS, **told} for name in row.split(", ")}
+        listed = {name for row in {**EVENTS, **reported} for name in row.split(", ")}
         assert attributes(jar, OF[context]) == listed

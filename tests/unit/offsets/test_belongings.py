@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "p" / "belongings.json"
 
 
-def test_entries_outlive_the_process_and_are_told_apart_by_their_place(path: Path) -> None:
+def test_entries_outlive_the_process_and_are_distinguished_by_their_place(path: Path) -> None:
     OwnedObjects(path).keep(SLOT, PUBLICATION)
     found = OwnedObjects(path)
     assert found.all() == [PUBLICATION, SLOT]

@@ -63,7 +63,7 @@ def test_a_file_that_is_no_offset_is_refused_by_its_path(
     assert str(store.path) in caught.value.advice()
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = FileOffsetStore(tmp_path / "file" / "offset.json")
     with pytest.raises(OffsetUnwritable) as caught:
@@ -156,7 +156,7 @@ def test_nothing_is_left_out_behind_an_offset_that_was_set_back(kept: BranchPosi
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"outlets": {"\xff": {}}}'])
-def test_a_damaged_file_is_told(kept: BranchPositions, tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_file_is_reported(kept: BranchPositions, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "sinks.json").write_bytes(data)
     with pytest.raises(BranchPositionsUnreadable, match=r"sinks\.json"):
         kept.load(at(100))

@@ -1,4 +1,4 @@
-"""One holder of a lock file at a time; what is told of it."""
+"""One holder of a lock file at a time; what is reported it."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ import pytest
 from waltap.base.files.lock_file import LockFile, holder
 
 
-def test_the_second_is_told_who_holds_it_until_it_is_released(tmp_path: Path) -> None:
+def test_the_second_is_reported_who_holds_it_until_it_is_released(tmp_path: Path) -> None:
     assert holder(tmp_path / "lock") is None
     assert list(tmp_path.iterdir()) == [], "a look makes no file"
     first, second = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")

@@ -21,7 +21,7 @@ def part(
     number: int, count: int = 0, gaps: dict[int, int] | None = None, *, complete: bool = True
 ) -> TransactionPart:
     """Return a transaction with ``count`` changes, and what the decoder left out between them. The LSN of
-    a change tells its place on the wire."""
+    a change shows its place on the wire."""
     left_out = gaps or {}
     wire = [n + sum(left_out[at] for at in left_out if at <= n) for n in range(count)]
     return TransactionPart(
@@ -102,7 +102,7 @@ def test_a_position_between_pieces_counts_exactly_what_stood_before_it_on_the_wi
 
 
 @given(PARTS, st.integers(0, 60))
-def test_a_cut_delivers_exactly_so_many_changes_and_tells_whether_more_were_there(
+def test_a_cut_delivers_exactly_so_many_changes_and_shows_whether_more_were_there(
     parts: list[TransactionPart], events: int
 ) -> None:
     before, length = changes(parts), len(parts)
@@ -163,7 +163,7 @@ def due(gathered: PartBatcher, now: float) -> bool:
 
 
 def gather(gathered: PartBatcher, now: float, *counts: int, ends: bool = True) -> bool:
-    """Add parts of so many changes, the last one of a transaction that may go on; tell whether they are due."""
+    """Add parts of so many changes, the last one of a transaction that may go on; show whether they are due."""
     last = len(counts) - 1
     gathered.add([part(1, n, complete=ends or at < last) for at, n in enumerate(counts)], now)
     return due(gathered, now)

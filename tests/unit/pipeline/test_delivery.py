@@ -310,7 +310,7 @@ def test_a_flush_moves_as_far_as_is_acknowledged_with_the_state_of_then() -> Non
     assert not rig.delivery.due(0)
 
 
-def test_batches_at_one_position_are_told_apart() -> None:
+def test_batches_at_one_position_are_distinguished() -> None:
     """As those of a snapshot and of chunks are."""
     sink = Acknowledged()
     rig = Rig(sink=sink)
@@ -323,7 +323,7 @@ def test_batches_at_one_position_are_told_apart() -> None:
 
 
 class Told(ChangeStream):
-    """Keeps what the server is told."""
+    """Keeps what the server is reported."""
 
     def __init__(self, idle: int = 0) -> None:
         self.lsns: list[int] = []
@@ -359,7 +359,7 @@ def confirmation_of(
     return SlotAdvancer(pipeline.engine()._run.state, readers, rig.delivery)
 
 
-def test_what_the_owner_held_back_is_told_to_each_partition_whichever_is_further(
+def test_what_the_owner_held_back_is_reported_to_each_partition_whichever_is_further(
     tmp_path: Path,
 ) -> None:
     rig, parts = Rig("a", "b"), transactions(4)
@@ -422,7 +422,7 @@ def test_the_end_of_a_snapshot_is_stored_after_its_flush() -> None:
 
 
 def test_waits_differ_a_little_and_stay_finite_and_a_stop_ends_them() -> None:
-    """That they double, are counted and begin anew is told by runs on a clock that jumps."""
+    """That they double, are counted and begin anew is reported by runs on a clock that jumps."""
     seen = list[float]()
     backoff = RetryBackoff(
         lambda seconds: not seen.append(seconds), retries=-1, ceiling_s=3.0, chance=Random(1)
@@ -438,7 +438,7 @@ def test_waits_differ_a_little_and_stay_finite_and_a_stop_ends_them() -> None:
 
 
 class StubBranch:
-    """A branch, and the sink of it, that is told what was left out and may fail when it is closed."""
+    """A branch, and the sink of it, that is reported what was left out and may fail when it is closed."""
 
     def __init__(self, problem: str = "", paused: str | None = None) -> None:
         self.problem, self.closed = problem, False
@@ -454,7 +454,7 @@ class StubBranch:
         self.tables.append(table)
 
 
-def test_every_sink_is_told_what_was_left_out_and_is_closed_whatever_becomes_of_one(
+def test_every_sink_is_reported_what_was_left_out_and_is_closed_whatever_becomes_of_one(
     tmp_path: Path,
 ) -> None:
     fan = FanOut([], BranchPositions(tmp_path), load=lambda: None, clock=SystemClock())

@@ -69,7 +69,7 @@ def test_a_server_that_was_never_there_is_no_reason_to_wait(new: New) -> None:
     assert pipeline.clock.now == 0.0
 
 
-def test_a_reconnect_tells_nothing_that_the_owner_holds_back_and_the_rest_once_it_lets_go(
+def test_a_reconnect_shows_nothing_that_the_owner_holds_back_and_the_rest_once_it_lets_go(
     new: New,
 ) -> None:
     pipeline = new(offset_flush_interval_ms=1000)
@@ -77,11 +77,11 @@ def test_a_reconnect_tells_nothing_that_the_owner_holds_back_and_the_rest_once_i
     pipeline.confirmable = lambda lsn: lsn if pipeline.clock.now >= 100.0 else made
     source.insert(at=10.0)
     source.cut(at=20.0)
-    told: list[int | None] = []
-    pipeline.clock.at(50.0, lambda: told.append(source.slot_lsn))
+    reported: list[int | None] = []
+    pipeline.clock.at(50.0, lambda: reported.append(source.slot_lsn))
     pipeline.run(stop_at=200.0)
     assert source.links == 2
-    assert told == [made], "what is stored, and not let go of, is told by the new stream"
+    assert reported == [made], "what is stored, and not let go of, is reported by the new stream"
     at, lsn = source.confirmed[-1]
     assert lsn == source.log[0].end_lsn
     assert at <= 101.0 + POLL, "what the stream started at is owed, too"

@@ -78,8 +78,8 @@ def test_a_reader_that_says_nothing_is_passed_over(
     path.write_text(json.dumps({**json.loads(path.read_text()), "seen": 0.0}))
     assert log.expire(marks[1], FAR) == 2
     assert log.expire(marks[3], FAR) == 2
-    (told,) = [each.getMessage() for each in caplog.records]
-    assert "waits no more for its reader gone" in told
+    (reported,) = [each.getMessage() for each in caplog.records]
+    assert "waits no more for its reader gone" in reported
 
 
 def test_a_reader_goes_on_where_it_was_and_never_back(log: ChangeLog) -> None:
@@ -136,7 +136,9 @@ def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: Cha
     ids=["list", "expire", "vacuum"],
 )
 @pytest.mark.parametrize("made", [True, False], ids=["a-folder", "nothing"])
-def test_what_is_no_change_log_is_told(tmp_path: Path, arguments: list[str], made: bool) -> None:
+def test_what_is_no_change_log_is_reported(
+    tmp_path: Path, arguments: list[str], made: bool
+) -> None:
     folder = tmp_path / "folder"
     if made:
         (folder / "other").mkdir(parents=True)

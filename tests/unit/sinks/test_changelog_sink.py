@@ -316,7 +316,7 @@ def test_rows_of_an_incremental_snapshot_stand_between_transactions(log: Written
     assert log.manifests()[0].snapshot is None
 
 
-def test_rows_tell_the_snapshot_and_the_epoch_they_are_of(log: WrittenLog) -> None:
+def test_rows_show_the_snapshot_and_the_epoch_they_are_of(log: WrittenLog) -> None:
     """A log that starts over begins an epoch: what comes may be of another server, whose LSNs are smaller."""
     people(log.db, 1, 2)
     for streamed, lsn in ((3, 0x9000000), (4, 0x2000000)):
@@ -328,8 +328,8 @@ def test_rows_tell_the_snapshot_and_the_epoch_they_are_of(log: WrittenLog) -> No
         if streamed == 3:
             log.db.delete(PEOPLE, ["2"])
             log.db.commit()
-    told = [(row["id"], row["_epoch"], row["_generation"]) for row in log.rows()]
-    assert told == [(1, 1, 1), (2, 1, 1), (3, 1, None), (1, 2, 2), (3, 2, 2), (4, 2, None)]
+    reported = [(row["id"], row["_epoch"], row["_generation"]) for row in log.rows()]
+    assert reported == [(1, 1, 1), (2, 1, 1), (3, 1, None), (1, 2, 2), (3, 2, 2), (4, 2, None)]
     standing = [(row["id"], row["_generation"]) for row in log.rows(standing=True)]
     assert standing == [(1, 2), (3, 2), (4, None)]
 
@@ -380,7 +380,7 @@ def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path: Path) -> None:
     assert log.log.vacuum(before=FAR) == 0
 
 
-def test_a_value_that_does_not_fit_is_null_told_once_and_counted(
+def test_a_value_that_does_not_fit_is_null_reported_once_and_counted(
     log: WrittenLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Any value that PostgreSQL takes; nothing stops, and the next value is kept."""
@@ -490,7 +490,7 @@ def test_what_was_applied_can_be_retired_and_the_log_goes_on(filled: WrittenLog)
 def test_sweep_leaves_what_an_open_transaction_has_written_under_an_older_mark(
     tmp_path: Path, location: str
 ) -> None:
-    """It began before the newest manifest; a bucket has no lock that would tell of its writer."""
+    """It began before the newest manifest; a bucket has no lock that would report its writer."""
     log = WrittenLog(tmp_path, location, store=FileStore(location) if location else None)
     with log.open({"memory.max.bytes": 1}):
         whole = people(log.db, 1)

@@ -310,7 +310,7 @@ def test_a_token_is_used_for_as_long_as_its_issuer_says(
         assert credentials.token() == "two"
 
 
-def test_an_address_where_nobody_listens_is_told_before_the_start(tmp_path: Path) -> None:
+def test_an_address_where_nobody_listens_is_reported_before_the_start(tmp_path: Path) -> None:
     with Receiver(started=False) as receiver:
         properties = HttpProperties.model_validate({"url": receiver.url})
         sink = HttpSink(properties, SinkContext(pipeline="p", state_dir=tmp_path))

@@ -64,10 +64,10 @@ def test_a_line_holds_key_and_value_as_objects_and_headers_as_a_list(tmp_path: P
     with opened(path) as lines:
         lines.write(batch(*records, end=7))
         assert lines.flush().sole == Position(7)
-    told = [{"key": "__debezium.newkey", "value": {"id": 2}}, {"key": 'quo"te', "value": "x"}]
+    reported = [{"key": "__debezium.newkey", "value": {"id": 2}}, {"key": 'quo"te', "value": "x"}]
     assert [json.loads(text) for text in path.read_text().splitlines()] == [
         {"topic": "t.s.a", "key": {"id": 1}, "value": {"op": "c"}, "headers": []},
-        {"topic": "t.s.a", "key": {"id": 1}, "value": None, "headers": told},
+        {"topic": "t.s.a", "key": {"id": 1}, "value": None, "headers": reported},
         {"topic": 't"ü', "key": None, "value": {}, "headers": []},
     ]
 
@@ -226,7 +226,7 @@ def test_columns_and_records_stand_in_the_order_they_came(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("made", [large, columns])
 @pytest.mark.parametrize("then", ["write", "flush"])
-def test_a_large_block_that_could_not_be_written_is_told_of_next(
+def test_a_large_block_that_could_not_be_written_is_reported_next(
     tmp_path: Path, then: str, made: Callable[[int], Batch]
 ) -> None:
     path = tmp_path / "events.jsonl"

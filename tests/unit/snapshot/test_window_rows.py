@@ -48,11 +48,11 @@ def test_a_row_that_changed_is_dropped(change: Change) -> None:
     assert after(change) == [ROWS[0], ROWS[2]]
 
 
-def test_an_update_that_does_not_tell_all_completes_the_row() -> None:
+def test_an_update_that_does_not_show_all_completes_the_row() -> None:
     assert after(Update(T, 1, ("2", "n", UNCHANGED))) == [ROWS[0], ROWS[2], ("2", "n", "y")]
 
 
-def test_a_key_change_that_does_not_tell_all_moves_the_row() -> None:
+def test_a_key_change_that_does_not_show_all_moves_the_row() -> None:
     moved = Update(T, 1, ("9", "n", UNCHANGED), ("2", ABSENT, ABSENT), OldTuple.KEY)
     assert after(moved) == [ROWS[0], ROWS[2], ("9", "n", "y")]
     again = Update(T, 2, ("9", "m", UNCHANGED))

@@ -32,7 +32,7 @@ def program(folder: Path, script: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reported"),
     [
         (None, r"WT-5201 .*JAVA_HOME=.* has no bin/java.*apt-get"),
         ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is version 11"),
@@ -45,14 +45,14 @@ def program(folder: Path, script: str) -> Path:
     ids=["absent", "old", "reduced", "whole"],
 )
 def test_a_java_that_does_not_serve_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, reported: str
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     path = program(tmp_path, script) if script else None
-    if not told:
+    if not reported:
         assert require_java() == path
         return
-    with pytest.raises(JavaMissing, match=told):
+    with pytest.raises(JavaMissing, match=reported):
         require_java()
 
 
@@ -87,8 +87,8 @@ def test_a_pyspark_of_another_generation_or_none_is_refused(
 
     monkeypatch.setattr(requirement, "version", version)
     state = f"version {found}" if found else "not installed"
-    told = rf"WT-5210 pyspark is {state}.*pip install 'pyspark>=4\.1,<4\.3'"
-    with pytest.raises(PysparkUnfit, match=told):
+    reported = rf"WT-5210 pyspark is {state}.*pip install 'pyspark>=4\.1,<4\.3'"
+    with pytest.raises(PysparkUnfit, match=reported):
         require_pyspark()
 
 
@@ -100,7 +100,7 @@ def test_a_pyspark_of_a_generation_that_serves_is_taken(
     assert require_pyspark() == found
 
 
-# --- what is told of an error that came out of a JVM ---------------------------------------------------
+# --- what is reported an error that came out of a JVM ---------------------------------------------------
 
 JAVA = """An error occurred while calling o80.sql.
 : org.apache.iceberg.jdbc.UncheckedSQLException: Failed to execute: INSERT

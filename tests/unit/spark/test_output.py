@@ -236,9 +236,9 @@ def test_a_position_between_two_commits_is_that_of_the_first(
 def test_what_was_never_or_not_yet_is_refused_with_what_there_is(
     made: tuple[SparkOutput, OutputState],
 ) -> None:
-    told = f"from {LogPosition(1, 100, 0)} to {made[1].mark}"
+    reported = f"from {LogPosition(1, 100, 0)} to {made[1].mark}"
     for each in (99, MANY * 100 + 1, dt.datetime(2001, 1, 1, tzinfo=dt.UTC)):
-        with pytest.raises(VersionGone, match=told):
+        with pytest.raises(VersionGone, match=reported):
             state_at(*made, each)
 
 

@@ -295,7 +295,7 @@ def test_a_table_that_tasks_read_is_one_group_and_one_commit(log: WrittenLog) ->
     assert [len(part) for part in AdaptiveBatchSize(5.0, 1000).portions(manifests)] == [1, 1]
     handed, read = plan(manifests, {})[ITEMS.name].groups
     assert (handed.elsewhere, handed.replaces, handed.rows) == ("one", True, 0)
-    assert len(handed.segments) == 1, "it tells the columns"
+    assert len(handed.segments) == 1, "it shows the columns"
     assert (read.elsewhere, read.replaces, read.rows) == ("", True, 1)
 
 

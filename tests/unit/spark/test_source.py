@@ -60,7 +60,7 @@ def people(*columns: tuple[str, str], **more: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"table": "public.people"}, "no path"),
         ({"path": "log"}, "either table"),
@@ -78,10 +78,10 @@ def people(*columns: tuple[str, str], **more: Any) -> Any:
         ({**GOOD, "spool": "folder"}, "spool is where the engine of a profile writes"),
     ],
 )
-def test_an_option_that_is_wrong_is_named(given: dict[str, str], told: str) -> None:
+def test_an_option_that_is_wrong_is_named(given: dict[str, str], reported: str) -> None:
     with pytest.raises(SourceOption, match="WT-5221") as caught:
         parse_options(given)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def profile(folder: Path, **sink: Any) -> str:
         ("storage.anonymous", True),
     ],
 )
-def test_a_change_log_that_the_profile_tells_how_to_reach_is_the_spool_and_shows_no_secret(
+def test_a_change_log_that_the_profile_shows_how_to_reach_is_the_spool_and_shows_no_secret(
     tmp_path: Path, name: str, value: Any
 ) -> None:
     """Also in what goes to tasks; another spool is reached as the environment says."""
@@ -179,7 +179,7 @@ def test_a_change_log_that_the_profile_tells_how_to_reach_is_the_spool_and_shows
     assert (other.location, other.storage) == ("spools/shop", None)
 
 
-def test_a_change_log_that_the_environment_tells_of_is_the_spool(tmp_path: Path) -> None:
+def test_a_change_log_that_the_environment_shows_of_is_the_spool(tmp_path: Path) -> None:
     host = HostedEngine(profile(tmp_path))
     assert (host.location, host.own, host.storage) == (LAKE, True, None)
 
@@ -271,12 +271,12 @@ def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log: SourceL
     log.people("Ann")
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
     lsn = log.newest.mark.end_lsn
-    told = {"version": 1, "log": log.log.identity(), "epoch": 1, "end_lsn": lsn, "ordinal": 0}
-    assert latest(log.stream(**given), told) == told
+    reported = {"version": 1, "log": log.log.identity(), "epoch": 1, "end_lsn": lsn, "ordinal": 0}
+    assert latest(log.stream(**given), reported) == reported
     restored(log)
     log.people("Dan")
     stream = log.stream(**given)
-    assert names(stream, told, latest(stream, told)) == ["Dan"]
+    assert names(stream, reported, latest(stream, reported)) == ["Dan"]
 
 
 def snapshot(log: SourceLog, ts: int = COMMIT_TS, position: Position | None = None) -> None:
@@ -427,13 +427,13 @@ def test_a_type_that_a_query_does_not_know_stops_it(
     assert [row["id"] for row in log.frame().streamed()] == [1, 2]
 
 
-def test_values_from_before_a_type_that_does_not_hold_them_are_told_of(log: SourceLog) -> None:
+def test_values_from_before_a_type_that_does_not_hold_them_are_reported(log: SourceLog) -> None:
     log.insert(people(("value", "text"), numbers=(1, 2)), ["1", "one"])
     log.insert(people(("value", "int4"), numbers=(1, 2)), ["2", "2"])
     frame = log.frame()
-    told = r"WT-5269 value of public.people was string and does not fit int32: .*'one'"
+    reported = r"WT-5269 value of public.people was string and does not fit int32: .*'one'"
     for read in (frame.rows, frame.streamed):
-        with pytest.raises(ValuesUnfit, match=told):
+        with pytest.raises(ValuesUnfit, match=reported):
             read()
     texts = [
         StructField(each.name, StringType()) if each.name == "value" else each

@@ -53,7 +53,7 @@ def test_a_session_gets_what_delta_needs_beside_its_own_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "pyspark", "jars", "told"),
+    ("name", "pyspark", "jars", "reported"),
     [
         ("delta", "4.2.1", {"spark.jars": "/o.jar"}, r"delta-spark_4\.2_2\.13:4\.4\.0"),
         ("delta", "4.1.4", {}, r"delta-spark_4\.1_2\.13:4\.4\.0"),
@@ -61,9 +61,9 @@ def test_a_session_gets_what_delta_needs_beside_its_own_settings() -> None:
     ],
 )
 def test_missing_jars_are_named_with_what_brings_them(
-    name: str, pyspark: str, jars: dict[str, str], told: str
+    name: str, pyspark: str, jars: dict[str, str], reported: str
 ) -> None:
-    with pytest.raises(FormatNotReady, match=told) as refused:
+    with pytest.raises(FormatNotReady, match=reported) as refused:
         FormatChoice(name).settings(pyspark, jars)
     assert "spark.jars.packages" in str(refused.value)
 
@@ -72,16 +72,16 @@ RUNTIME = {"spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_
 
 
 @pytest.mark.parametrize(
-    ("name", "pyspark", "told"),
+    ("name", "pyspark", "reported"),
     [
         *(("delta", each, r"Delta on 4\.1 and 4\.2") for each in ("4.3.0", "4.0.5", "3.5.9")),
         *(("iceberg", each, r"Iceberg on 4\.1.*pyspark==4\.1\.\*") for each in ("4.2.1", "4.0.5")),
     ],
 )
 def test_a_pyspark_without_a_release_of_the_format_is_refused_with_the_table(
-    name: str, pyspark: str, told: str
+    name: str, pyspark: str, reported: str
 ) -> None:
-    with pytest.raises(FormatUnsupported, match=told):
+    with pytest.raises(FormatUnsupported, match=reported):
         FormatChoice(name).settings(pyspark, PACKAGES if name == "delta" else RUNTIME)
 
 

@@ -60,7 +60,7 @@ def test_a_rule_that_gives_no_name_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("pair", "told"),
+    ("pair", "reported"),
     [
         ("mode=scd3", "scd3"),
         ("mode=scd1,scd2", "both for all"),
@@ -72,14 +72,14 @@ def test_a_rule_that_gives_no_name_is_refused(
         ("source.column=_commit_LSN", "_commit_LSN"),
     ],
 )
-def test_what_is_no_rule_is_refused_before_anything_starts(pair: str, told: str) -> None:
+def test_what_is_no_rule_is_refused_before_anything_starts(pair: str, reported: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         properties_of([pair], "lake")
-    assert told in str(refused.value)
+    assert reported in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("table_format", "name", "value", "told"),
+    ("table_format", "name", "value", "reported"),
     [
         ("delta", "partition.by", r"p\.a:days(at)", r"format\.partition\.by.*columns alone"),
         ("delta", "partition.by", "region", r"TABLE-REGEX:COLUMN"),
@@ -89,9 +89,9 @@ def test_what_is_no_rule_is_refused_before_anything_starts(pair: str, told: str)
     ],
 )
 def test_what_a_format_cannot_do_is_refused_by_the_name_of_the_property(
-    table_format: str, name: str, value: str, told: str
+    table_format: str, name: str, value: str, reported: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=reported):
         _ = FormatChoice(table_format, {f"format.{name}": value}).factory
 
 
@@ -130,7 +130,7 @@ def test_the_first_pattern_that_matches_a_whole_name_counts_in_any_case() -> Non
 
 
 @pytest.mark.parametrize(
-    ("rules", "key", "columns", "told"),
+    ("rules", "key", "columns", "reported"),
     [
         (ModeRules(history=("none",)), "id", "id", ""),
         (ModeRules(history=("none",)), "", "id", "no key"),
@@ -142,11 +142,11 @@ def test_the_first_pattern_that_matches_a_whole_name_counts_in_any_case() -> Non
         (ModeRules(modes=("append",)), "", "a", ""),
     ],
 )
-def test_a_table_that_cannot_be_kept_so_is_told_why(
-    rules: ModeRules, key: str, columns: str, told: str
+def test_a_table_that_cannot_be_kept_so_is_reported_why(
+    rules: ModeRules, key: str, columns: str, reported: str
 ) -> None:
     found = unfit(rules.of("public.t"), tuple(key.split()), dict.fromkeys(columns.split(), ""))
-    assert told in found if told else found == ""
+    assert reported in found if reported else found == ""
 
 
 def test_a_mode_is_said_and_versions_are_rows_by_the_position_they_begin_at() -> None:
@@ -235,9 +235,9 @@ def test_a_name_is_one_tables_and_all_of_a_tables_names_are_taken_or_none() -> N
     tables = {"p.a": holding("p.a", "c.p.a", "c.p.a_changes")}
     claims = NameClaims(lambda: tables)
     claims.take("p.a", ["c.p.a", "c.p.a_changes"], tells_case=True)
-    with pytest.raises(NameTaken, match=r"p\.a's already") as told:
+    with pytest.raises(NameTaken, match=r"p\.a's already") as reported:
         claims.take("p.a_changes", ["c.p.x", "c.p.a_changes"], tells_case=True)
-    assert r"format.names = p\.a_changes:NAME" in str(told.value)
+    assert r"format.names = p\.a_changes:NAME" in str(reported.value)
     claims.take("p.b", ["c.p.x"], tells_case=True)
     claims.take("p.A", ["c.p.A"], tells_case=True)
     with pytest.raises(NameTaken, match=r"take for c\.p\.x"):
@@ -306,7 +306,7 @@ def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> N
     own = TableState(schema="all", table="orders", columns={"id": INT})
     taken = TableState(schema="x", table="y", columns={"id": INT}, place=first.place)
     alone = SharedShapes(lambda: {"all.orders": own})
-    for known, table, told in (
+    for known, table, reported in (
         (
             shapes,
             source("t_c", id=INT, n=TEXT),
@@ -316,7 +316,7 @@ def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> N
         (shapes, own, r"all\.orders is called as the target"),
         (alone, first, r"which is a table by itself"),
     ):
-        with pytest.raises(SourcesDiffer, match=told):
+        with pytest.raises(SourcesDiffer, match=reported):
             known.required(table)
 
 

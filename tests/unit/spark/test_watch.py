@@ -118,8 +118,8 @@ def test_the_command_and_the_status_page_show_it(lake: Lake) -> None:
     assert shown.exit_code == 0
     for text in ("public.orders", "1,200", "public.items", "34", "#1", "1.5 s late"):
         assert text in shown.output
-    told = CliRunner().invoke(application, ["top", str(lake.folder), "--json"])
-    assert msgspec.json.decode(told.output)["batches"][0]["rows"] == {"public.orders": 1200}
+    reported = CliRunner().invoke(application, ["top", str(lake.folder), "--json"])
+    assert msgspec.json.decode(reported.output)["batches"][0]["rows"] == {"public.orders": 1200}
     onward = AppliedSoFar(f"{lake.folder}/tables").onward(lake.newest.mark)
     assert {each.table: (each.batch_rows, each.waiting_rows) for each in onward.tables} == {
         "public.orders": (1200, 0),

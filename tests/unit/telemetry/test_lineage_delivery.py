@@ -1,4 +1,4 @@
-"""What OpenLineage is to be told waits in bounded room, and arrives when its server is back."""
+"""What OpenLineage is to be reported waits in bounded room, and arrives when its server is back."""
 
 import threading
 from collections.abc import Collection
@@ -60,8 +60,8 @@ def test_what_never_arrived_is_counted_at_the_end(caplog: pytest.LogCaptureFixtu
         delivery.put(LineageEvent(kind="COMPLETE"))
     assert len(delivery.waiting) == 3
     assert server.taken == []
-    told = [each.getMessage() for each in caplog.records]
-    assert told == [
+    reported = [each.getMessage() for each in caplog.records]
+    assert reported == [
         "OpenLineage: an event was not delivered, and is tried again: ConnectionError",
         "OpenLineage: 3 events of this run were not delivered",
     ]
@@ -73,7 +73,7 @@ def test_shapes_go_with_the_next_event_and_with_no_other() -> None:
         delivery.put(LineageEvent(kind="START"))
         until(lambda: not delivery.waiting, "the start")
         delivery.put(LineageEvent(kind="RUNNING"))
-        until(lambda: not delivery.waiting, "nothing to tell")
+        until(lambda: not delivery.waiting, "nothing to show")
         delivery.shape(relation(1))
         delivery.put(LineageEvent(kind="RUNNING"))
         until(lambda: not delivery.waiting, "the table")
@@ -82,7 +82,7 @@ def test_shapes_go_with_the_next_event_and_with_no_other() -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_table_that_is_new_while_an_event_is_on_its_way_is_told_at_once(lost: bool) -> None:
+def test_a_table_that_is_new_while_an_event_is_on_its_way_is_reported_at_once(lost: bool) -> None:
     server, on_its_way, may_arrive = Server(there=True), threading.Event(), threading.Event()
 
     def send(happening: LineageEvent, shapes: Collection[Relation]) -> None:
@@ -103,5 +103,5 @@ def test_a_table_that_is_new_while_an_event_is_on_its_way_is_told_at_once(lost: 
         assert [each.kind for each in delivery.waiting] == ["RUNNING", "RUNNING"]
         may_arrive.set()
         until(lambda: not delivery.waiting, "what waits to arrive")
-    told = [("RUNNING", ["t1", "t2"])] if lost else [("RUNNING", ["t1"]), ("RUNNING", ["t2"])]
-    assert server.taken == told
+    reported = [("RUNNING", ["t1", "t2"])] if lost else [("RUNNING", ["t1"]), ("RUNNING", ["t2"])]
+    assert server.taken == reported

@@ -18,7 +18,7 @@ from waltap.services.telemetry.lifecycle import LifeCycleLog
 
 
 def status(end_lsn: int, **counted: Any) -> PipelineStatus:
-    """What an engine tells 90 s after its start, with ``end_lsn`` written."""
+    """What an engine shows 90 s after its start, with ``end_lsn`` written."""
     at = Position(end_lsn)
     partition = PartitionStatus(
         name="", received_lsn=end_lsn, written=at, durable=at, confirmed_lsn=0, server_lsn=None,
@@ -94,8 +94,8 @@ def test_the_vocabulary_shadows_no_attribute_of_a_record() -> None:
 
 
 def snapshot(host: Host, event: str, table: str, rows: int, total: int | None) -> None:
-    told = {"event": event, "table": table, "rows": rows, "total": total, "kind": "initial"}
-    host.notify("on_snapshot", pipeline="p", **told)
+    reported = {"event": event, "table": table, "rows": rows, "total": total, "kind": "initial"}
+    host.notify("on_snapshot", pipeline="p", **reported)
 
 
 def test_the_life_of_a_pipeline_is_logged(

@@ -23,7 +23,7 @@ def of_table(name: str, rows: int, estimate: int) -> PipelineStatus:
 
 
 class Screen:
-    """A display on a terminal, what the engine tells it, and what is drawn."""
+    """A display on a terminal, what the engine shows it, and what is drawn."""
 
     def __init__(self) -> None:
         self.drawn, self.status = io.StringIO(), NONE
@@ -39,8 +39,8 @@ class Screen:
         self.host.notify("on_state", pipeline="p", state=state, detail=detail)
 
     def table(self, event: str, table: str, rows: int, total: int | None) -> None:
-        told = {"event": event, "table": table, "rows": rows, "total": total, "kind": "initial"}
-        self.host.notify("on_snapshot", pipeline="p", **told)
+        reported = {"event": event, "table": table, "rows": rows, "total": total, "kind": "initial"}
+        self.host.notify("on_snapshot", pipeline="p", **reported)
 
     def end(self, status: PipelineStatus | None = None) -> str:
         """Stop the pipeline with this last status; return all that was drawn."""
@@ -84,7 +84,7 @@ RATES = ((3, 1234.0), (10, 5.0))
 
 
 @pytest.mark.parametrize(
-    ("counted", "told", "rate"),
+    ("counted", "reported", "rate"),
     [
         ({"state": "stopped", "events": 1041, "snapshot_rows": 999}, "42 changes 0/s", False),
         ({"events": 42, "events_per_second": RATES}, "42 changes 1,234/s", True),
@@ -92,24 +92,24 @@ RATES = ((3, 1234.0), (10, 5.0))
     ],
 )
 def test_streamed_changes_are_counted_with_their_rate_and_snapshot_rows_are_not(
-    screen: Screen, counted: dict[str, Any], told: str, rate: bool
+    screen: Screen, counted: dict[str, Any], reported: str, rate: bool
 ) -> None:
     screen.state("streaming", "0/1")
     drawn = screen.end(dataclasses.replace(NONE, **counted))
-    assert told in drawn
+    assert reported in drawn
     assert ("1,234/s" in drawn) is rate
     if counted.get("snapshot_rows") == 999:
         assert "42 changes in 0 transactions and 999 snapshot rows in 0.0 s" in drawn
 
 
-@pytest.mark.parametrize(("end", "told"), [("stopped", True), ("failed", False)])
+@pytest.mark.parametrize(("end", "reported"), [("stopped", True), ("failed", False)])
 def test_what_a_run_did_is_its_last_line_and_a_failed_start_did_nothing(
-    screen: Screen, end: str, told: bool
+    screen: Screen, end: str, reported: bool
 ) -> None:
     screen.status = dataclasses.replace(NONE, state=end)
     screen.state("checking")
     screen.state(end)
     screen.display.stop()
     drawn = screen.drawn.getvalue()
-    assert ("0 changes in 0 transactions" in drawn.strip().splitlines()[-1]) is told
-    assert ("transactions" in drawn) is told
+    assert ("0 changes in 0 transactions" in drawn.strip().splitlines()[-1]) is reported
+    assert ("transactions" in drawn) is reported

@@ -42,8 +42,8 @@ def test_positions_never_go_back_here(walsender):
 """
 
 
-def test_findings_are_printed_once_at_the_end_and_what_is_wrong_is_told(tmp_path):
-    """A class without its fixture is told which; a script that is not followed fails its test."""
+def test_findings_are_printed_once_at_the_end_and_what_is_wrong_is_reported(tmp_path):
+    """A class without its fixture is reported which; a script that is not followed fails its test."""
     chosen = "test_a or test_b or test_positions_never_go_back"
     ran = run(tmp_path, FINDING + "test_b = test_a\n" + WRONG, "-k", chosen)
     assert ran.returncode == 1, ran.stdout

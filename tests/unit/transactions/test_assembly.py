@@ -412,7 +412,7 @@ def test_prepared_rows_survive_a_restart(tmp_path: Path) -> None:
     assert (part.origin, part.origin_lsn, part.begin_lsn) == ("there", 9, 5)
 
 
-def test_a_commit_that_was_not_durable_is_told_again_after_a_restart(tmp_path: Path) -> None:
+def test_a_commit_that_was_not_durable_is_reported_again_after_a_restart(tmp_path: Path) -> None:
     first = assembler(tmp_path)
     first.feed([*prepared("g", [row(1)]), decided("g")])
     first.close()
@@ -545,17 +545,22 @@ def test_what_was_begun_at_prepare_goes_on_at_prepare(tmp_path: Path) -> None:
     ],
     ids=["rolled back", "rolled back under prepare", "nothing is known of it"],
 )
-def test_a_fate_that_contradicts_what_was_delivered_is_told(
+def test_a_fate_that_contradicts_what_was_delivered_is_reported(
     tmp_path: Path, policy: TwoPhasePolicy, delivered: bool, fate: Message
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     if delivered:
         delivered_at_prepare(tmp_path)
     subject = TransactionAssembler(
-        Position(51), None, tmp_path, 1, two_phase=policy, warn=lambda text, gid: told.append(gid)
+        Position(51),
+        None,
+        tmp_path,
+        1,
+        two_phase=policy,
+        warn=lambda text, gid: reported.append(gid),
     )
     assert subject.feed([fate]) == []
-    assert told == ["g"]
+    assert reported == ["g"]
     subject.confirmable(101)
     assert list(tmp_path.iterdir()) == []
     subject.close()

@@ -133,7 +133,7 @@ def test_a_condition_that_cannot_be_evaluated_stops_there(condition: str, said: 
         stays(event(), condition)
 
 
-def test_no_value_of_a_row_is_in_what_is_told() -> None:
+def test_no_value_of_a_row_is_in_what_is_reported() -> None:
     with pytest.raises(RecordUnfit) as raised:
         stays(event(name="secret"), "value.after.name > 1")
     assert "secret" not in str(raised.value)

@@ -167,11 +167,11 @@ def test_properties_that_cannot_work_are_refused_at_once(name: str, given: dict[
         transform(name, **given)
 
 
-def test_an_update_of_the_outbox_is_told_once() -> None:
-    told: list[str] = []
-    warned = changed(PIPELINE, warn=told.append)
+def test_an_update_of_the_outbox_is_reported_once() -> None:
+    reported: list[str] = []
+    warned = changed(PIPELINE, warn=reported.append)
     assert transform("event-router", warned)([of_outbox("u")] * 2) == []
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,9 @@ def test_spans_stand_below_the_one_that_wrote_the_row(
     assert headers["traceparent"] == f"00-{TRACE}-{written.context.span_id:016x}-01"
 
 
-def test_an_outbox_traces_only_what_has_a_context_unless_told(spans: InMemorySpanExporter) -> None:
+def test_an_outbox_traces_only_what_has_a_context_unless_reported(
+    spans: InMemorySpanExporter,
+) -> None:
     transform("event-router")([traced(None)])
     assert spans.get_finished_spans() == ()
     transform("event-router", tracing__with__context__field__only="false")([traced(None)])

@@ -48,10 +48,10 @@ def test_other_text_is_refused(text: str) -> None:
 def test_composites_are_structs_also_in_each_other_and_in_arrays() -> None:
     found = mapping(OUTER, options=STRUCT)
     assert found.schema.kind is ConnectKind.STRUCT
-    told = {"i": {"odd na.me": 'a,\\"b"', "n": [1, None]}, "d": 19782, "q": "'fat'"}
-    told["i"] = found.to_connect(VALUE)["i"]  # type: ignore[index]
-    assert found.to_connect(VALUE) == told
-    assert msgspec.json.decode(json_of(found, VALUE)) == told
+    reported = {"i": {"odd na.me": 'a,\\"b"', "n": [1, None]}, "d": 19782, "q": "'fat'"}
+    reported["i"] = found.to_connect(VALUE)["i"]  # type: ignore[index]
+    assert found.to_connect(VALUE) == reported
+    assert msgspec.json.decode(json_of(found, VALUE)) == reported
     assert found.arrow is not None
     (value, nothing) = found.arrow.column([VALUE, None]).to_pylist()
     assert nothing is None

@@ -27,7 +27,7 @@ def test_every_family_is_claimed_by_itself_and_has_samples(spec: object) -> None
         assert registry.spec(sample.data_type) is spec
 
 
-def test_schema_is_told_in_one_line() -> None:
+def test_schema_is_reported_in_one_line() -> None:
     number = of("int32", "n.Day", parameters=(("a", "1"), ("b", "2")))
     schema = struct({"x": array(number), "m": mapped(TEXT, number)})
     day = "int32 n.Day (a=1, b=2)"

@@ -399,10 +399,10 @@ MISFITS = [("numeric", "NaN"), ("timestamp", "294276-12-31 00:00:00")]
 @pytest.mark.parametrize(("kind", "text"), MISFITS)
 @pytest.mark.parametrize("mode", ["warn", "skip", "fail"])
 def test_misfit_follows_the_failure_mode(kind: str, text: str, mode: str) -> None:
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     options = {
         "event_converting_failure_handling_mode": mode,
-        "on_misfit": lambda column, reason: told.append((column, reason)),
+        "on_misfit": lambda column, reason: reported.append((column, reason)),
     }
     found = mapping(kind, options=options)
     if mode == "fail":
@@ -410,5 +410,5 @@ def test_misfit_follows_the_failure_mode(kind: str, text: str, mode: str) -> Non
             json_of(found, text)
     else:
         assert json_of(found, text) == "null"
-    assert bool(told) == (mode == "warn")
-    assert not any("294276" in reason or "+00" in reason for _, reason in told)
+    assert bool(reported) == (mode == "warn")
+    assert not any("294276" in reason or "+00" in reason for _, reason in reported)

@@ -17,8 +17,8 @@ from waltap.changes.decode import ABSENT, UNCHANGED
 WORDS: dict[str, Any] = {"NULL": None, "=": UNCHANGED, "-": ABSENT}
 
 
-def told_changes(text: str, long: Mapping[str, str] | None = None) -> list[tuple[Any, ...]]:
-    """Return what `tests.harness.captures.told` returns of messages that say the same."""
+def stated_changes(text: str, long: Mapping[str, str] | None = None) -> list[tuple[Any, ...]]:
+    """Return what `tests.harness.captures.reported` returns of messages that say the same."""
 
     def row(written: str) -> tuple[Any, ...]:
         return tuple(

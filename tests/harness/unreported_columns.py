@@ -1,4 +1,4 @@
-"""Courses of tables without a key whose rows have columns of which no change tells."""
+"""Courses of tables without a key whose rows have columns of which no change shows."""
 
 from collections.abc import Callable
 from typing import Final
@@ -64,7 +64,7 @@ def a_computed_column(rig: Rig) -> None:
 
 
 def a_column_left_out_for_a_while(rig: Rig) -> None:
-    """What was changed by fewer columns is done before those come that tell more."""
+    """What was changed by fewer columns is done before those come that show more."""
     rig.db.insert(WIDE, ["1", None], ["1", None], ["2", None], ["3", None])
     _applied(rig, WIDE)
     _narrowed(rig)
