@@ -270,7 +270,7 @@ def _is_identity(node: ast.AST) -> bool:
         ("known.get(relation.identity)", True),
         ("match relation.identity:\n case 'f': pass", True),
         ("self.identity == other.identity", False),
-        ("mark(relation.identity)", False),
+        ("identity_evidence(relation.identity)", False),
         ("plan.identity is None", False),
     ],
 )

@@ -103,7 +103,7 @@ WRONG = [
     ),
     (
         f"{ROUTED}transforms=a,f transforms.f.type=fields transforms.f.exclude=x",
-        "stands after a (regex-router), which works on records",
+        "comes after a (regex-router), which works on records",
     ),
     ("transforms=a transforms.a.type=a.b.C", "regex-router"),
     ("transforms=a transforms.a.type=a.b.C", "filter"),

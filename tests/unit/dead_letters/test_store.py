@@ -84,7 +84,7 @@ def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path: Path) -> N
 def test_a_redelivered_letter_is_marked(tmp_path: Path) -> None:
     store = DeadLetterStore(tmp_path)
     kept = store.put([dead_letter(1), dead_letter(2)])
-    store.mark(kept[:1], 5_000)
+    store.mark_redelivered(kept[:1], 5_000)
     assert [each.redelivered_ms for each in store.all()] == [5_000, None]
     stored = (tmp_path / "letters.jsonl").read_text()
     assert '"replayed_ms":5000' in stored, "the spelling on disk"

@@ -81,21 +81,21 @@ class DeltaLake(LakeConnection):
                 pa.schema([("pipeline", pa.string())]),
                 mode="ignore",
                 storage_options=self.options,
-                # Only the newest mark counts, and each flush adds a commit.
+                # Only the newest offset counts, and each flush adds a commit.
                 configuration={"delta.logRetentionDuration": "interval 1 days"},
             )
             text = self._positions.metadata().configuration.get(f"waltap.{self.pipeline}")
         return None if text is None else LakeOffset.decode(text)
 
-    def keep(self, mark: LakeOffset) -> None:
+    def keep(self, offset: LakeOffset) -> None:
         assert self._positions is not None, "open comes first"
         with self.failing(self._name()):
             self._positions.alter.set_table_properties(
-                {f"waltap.{self.pipeline}": mark.encode()},
+                {f"waltap.{self.pipeline}": offset.encode()},
                 raise_if_not_exists=False,
                 # delta-rs refuses the commit if another instance has committed this application
                 # transaction since the last read, see LakeFenced.
-                commit_properties=self.commit([(f"waltap/{self.pipeline}", mark.generation)]),
+                commit_properties=self.commit([(f"waltap/{self.pipeline}", offset.generation)]),
             )
 
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:

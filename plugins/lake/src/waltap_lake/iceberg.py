@@ -78,18 +78,18 @@ class IcebergLake(LakeConnection):
         text = self._positions.properties.get(f"waltap.{self.pipeline}")
         return None if text is None else LakeOffset.decode(text)
 
-    def keep(self, mark: LakeOffset) -> None:
-        """Commit ``mark`` if the stored one is known."""
-        # pyiceberg would overwrite the mark of another instance, so read it before.
+    def keep(self, offset: LakeOffset) -> None:
+        """Commit ``offset`` if the stored one is known."""
+        # pyiceberg would overwrite the offset of another instance, so read it before.
         assert self._positions is not None, "open comes first"
         name, before = f"waltap.{self.pipeline}", self._positions
         known = before.properties.get(name)
         with self.failing(self._name):
             before.refresh()
             if before.properties.get(name) != known:
-                raise LakeFenced(f"{self._name} has another mark", pipeline=self.pipeline)
+                raise LakeFenced(f"{self._name} has another offset", pipeline=self.pipeline)
             with before.transaction() as transaction:
-                transaction.set_properties({name: mark.encode()})
+                transaction.set_properties({name: offset.encode()})
 
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         return _IcebergTable(self, name, self.made(name, schema))
@@ -198,7 +198,7 @@ class _IcebergTable(LakeTable):
         if self.version().identity != known.identity:
             return RECREATED
         wanted, number = known.snapshot, known.number
-        for snapshot in fresh.metadata.snapshots:  # the mark may lack a commit after a crash
+        for snapshot in fresh.metadata.snapshots:  # the offset may lack a commit after a crash
             own = snapshot.summary is not None and snapshot.summary.get(self._property)
             if own and (snapshot.sequence_number or 0) > number:
                 wanted, number = snapshot.snapshot_id, snapshot.sequence_number or 0

@@ -59,12 +59,12 @@ class LakeOffset(msgspec.Struct, frozen=True):
     tables: tuple[WrittenTable, ...] = ()
 
     def encode(self) -> str:
-        """Return the mark as JSON text."""
+        """Return the offset as JSON text."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def decode(cls, text: str) -> "LakeOffset":
-        """Return the mark in JSON text.
+        """Return the offset in JSON text.
 
         Raises: msgspec.DecodeError.
         """
@@ -123,7 +123,7 @@ class LakeTable(abc.ABC):
 
 
 class LakeConnection(abc.ABC):
-    """Open tables, and store the mark.
+    """Open tables, and store the offset.
 
     Every method raises SinkError.
     """
@@ -137,16 +137,16 @@ class LakeConnection(abc.ABC):
 
     @abc.abstractmethod
     def open(self) -> LakeOffset | None:
-        """Connect and return this pipeline's mark.
+        """Connect and return this pipeline's offset.
 
         A missing table of positions is created.
         """
 
     @abc.abstractmethod
-    def keep(self, mark: LakeOffset) -> None:
-        """Commit ``mark``.
+    def keep(self, offset: LakeOffset) -> None:
+        """Commit ``offset``.
 
-        Raises: LakeFenced if another instance has committed a mark since.
+        Raises: LakeFenced if another instance has committed an offset since.
         """
 
     @abc.abstractmethod

@@ -101,11 +101,11 @@ class LakeSink(Sink):
     """Append changes to tables of a lake, with the columns of the change log.
 
     Life cycle: open, (write*, flush)*, close. `flush` commits table by table, each with the position. Then
-    it commits the mark: the position that every table has. `open` returns that position. After a crash
-    between two commits some tables are ahead of the mark; they skip the changes that they have.
+    it commits the offset: the position that every table has. `open` returns that position. After a crash
+    between two commits some tables are ahead of the offset; they skip the changes that they have.
 
-    The next snapshot deletes the rows of an aborted one. The mark has the version of each written table: a
-    table that lost it ends the run. Single-threaded.
+    The next snapshot deletes the rows of an aborted one. The offset has the version of each written table:
+    a table that lost it ends the run. Single-threaded.
     """
 
     capabilities = SinkCapabilities(records=False, exactly_once=True, whole_transactions=True)
@@ -116,7 +116,7 @@ class LakeSink(Sink):
         self._lake, self._properties, self._context = lake, properties, context
         self._fail_stop, self._gap = FailStop(lake.place), FailStop(lake.place)
         self._versions = TableVersions(context)
-        self._mark = LakeOffset()
+        self._offset = LakeOffset()
         self._written: dict[LakeTableName, WrittenTable] = {}
         self._forget()
 
@@ -127,12 +127,12 @@ class LakeSink(Sink):
         self._seen: dict[LakeTableName, LakeTableVersion] = {}
         # Schema, name and OID of the relation whose rows came last.
         self._sources: dict[LakeTableName, tuple[str, str, int]] = {}
-        # Positions of tables that are ahead of the mark.
+        # Positions of tables that are ahead of the offset.
         self._behind: dict[LakeTableName, Position] = {}
         self._pending: dict[LakeTableName, PendingBuffers] = {}
         # Tables with rows of the present snapshot.
         self._read: set[LakeTableName] = set()
-        self._position = self._mark.position
+        self._position = self._offset.position
         self._snapshot, self._snapshot_lsn = False, 0
         self._broken_off: tuple[int, ...] = ()
         self._unconverted = self._unconverted_bytes = 0
@@ -158,7 +158,7 @@ class LakeSink(Sink):
         return [PreflightCheck.ok("sink", self._lake.place)]
 
     def open(self) -> Position | None:
-        """Connect and return the position of the mark.
+        """Connect and return the position of the offset.
 
         Each table must have the commits of this pipeline, unless the run repairs.
 
@@ -168,22 +168,24 @@ class LakeSink(Sink):
             raise WaltapError("the sink of a lake was made without a type mapper")
         self._fail_stop.reset()
         self._gap.reset()
-        mark = self._lake.open() or LakeOffset()
-        mark = msgspec.structs.replace(mark, generation=mark.generation + 1)
+        offset = self._lake.open() or LakeOffset()
+        offset = msgspec.structs.replace(offset, generation=offset.generation + 1)
         # Without a stored offset the tables have rows of another history.
         if not self._context.resumes:
-            mark = msgspec.structs.replace(mark, epoch=mark.epoch + 1, position=None, tables=())
+            offset = msgspec.structs.replace(
+                offset, epoch=offset.epoch + 1, position=None, tables=()
+            )
         tables = tuple(
-            kept for each in mark.tables if (kept := self._found(each, mark)) is not None
+            kept for each in offset.tables if (kept := self._found(each, offset)) is not None
         )
         self._written = {LakeTableName(each.space, each.name): each for each in tables}
-        self._keep(msgspec.structs.replace(mark, tables=tables))
+        self._keep(msgspec.structs.replace(offset, tables=tables))
         self._forget()
-        return self._mark.position
+        return self._offset.position
 
     def held(self) -> Position | None:
         """Return the position that every table has."""
-        return self._mark.position
+        return self._offset.position
 
     def close(self) -> None:
         """Release the lake and drop uncommitted rows. May be called twice."""
@@ -228,7 +230,7 @@ class LakeSink(Sink):
         if not self._gap.failed:
             with self._fail_stop:
                 self._commit()
-        return self._mark.position
+        return self._offset.position
 
     def _take_part(self, part: TransactionPart) -> None:
         if self._position is not None and part.commit_lsn < self._position.end_lsn:
@@ -239,7 +241,7 @@ class LakeSink(Sink):
                 continue
             name = self._name(relation.schema, relation.table)
             self._table(name, version)
-            # The buffers have redelivered changes; a table ahead of the mark has some, too.
+            # The buffers have redelivered changes; a table ahead of the offset has some, too.
             skipped = max(
                 delivered_changes(part.commit_lsn, numbers, held)
                 for held in (self._position, self._behind.get(name))
@@ -279,12 +281,12 @@ class LakeSink(Sink):
     def _begin_snapshot(self, lsn: int) -> None:
         """Begin a new epoch for the snapshot at ``lsn``."""
         # Until the snapshot ends no position is durable in every table.
-        broken_off = self._mark.unfinished
+        broken_off = self._offset.unfinished
         unfinished = tuple(dict.fromkeys((*broken_off, lsn)))
         self._keep(
             msgspec.structs.replace(
-                self._mark,
-                epoch=self._mark.epoch + 1,
+                self._offset,
+                epoch=self._offset.epoch + 1,
                 position=None,
                 unfinished=unfinished,
                 tables=(),
@@ -319,16 +321,16 @@ class LakeSink(Sink):
                 empty = self._lake.fitted(version.segment_schema.empty_table())
                 table = self._lake.table(name, empty.schema)
             else:
-                table = self._having(name, self._lake.existing(name), written.version, self._mark)
+                table = self._having(name, self._lake.existing(name), written.version, self._offset)
             self._tables[name], self._seen[name] = table, table.version()
-            there = table.position(self._mark.epoch)
+            there = table.position(self._offset.epoch)
             if there is not None:
                 self._behind[name] = there
         self._sources[name] = version.relation.schema, version.relation.table, version.relation.oid
         return table
 
-    def _found(self, written: WrittenTable, mark: LakeOffset) -> WrittenTable | None:
-        """Return the entry of a table for the new mark.
+    def _found(self, written: WrittenTable, offset: LakeOffset) -> WrittenTable | None:
+        """Return the entry of a table for the new offset.
 
         The result is None if the run creates the table again.
 
@@ -341,7 +343,7 @@ class LakeSink(Sink):
             return written
         table = self._lake.existing(name)
         if not self._context.repairs:
-            self._having(name, table, written.version, mark)
+            self._having(name, table, written.version, offset)
             return written
         if table is None:
             return None
@@ -352,7 +354,7 @@ class LakeSink(Sink):
         name: LakeTableName,
         table: LakeTable | None,
         known: LakeTableVersion,
-        mark: LakeOffset,
+        offset: LakeOffset,
     ) -> LakeTable:
         """Return ``table`` if it lost no commit since ``known``.
 
@@ -360,7 +362,11 @@ class LakeSink(Sink):
         """
         lost = GONE if table is None else table.lost(known)
         if table is None or lost is not None:
-            had = f"everything up to {mark.position}" if mark.position else "rows of this snapshot"
+            had = (
+                f"everything up to {offset.position}"
+                if offset.position
+                else "rows of this snapshot"
+            )
             raise DestinationBehind(
                 f"table {name} of {self._lake.place} {lost}; it had {had}", replay=""
             )
@@ -380,15 +386,20 @@ class LakeSink(Sink):
         position = self._position
         if position is None:
             return
-        # Tables first, mark last: a mark never has a position that a table lacks.
+        # Tables first, offset last: an offset never has a position that a table lacks.
         for name, pending in self._pending.items():
             with self._unfit_may_go(name):
                 self._append(name, pending, position)
         self._pending = {}
         tables = tuple(self._written.values())
-        if not self._snapshot and (position, tables) != (self._mark.position, self._mark.tables):
+        if not self._snapshot and (position, tables) != (
+            self._offset.position,
+            self._offset.tables,
+        ):
             self._keep(
-                msgspec.structs.replace(self._mark, position=position, unfinished=(), tables=tables)
+                msgspec.structs.replace(
+                    self._offset, position=position, unfinished=(), tables=tables
+                )
             )
 
     def _append(self, name: LakeTableName, pending: PendingBuffers, position: Position) -> None:
@@ -396,8 +407,8 @@ class LakeSink(Sink):
         if rows is None:
             return
         self._context.may_write()
-        table = self._having(name, self._tables[name], self._seen[name], self._mark)
-        table.append(rows, self._mark.epoch, position)
+        table = self._having(name, self._tables[name], self._seen[name], self._offset)
+        table.append(rows, self._offset.epoch, position)
         self._seen[name] = version = table.version()
         self._behind.pop(name, None)
         source = self._sources.get(name)
@@ -409,14 +420,14 @@ class LakeSink(Sink):
 
     @contextmanager
     def _unfit_may_go(self, name: LakeTableName) -> Iterator[None]:
-        """Remove a table from the mark if it cannot accept its columns."""
+        """Remove a table from the offset if it cannot accept its columns."""
         # The remedy of WT-5553 renames the table away. The next start then creates a new one.
         try:
             yield
         except LakeTableUnfit:
             others = tuple(each for n, each in self._written.items() if n != name)
             with suppress(SinkError):
-                self._keep(msgspec.structs.replace(self._mark, tables=others))
+                self._keep(msgspec.structs.replace(self._offset, tables=others))
             raise
 
     def _rows(self, name: LakeTableName, pending: PendingBuffers) -> "pa.Table | None":
@@ -429,7 +440,7 @@ class LakeSink(Sink):
         except pa.ArrowException as error:
             raise LakeTableUnfit(f"{name}: {error}", table=name) from error
 
-    def _keep(self, mark: LakeOffset) -> None:
+    def _keep(self, offset: LakeOffset) -> None:
         self._context.may_write()
-        self._lake.keep(mark)
-        self._mark = mark
+        self._lake.keep(offset)
+        self._offset = offset

@@ -25,7 +25,7 @@ class IdentityEvidence(enum.Enum):
 _MARKS = {"i": IdentityEvidence.INDEX, "f": IdentityEvidence.ROW, "n": IdentityEvidence.NOTHING}
 
 
-def mark(identity: str) -> IdentityEvidence:
+def identity_evidence(identity: str) -> IdentityEvidence:
     """Return the meaning of the flags under an identity's letter."""
     # Other servers have more identities, which flag the primary key like DEFAULT.
     return _MARKS.get(identity, IdentityEvidence.KEY)

@@ -123,8 +123,10 @@ class YugabytePublications(PublicationSet):
             entry = msgspec.structs.replace(entry, made_at=now, newest=newest)
         known = dict(entry.streams)
         if slot_created or not (known or entry.made_at):  # the entry is older than stored times
-            known = {mark: 0 for place, mark in members.items() if place not in self._late}
-        self._keep(entry, {mark: known.get(mark, now) for mark in members.values()})
+            known = {
+                member_id: 0 for place, member_id in members.items() if place not in self._late
+            }
+        self._keep(entry, {member_id: known.get(member_id, now) for member_id in members.values()})
 
     def wait_s(self, place: Place) -> float:
         refresh_s = self._refresh_s()
@@ -149,15 +151,15 @@ class YugabytePublications(PublicationSet):
 
     def _member_s(self, place: Place) -> float:
         """Return for how many seconds a table has been a member."""
-        entry, mark = self._slot(), self._members().get(place)
-        if entry is None or mark is None:
+        entry, member_id = self._slot(), self._members().get(place)
+        if entry is None or member_id is None:
             return float("inf")
         known, now = dict(entry.streams), self._now()
         # Without a stored time, another process added it; assume that it just joined.
-        if mark not in known:
-            known[mark] = now
+        if member_id not in known:
+            known[member_id] = now
             self._keep(entry, known)
-        return (now - known[mark]) / 1e6
+        return (now - known[member_id]) / 1e6
 
     def _refuse(self, places: Collection[Place]) -> None:
         """Refuse tables that would make the slot unusable.
@@ -203,9 +205,9 @@ class YugabytePublications(PublicationSet):
         return int(now)
 
     def _members(self) -> dict[Place, str]:
-        """Return a mark of each published table.
+        """Return the id of each published table.
 
-        A new table of the same name has another mark.
+        A new table of the same name has another id.
         """
         name = self._properties.publication_name
         names = list(self.names or (name, name + INSERTS_SUFFIX))

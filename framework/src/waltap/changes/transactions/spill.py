@@ -214,9 +214,9 @@ class TransactionBuffer:
         "_columns",
         "_file",
         "_file_bytes",
-        "_marks",
         "_numbers",
         "_relations",
+        "_savepoints",
         "begin_lsn",
         "count",
         "memory_bytes",
@@ -242,7 +242,7 @@ class TransactionBuffer:
         self._columns = False
         self._file: BinaryIO | None = None
         self._file_bytes = 0
-        self._marks: dict[int, tuple[int, int]] = {}
+        self._savepoints: dict[int, tuple[int, int]] = {}
         self._relations: list[Relation] = []
         self._numbers: dict[Relation, int] = {}
 
@@ -264,7 +264,7 @@ class TransactionBuffer:
                 if self._begins(last):
                     self._add(tail[start:at])
                     start = at
-                    self._mark(last)
+                    self._add_savepoint(last)
             if at - start == CHUNK_CHANGES:
                 self._add(tail[start:at])
                 start = at
@@ -276,30 +276,30 @@ class TransactionBuffer:
         self.seal()
         self.begin_lsn = self.begin_lsn or int(block.lsns[0])
         if self._begins(block.xid):
-            self._mark(block.xid)
+            self._add_savepoint(block.xid)
         self._columns = True
         self._add_inserts(block)
 
     def _begins(self, xid: int) -> bool:
         """Return whether the next change is the first of a subtransaction."""
-        return bool(xid) and xid != self.xid and xid not in self._marks
+        return bool(xid) and xid != self.xid and xid not in self._savepoints
 
-    def _mark(self, subxid: int) -> None:
-        self._marks[subxid] = (self.size, self.count)
+    def _add_savepoint(self, subxid: int) -> None:
+        self._savepoints[subxid] = (self.size, self.count)
 
     def cut(self, subxid: int) -> None:
         """Drop everything from the first change of ``subxid`` on.
 
         A subtransaction without changes drops nothing.
         """
-        mark = self._marks.get(subxid)
-        if mark is None:
+        savepoint = self._savepoints.get(subxid)
+        if savepoint is None:
             return
         # The server does not list children of an aborted subtransaction. All later changes belong
         # to them, as `subxact_info` in PostgreSQL's own applier relies on.
-        while self._marks.popitem()[0] != subxid:
+        while self._savepoints.popitem()[0] != subxid:
             pass
-        size, self.count = mark
+        size, self.count = savepoint
         while self.memory_bytes and self.size > size:
             dropped = len(self._blobs.pop())
             self.memory_bytes -= dropped

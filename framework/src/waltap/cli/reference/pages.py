@@ -156,7 +156,7 @@ def decoders_page(host: "Host") -> str:
     heads = ("", *(f"`{spec.name}`" for spec in specs))
     rows = [("output plugin", *(f"`{spec.output_plugin}`" for spec in specs))]
     rows += [
-        (f"`{name}`: {MEANINGS[name]}", *(_mark(spec, name) for spec in specs))
+        (f"`{name}`: {MEANINGS[name]}", *(_support(spec, name) for spec in specs))
         for name in _capabilities()
     ]
     lines += ["## What each can carry", "", *table(heads, rows), ""]
@@ -169,7 +169,7 @@ def _capabilities() -> list[str]:
     return [field.name for field in fields(DecoderCapabilities)]
 
 
-def _mark(spec: DecoderSpec, capability: str) -> str:
+def _support(spec: DecoderSpec, capability: str) -> str:
     return "yes" if getattr(spec.capabilities, capability) else "no"
 
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 # transforms and format. The position of the pipeline does not change.
 
 
-MARK: Final = "waltap-dead-letter"
+ID_HEADER: Final = "waltap-dead-letter"
 """Header of a redelivered record: the dead letter's id, by which a consumer recognizes a duplicate."""
 
 AT_A_TIME: Final = 100
@@ -57,7 +57,7 @@ class Redelivery:
     """Redeliver dead letters to one sink.
 
     Each batch names the dead letters that the sink got since the last flush (`Batch.redelivers`). A sink
-    that stores these marks with the data can report, after a kill, which dead letters it has.
+    that stores these ids with the data can report, after a kill, which dead letters it has.
     """
 
     store: DeadLetterStore
@@ -80,12 +80,14 @@ class Redelivery:
             there = set[str]()
             if isinstance(self.sink, RedeliveryAwareSink):
                 there.update(self.sink.redelivered())
-            # a redelivery that was killed between flush and mark delivered these already
+            # a redelivery that was killed after the flush delivered these already
             had = [
-                each for each in dead_letters if each.mark in there and each.redelivered_ms is None
+                each
+                for each in dead_letters
+                if each.redelivery_id in there and each.redelivered_ms is None
             ]
             if had:
-                self.store.mark(had, self.now_ms())
+                self.store.mark_redelivered(had, self.now_ms())
                 yield from map(RedeliveryResult, had)
             known = {each.id for each in had}
             waiting = [each for each in dead_letters if each.id not in known]
@@ -93,18 +95,20 @@ class Redelivery:
                 found: list[RedeliveryResult] = []
                 given: tuple[str, ...] = ()
                 for dead_letter in waiting[first : first + AT_A_TIME]:
-                    error = self._refusal(dead_letter, held, (*given, dead_letter.mark))
-                    given = given if error else (*given, dead_letter.mark)
+                    error = self._refusal(dead_letter, held, (*given, dead_letter.redelivery_id))
+                    given = given if error else (*given, dead_letter.redelivery_id)
                     found.append(RedeliveryResult(dead_letter, error))
                 self.sink.flush()
-                self.store.mark([e.dead_letter for e in found if e.error is None], self.now_ms())
+                self.store.mark_redelivered(
+                    [e.dead_letter for e in found if e.error is None], self.now_ms()
+                )
                 self.store.put([self._again(e) for e in found if e.error is not None])
                 yield from found
         finally:
             self.sink.close()
 
     def _refusal(
-        self, dead_letter: DeadLetter, held: Positions, marks: tuple[str, ...]
+        self, dead_letter: DeadLetter, held: Positions, redelivery_ids: tuple[str, ...]
     ) -> WaltapError | None:
         """Write one dead letter and return its refusal, if any."""
         name = dead_letter.place.partition
@@ -113,7 +117,7 @@ class Redelivery:
         )
         try:
             batch = self._batch(dead_letter, position)
-            batch.redelivers = marks
+            batch.redelivers = redelivery_ids
             self.sink.write(batch)
         except RecordsRefused as error:
             return error.refused[0].error
@@ -124,7 +128,7 @@ class Redelivery:
     def _batch(self, dead_letter: DeadLetter, position: Position) -> Batch:
         empty = Batch(parts=[], position=position, partition=dead_letter.place.partition, events=1)
         if dead_letter.record is not None:
-            empty.records = [_marked(record_of(dead_letter.record), dead_letter)]
+            empty.records = [_with_id(record_of(dead_letter.record), dead_letter)]
             return empty
         assert dead_letter.change is not None, "a dead letter has a record or a change"
         form, change = dead_letter.change, of_form(dead_letter.change)
@@ -152,7 +156,7 @@ class Redelivery:
             ]
         made = self.make(empty)
         if made.records is not None:
-            made.records = [_marked(record, dead_letter) for record in made.records]
+            made.records = [_with_id(record, dead_letter) for record in made.records]
             # without parts no sink records this transaction as delivered
             made.parts = []
             if dead_letter.place.record is not None:  # the event's other records were delivered
@@ -171,10 +175,10 @@ class Redelivery:
         )
 
 
-def _marked(record: Record, dead_letter: DeadLetter) -> Record:
-    headers = tuple(each for each in record.headers if each[0] != MARK)
-    mark = (MARK, msgspec.json.encode(dead_letter.id))
-    return msgspec.structs.replace(record, headers=(*headers, mark))
+def _with_id(record: Record, dead_letter: DeadLetter) -> Record:
+    headers = tuple(each for each in record.headers if each[0] != ID_HEADER)
+    header = (ID_HEADER, msgspec.json.encode(dead_letter.id))
+    return msgspec.structs.replace(record, headers=(*headers, header))
 
 
 class RedeliveryAsked(Exception):

@@ -458,14 +458,14 @@ class IncrementalSnapshots:
     def _signalled(self, change: Change, now: int) -> list[Tuple]:
         """Process a signal row, and return rows to deliver before it."""
         if isinstance(change, Delete):
-            return self._marked(self._texts(change)[0], now) if self._delete_closes else []
+            return self._reached(self._texts(change)[0], now) if self._delete_closes else []
         assert isinstance(change, Insert)
         signal = Signal(*self._texts(change))
         # Visibility replaces the low watermark (window.py).
         if signal.kind == OPEN:
             return []
         if signal.kind == CLOSE:
-            return self._marked(signal.identifier, now)
+            return self._reached(signal.identifier, now)
         if self._obeyed:
             self.take(signal, now)
         return []
@@ -486,7 +486,7 @@ class IncrementalSnapshots:
         identifier, kind, data = (*texts, "", "", "")[:3]
         return identifier, kind, data
 
-    def _marked(self, identifier: str, now: int) -> list[Tuple]:
+    def _reached(self, identifier: str, now: int) -> list[Tuple]:
         """Process a high watermark, and return the rows to deliver."""
         window = self._window
         if window is not None and identifier.startswith(window.identifier):
@@ -635,7 +635,7 @@ class IncrementalSnapshots:
                 if not (state.queue or reported):
                     self._notice("COMPLETED", done.signal)
             if self._writes:
-                self._mark(identifier, opened, now)
+                self._write_watermark(identifier, opened, now)
                 self._streamed_by = identifier
         except SourceError as error:
             if error.retry is not RetryVerdict.NEVER:
@@ -650,7 +650,7 @@ class IncrementalSnapshots:
             self._window = None
             state.queue, state.chunks, state.awaiting_stream = [], {}, []
 
-    def _mark(self, identifier: str, opened: str, now: int) -> None:
+    def _write_watermark(self, identifier: str, opened: str, now: int) -> None:
         """Write the watermarks around the chunk.
 
         Raises: SourceError.

@@ -77,10 +77,10 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     change: ChangeForm | None = None
 
     @property
-    def mark(self) -> str:
+    def redelivery_id(self) -> str:
         """Return the id of this delivery in `Batch.redelivers`.
 
-        The delivery after another refusal has another mark.
+        The delivery after another refusal has another id.
         """
         return f"{self.id}#{self.attempts}"
 

@@ -61,7 +61,7 @@ class DeadLetterStore:
             self._append(kept)
         return kept
 
-    def mark(self, dead_letters: Iterable[DeadLetter], redelivered_ms: int) -> None:
+    def mark_redelivered(self, dead_letters: Iterable[DeadLetter], redelivered_ms: int) -> None:
         """Record durably that dead letters were delivered."""
         with self._guarded(), self._locked():
             self._refresh()

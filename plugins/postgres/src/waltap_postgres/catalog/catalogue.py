@@ -18,7 +18,7 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import parse_lsn
 from waltap.cli.session import USERS_PATH
 from waltap_postgres.connection import driver_error
-from waltap_postgres.identity import IdentityEvidence, mark
+from waltap_postgres.identity import IdentityEvidence, identity_evidence
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.bounds import bounded, one_of_sql
 
@@ -263,7 +263,7 @@ class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
     def supports_updates(self) -> bool:
         """Return whether a published table still allows UPDATE and DELETE."""
         relation = self.relation
-        whole = mark(relation.identity) is IdentityEvidence.ROW
+        whole = identity_evidence(relation.identity) is IdentityEvidence.ROW
         return whole or any(column.in_identity for column in relation.columns)
 
 
@@ -630,7 +630,7 @@ class PostgresCatalogue:
         usable = usable_index(others, not_null)
         replica = next((index for index in indexes if index.identity), None)
         identifying: tuple[int, ...] = ()
-        marked = mark(identity)
+        marked = identity_evidence(identity)
         if marked is IdentityEvidence.KEY and primary is not None and primary.immediate:
             identifying = primary.key(rule)
         elif marked is IdentityEvidence.INDEX and replica is not None:

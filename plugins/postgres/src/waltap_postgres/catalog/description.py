@@ -37,7 +37,7 @@ from waltap_postgres.catalog.evidence import (
     shown_by_columns,
     shown_writers,
 )
-from waltap_postgres.identity import IdentityEvidence, mark
+from waltap_postgres.identity import IdentityEvidence, identity_evidence
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,10 @@ class RelationDescriber:
         # The key is dropped, but the catalogue does not show whether before or after this
         # transaction.
         known = remembered is not None and wire.oid not in self._described
-        if known and mark(wire.identity) in (IdentityEvidence.ROW, IdentityEvidence.NOTHING):
+        if known and identity_evidence(wire.identity) in (
+            IdentityEvidence.ROW,
+            IdentityEvidence.NOTHING,
+        ):
             self.valid_until[wire.oid] = self._catalogue.wal_end() or 0
 
     def renew(self, relation: Relation) -> Relation:
@@ -353,7 +356,7 @@ def joined(
     if (
         rule == "sound"
         and flagged
-        and mark(wire.identity) is IdentityEvidence.INDEX
+        and identity_evidence(wire.identity) is IdentityEvidence.INDEX
         and not covers(flagged, key)
     ):
         key, stated = flagged, key
@@ -420,7 +423,7 @@ def _of_keys(wire: Relation) -> list[bool]:
     The key is the primary key, or the index of an identity INDEX; its columns are never NULL.
     """
     flags, stated = (
-        mark(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX),
+        identity_evidence(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX),
         wire.wire_key or (),
     )
     return [(flags and column.in_identity) or column.name in stated for column in wire.columns]
@@ -486,7 +489,7 @@ def _key(
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     names = {column.name for column in wire.columns}
     by_present = {column.name: wire.columns[n].name for n, column in places.items()}
-    by_identity = mark(wire.identity) is IdentityEvidence.KEY and stated is None
+    by_identity = identity_evidence(wire.identity) is IdentityEvidence.KEY and stated is None
     now: tuple[str, ...] = ()
     if present is not None:
         now = present.relation.primary_key or ()
@@ -507,8 +510,8 @@ def _key(
         newer = moment.precedes(present.key_changed)
         return then if newer and then is not None else now
     if present is not None and not now and again:
-        return flagged if mark(wire.identity) is IdentityEvidence.INDEX else ()
-    return then or (flagged if mark(wire.identity) is IdentityEvidence.INDEX else ())
+        return flagged if identity_evidence(wire.identity) is IdentityEvidence.INDEX else ()
+    return then or (flagged if identity_evidence(wire.identity) is IdentityEvidence.INDEX else ())
 
 
 def _is_deferrable(remembered: Relation) -> bool:
@@ -517,4 +520,4 @@ def _is_deferrable(remembered: Relation) -> bool:
     Under FULL, INDEX and NOTHING the wire cannot show that, and such keys are rare.
     """
     flagged = any(column.in_identity for column in remembered.columns)
-    return mark(remembered.identity) is IdentityEvidence.KEY and not flagged
+    return identity_evidence(remembered.identity) is IdentityEvidence.KEY and not flagged

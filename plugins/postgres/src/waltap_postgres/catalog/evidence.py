@@ -17,7 +17,7 @@ from itertools import islice
 
 from waltap.changes.decode.relation import Column, Relation
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
-from waltap_postgres.identity import IdentityEvidence, mark
+from waltap_postgres.identity import IdentityEvidence, identity_evidence
 from waltap_postgres.visibility import SnapshotVisibility
 
 # The order of transactions, by their ids, the server and the wire.
@@ -105,7 +105,7 @@ def shown_writers(wire: Relation, present: CatalogTable, then: Relation) -> Iter
         yield present.row_changed
     flags = _flagged(wire)
     if (
-        mark(wire.identity) is IdentityEvidence.KEY
+        identity_evidence(wire.identity) is IdentityEvidence.KEY
         and flags
         and flags == _flagged(now) != _flagged(then)
     ):

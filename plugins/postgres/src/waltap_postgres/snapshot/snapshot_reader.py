@@ -31,7 +31,7 @@ from waltap_postgres.snapshot.tables_reader import (
     SnapshotPoint,
     TablesReader,
     in_order,
-    mark,
+    set_markers,
     snapshot_tables,
 )
 from waltap_postgres.snapshot.transaction import (
@@ -313,7 +313,7 @@ class SnapshotReader:
         """
         transaction, point, works = self._prepared(captured, published_as, start)
         begun = start.offset.snapshot if start.resumes else None
-        yield from mark(
+        yield from set_markers(
             self._read(transaction, point, works),
             # If no chunk is durable, the sink gets every row, as in a new snapshot.
             every_row=begun is None
@@ -528,7 +528,9 @@ class SnapshotReader:
                 transaction.lock(locks, isolation)
             transaction.begin(None, isolation)
             point = SnapshotPoint(lsn=0, xid=None, ts=transaction.timestamp())
-            for piece in mark(self._read_requested(transaction, targets, asked, point, refused)):
+            for piece in set_markers(
+                self._read_requested(transaction, targets, asked, point, refused)
+            ):
                 piece.visible = ""  # nothing is left out of the stream
                 yield piece
 

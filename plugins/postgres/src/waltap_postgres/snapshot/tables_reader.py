@@ -331,7 +331,7 @@ def _result_columns(session: PostgresSession, statement: str) -> list[str]:
     return names
 
 
-def mark(
+def set_markers(
     pieces: Iterator[SnapshotRows], *, every_row: bool = True, going_on: Collection[int | None] = ()
 ) -> Iterator[SnapshotRows]:
     """Set Debezium's markers on the pieces.

@@ -129,20 +129,20 @@ def _parse_nested(text: str, at: int, delimiter: str) -> Nested:
     current: Nested = []
     end = len(text)
     while at < end:
-        mark = text[at]
-        if mark == "{":
+        char = text[at]
+        if char == "{":
             stack.append(current)
             current = []
             at += 1
-        elif mark == "}":
+        elif char == "}":
             if not stack:
                 break
             done, current = current, stack.pop()
             current.append(done)
             at += 1
-        elif mark == delimiter:
+        elif char == delimiter:
             at += 1
-        elif mark == '"':
+        elif char == '"':
             item, at = quoted(text, at + 1, "array")
             current.append(item)
         else:

@@ -70,14 +70,14 @@ def _attribute(text: str, at: int, end: int) -> tuple[str | None, int]:
     parts: list[str] = []
     inside = seen = False
     while at < end or inside:
-        mark = text[at : at + 1]
-        if not mark:
+        char = text[at : at + 1]
+        if not char:
             msg = "malformed composite value: a quote is never closed"
             raise ValueError(msg)
-        if mark == "\\":
+        if char == "\\":
             parts.append(text[at + 1 : at + 2])
             at += 2
-        elif mark == '"':
+        elif char == '"':
             # A record doubles quotes inside quotes.
             if inside and text[at + 1 : at + 2] == '"':
                 parts.append('"')
@@ -85,10 +85,10 @@ def _attribute(text: str, at: int, end: int) -> tuple[str | None, int]:
                 continue
             inside, seen = not inside, True
             at += 1
-        elif mark == "," and not inside:
+        elif char == "," and not inside:
             break
         else:
-            parts.append(mark)
+            parts.append(char)
             at += 1
     return ("".join(parts) if parts or seen else None), at
 

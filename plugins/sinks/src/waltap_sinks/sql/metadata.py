@@ -221,8 +221,8 @@ class SinkMetadata:
             target.create(self._dead_letters, columns, ["pipeline"])
             target.commit()
 
-    def redelivering(self, marks: Sequence[str]) -> None:
-        """Store ``marks`` in the open transaction.
+    def redelivering(self, redelivery_ids: Sequence[str]) -> None:
+        """Store ``redelivery_ids`` in the open transaction.
 
         They replace those of the last redelivery.
         """
@@ -231,7 +231,7 @@ class SinkMetadata:
         target.run(
             f"INSERT INTO {target.quoted_table(self._dead_letters)} ({q('pipeline')}, {q('letters')})"
             " VALUES (%s, %s)",
-            [self._pipeline, json.dumps(marks)],
+            [self._pipeline, json.dumps(redelivery_ids)],
         )
 
     def _forget_rows(self, table: TargetName) -> None:

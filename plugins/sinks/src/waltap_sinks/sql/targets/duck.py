@@ -86,11 +86,11 @@ class DuckTarget(GenericTarget):
         self._raw = duckdb.connect(place or ":memory:")
         self.run("SET TimeZone = 'UTC'")  # casts of instants to text use the session's zone
         self.keep_file(place)
-        self._written, self._overwritten = self._mark(), False
+        self._written, self._overwritten = self._file_state(), False
 
     def begin(self) -> None:
         # Another process may copy a file over this one: the commit would go into it unnoticed.
-        if self._mark() != self._written:
+        if self._file_state() != self._written:
             self._overwritten = True
         self._raw.begin()
         self._begun = True
@@ -99,17 +99,17 @@ class DuckTarget(GenericTarget):
         if self._begun:
             self._begun = False
             self._raw.commit()
-            self._written = self._mark()
+            self._written = self._file_state()
 
     def rollback(self) -> None:
         self._begun = False
         super().rollback()
-        self._written = self._mark()
+        self._written = self._file_state()
 
     def replaced(self) -> bool:
         return self._overwritten or super().replaced()
 
-    def _mark(self) -> tuple[int, int] | None:
+    def _file_state(self) -> tuple[int, int] | None:
         """Return size and time of the file; DuckDB writes it in transactions only."""
         found = self._status()
         return None if found is None else (found.st_size, found.st_mtime_ns)
