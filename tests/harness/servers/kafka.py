@@ -8,7 +8,6 @@ import itertools
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from tests.harness.servers.child import Child, ChildFailed, free_ports
 from tests.harness.servers.jars import jars
+from tests.harness.servers.place import data_folder
 from tests.harness.servers.postgres import docker_answers
 
 VERSION = "4.3.1"
@@ -155,7 +155,7 @@ class Kafka:
         named = {name.replace("__", "."): value for name, value in settings.items()}
         named |= RESTARTING if restarts else {}
         for attempt in range(3):
-            made = cls(Path(tempfile.mkdtemp(prefix="waltap-kafka-")), advertised, named)
+            made = cls(data_folder("waltap-kafka-"), advertised, named)
             try:
                 made._choose_program(quick=quick, heap_mb=heap_mb)
                 made.start()
@@ -329,7 +329,7 @@ def prepare() -> None:
     archive = _class_archive(found)
     if archive.is_file():
         return
-    made = Kafka(Path(tempfile.mkdtemp(prefix="waltap-kafka-")), None, {})
+    made = Kafka(data_folder("waltap-kafka-"), None, {})
     try:
         made._format(found)
         partial = made.folder / "classes.jsa"

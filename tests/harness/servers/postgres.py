@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 import psycopg
 from psycopg import conninfo, sql
+from tests.harness.servers.place import data_folder, data_folders
 
 ADDRESS = "WALTAP_TEST_POSTGRES"
 """Environment variable: a libpq URL or key/value string of a superuser on a server to use."""
@@ -271,7 +272,7 @@ class Cluster(Server):
     @classmethod
     def _create(cls, programs: Path, settings: dict[str, str]) -> "Cluster":
         account = _account()
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        folder = data_folder(PREFIX)
         try:
             return cls._initialise(folder, programs, account, settings)
         except BaseException:
@@ -323,7 +324,7 @@ class Cluster(Server):
     def standby(self, slot: str, **settings: str) -> "Cluster":
         """Make a physical standby of this server that streams by the physical slot ``slot``, and start it.
         It is removed before this one. Raises: Unavailable."""
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        folder = data_folder(PREFIX)
         if self.account is not None:
             shutil.chown(folder, self.account)
         (folder / "owner").write_text(str(os.getpid()))
@@ -547,7 +548,7 @@ def running() -> Iterator[Server]:
 
 def sweep() -> None:
     """Remove clusters that killed test runs left behind: their owner is no more."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for folder in data_folders(PREFIX):
         try:
             owner = int((folder / "owner").read_text())
         except (OSError, ValueError):
