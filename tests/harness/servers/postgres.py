@@ -491,11 +491,13 @@ def program(name: str) -> str:
 
     Raises: Unavailable when it is not installed.
     """
+    with contextlib.suppress(Unavailable):
+        candidate = server_programs() / name
+        if candidate.exists():
+            return str(candidate)
+    # Debian's psql on the path is a Perl script that looks for the real one: 60 ms of CPU for each call
     if found := shutil.which(name):
         return found
-    candidate = server_programs() / name
-    if candidate.exists():
-        return str(candidate)
     raise Unavailable(f"no {name} (package postgresql-client-15)")
 
 
