@@ -1,5 +1,6 @@
 """Fixtures for all tests: real servers, from `tests.harness.servers.fixtures`."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests one worker runs, and which only `make test-all` does."""
     mark_exhaustive(items)
     add_groups(items)
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and tests, a million objects, out of each later garbage collection."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

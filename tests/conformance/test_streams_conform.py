@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import boto3
 import msgspec
 import nats
 import orjson
@@ -183,6 +182,8 @@ class TestKinesis(SinkSuite):
     ) -> Iterator[Callable[[Path], SinkRig]]:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.setenv(name, "test")
+        import boto3
+
         client = boto3.client("kinesis", region_name="us-east-1", endpoint_url=moto.url)
 
         def make(_folder: Path) -> SinkRig:

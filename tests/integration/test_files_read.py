@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow import dataset
@@ -94,6 +93,8 @@ def by_duckdb(query: str, *, rows: bool = True) -> list[Any]:
 def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(
     database: Database, tmp_path: Path
 ) -> None:
+    import polars as pl
+
     """Folders name partitions: files of others, which cannot be read, are not looked at."""
     database.execute(TABLE)
     pipeline, files = written(database, tmp_path, "parquet")
@@ -133,6 +134,8 @@ def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(
 
 
 def test_lines_are_read_by_every_reader(database: Database, tmp_path: Path) -> None:
+    import polars as pl
+
     database.execute(TABLE)
     pipeline, files = written(database, tmp_path, "jsonl")
     database.execute(ROW)

@@ -4,6 +4,7 @@ import importlib
 import json
 import pkgutil
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -11,8 +12,6 @@ from urllib.parse import urlsplit
 
 import attr
 import pytest
-from openlineage.client import generated
-from openlineage.client.generated.base import BaseFacet, RunEvent
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig, Run, until
 
@@ -20,9 +19,13 @@ from waltap.errors import SourceError
 from waltap.services.telemetry.observers import observed
 
 
+@cache  # its import takes a second of every worker that only collects the tests
 def facet_classes() -> dict[str, type]:
     """Return the classes of facets that OpenLineage's own client has, which are made from its JSON schemas,
     by the address of the schema that each stands for."""
+    from openlineage.client import generated
+    from openlineage.client.generated.base import BaseFacet
+
     found = {}
     for module in pkgutil.iter_modules(generated.__path__):
         for each in vars(importlib.import_module(f"{generated.__name__}.{module.name}")).values():
@@ -31,12 +34,11 @@ def facet_classes() -> dict[str, type]:
     return found
 
 
-FACETS_BY_SCHEMA = facet_classes()
-
-
 def holds(kind: Any, value: Any) -> None:
     """Hold a document against a class of OpenLineage's client: it has the fields that the standard has, all that
     are required, and no others, of the types it says; the class validates what it can."""
+    from openlineage.client.generated.base import BaseFacet
+
     kinds = [each for each in get_args(kind) if each is not NoneType]
     if get_origin(kind) in (Union, UnionType):
         if value is not None and len(kinds) == 1:
@@ -52,7 +54,7 @@ def holds(kind: Any, value: Any) -> None:
     elif attr.has(kind):
         if issubclass(kind, BaseFacet):
             assert urlsplit(value["_producer"]).scheme
-            kind = FACETS_BY_SCHEMA[value["_schemaURL"]]
+            kind = facet_classes()[value["_schemaURL"]]
         reported = {
             n: each for n, each in value.items() if not n.startswith("_") and n != "schemaURL"
         }
@@ -70,6 +72,8 @@ def holds(kind: Any, value: Any) -> None:
 
 def conforms(event: dict[str, Any]) -> None:
     assert "/2-0-2/OpenLineage.json#/$defs/RunEvent" in event["schemaURL"]
+    from openlineage.client.generated.base import RunEvent
+
     holds(RunEvent, event)
     datasets = event["inputs"] + event["outputs"]
     assert all(each["namespace"] for each in datasets)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import nats
 import orjson
 import pytest
@@ -327,6 +326,8 @@ def test_nats_that_is_away_at_the_start_or_later_is_reported(tmp_path: Path) -> 
 def kinesis(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
+    import boto3
+
     client = boto3.client("kinesis", region_name="eu-west-1", endpoint_url=moto.url)
     yield client
     client.close()
