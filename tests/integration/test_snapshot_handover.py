@@ -272,6 +272,8 @@ def test_rows_come_before_a_commit_that_was_written_and_not_yet_to_be_seen(
     with_slot(pipeline).execute(TWO_ROWS)
     private_server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     private_server.reload()
+    # commits wait as soon as the checkpointer, too, has read the setting
+    private_server.execute("CHECKPOINT")
 
     def waits() -> bool:
         return bool(database.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
