@@ -360,6 +360,8 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(
     private_server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     private_server.execute("ALTER SYSTEM SET synchronous_commit = 'local'")
     private_server.reload()
+    # commits wait as soon as the checkpointer, too, has read the setting
+    private_server.execute("CHECKPOINT")
     settings = {"signal.data.collection": "public.signals", "snapshot.mode": "no_data"}
     pipeline = PipelineRig(database, tmp_path, settings)
 
