@@ -171,18 +171,23 @@ def _ended(wrapper: Wrapper, result: Any, raised: BaseException | None) -> Any:
 
 
 class _PluginManager(pluggy.PluginManager):
-    """Skip unmarked names of a module at once: pluggy's inspection of each one doubled the time to find plugins."""
+    """Skip the unmarked names of a module.
+
+    pluggy would inspect each of them, in half of the time that it takes to find the plugins.
+    """
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         if inspect.ismodule(plugin):
             value = vars(plugin).get(name)
-            if not isinstance(value, FunctionType | MethodType) or not hasattr(value, "waltap_impl"):
+            if not isinstance(value, FunctionType | MethodType) or not hasattr(
+                value, "waltap_impl"
+            ):
                 return None
         return super().parse_hookimpl_opts(plugin, name)
 
 
 def _name_and_version(distribution: Distribution | None) -> tuple[str, str]:
-    """Return what the first lines of its METADATA say.
+    """Return the name and the version of a distribution from its METADATA.
 
     `Distribution.name` and `.version` parse the whole file as an e-mail each time: README included, 1 ms.
     """

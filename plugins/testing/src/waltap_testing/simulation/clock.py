@@ -19,7 +19,7 @@ class TimeStandsStill(AssertionError):
 
 
 class VirtualClock:
-    """A `waltap.clock.Clock` for one thread, the one that made it; others only read it.
+    """A `waltap.clock.Clock` for the thread that made it; others only read it.
 
     Time passes only in `wait` and `pass_until`. They run the actions scheduled with `at`, each at
     its time.
