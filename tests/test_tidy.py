@@ -214,7 +214,7 @@ def _mentions(path: Path) -> set[str]:
 
 LETTERS = {"d", "n", "f", "i", "c"}
 KNOW_LETTERS = re.compile(
-    r"^(framework/src/waltap/changes/events/identities"
+    r"^(framework/src/waltap/changes/decode/replica_identity"
     r"|plugins/(postgres|yugabyte)/src/\w+/identity(/\w+)?"
     r"|plugins/decoders/src/.*)\.py$"  # what their wire says of an old tuple
 )

@@ -10,7 +10,7 @@ import waltap.plugin
 from waltap.ports.notifications import Notification
 from waltap.ports.notifications.channel import KEYS
 from waltap.ports.notifications.webhook_channel import WebhookProperties
-from waltap.ports.signals.file_channel import FileSignalProperties
+from waltap.ports.signals.inbox import FileSignalProperties
 from waltap_testing import (
     NotificationChannelRig,
     NotificationChannelSuite,

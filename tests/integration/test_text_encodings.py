@@ -9,7 +9,7 @@ import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database, Server
 
-from waltap.changes.decode.text_encoding import SINGLE_BYTE, codec_of
+from waltap.changes.decode.decoder import SINGLE_BYTE, codec_of
 
 DECODERS = {
     "pgoutput": {},

@@ -109,8 +109,8 @@ def register_transforms() -> Iterable[TransformSpec]:
         EventTransformSpec(
             name="fields",
             summary="Leaves fields of records out, or calls them otherwise.",
-            properties=late("waltap.ports.transforms.fields:FieldsProperties"),
-            factory=late("waltap.ports.transforms.fields:fields_changer"),
+            properties=late("waltap.ports.transforms.filter:FieldsProperties"),
+            factory=late("waltap.ports.transforms.filter:fields_changer"),
         ),
     ]
 
@@ -163,8 +163,8 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
         SignalChannelSpec(
             name="file",
             summary="A file of JSON lines.",
-            properties=late("waltap.ports.signals.file_channel:FileSignalProperties"),
-            factory=late("waltap.ports.signals.file_channel:FileSignals"),
+            properties=late("waltap.ports.signals.inbox:FileSignalProperties"),
+            factory=late("waltap.ports.signals.inbox:FileSignals"),
         )
     ]
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from waltap.changes.decode import Relation
+from waltap.changes.decode.replica_identity import IdentityAmbiguous, IdentityUnknown
 from waltap.changes.events import ReplicaIdentities
-from waltap.changes.events.identities import IdentityAmbiguous, IdentityUnknown
 from waltap_postgres.identity import REPLICA_IDENTITIES, DefaultIdentity, FullIdentity
 
 TABLE = Relation(oid=1, schema="public", table="t", columns=(), identity="f", primary_key=())

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.http_receiver import Receiver
 
-from waltap.base.http.client import HttpClient
+from waltap.base.http import HttpClient
 from waltap.base.retry import retry_after
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Position, Positions

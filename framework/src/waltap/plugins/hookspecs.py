@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from waltap.changes.transactions.position import Positions
     from waltap.changes.transactions.transaction import Batch, TransactionPart
     from waltap.config.profile import Profile
-    from waltap.ports.offsets.connect_offsets import ConnectOffsets
+    from waltap.ports.offsets.offset import ConnectOffsets
     from waltap.ports.sink.verification import TableComparison
     from waltap.ports.specs import (
         CheckSpec,

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from waltap.base.plugin_errors import ImportFailed
-from waltap.changes.mapping.type_spec import TypeSpec
+from waltap.changes.mapping.type_registry import TypeSpec
 
 if TYPE_CHECKING:
     from waltap.base.property import Properties

@@ -26,8 +26,7 @@ from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.clock import Clock
 from waltap.errors import OffsetError, SourceError
-from waltap.ports.offsets.connect_offsets import ConnectOffsets
-from waltap.ports.offsets.offset import Offset
+from waltap.ports.offsets.offset import ConnectOffsets, Offset
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.source.connector import ChangeStream

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import orjson
 
-from waltap.base.http.client import HttpAnswer, HttpClient
+from waltap.base.http import HttpAnswer, HttpClient
 from waltap.base.retry import RetryBackoff, waiting
 from waltap.encoders.format.converter import Converter, ConverterContext
 from waltap.errors import (

@@ -1,8 +1,8 @@
 """Turn changes into events by compiled plans. Sans-IO."""
 
+from waltap.changes.decode.replica_identity import IdentityUnknown, ReplicaIdentities
 from waltap.changes.events.cell import PLAIN, VALUE_AND_SET, CellShape
 from waltap.changes.events.event import ChangeEvent, EventRow, EventTransform, GivenValue
-from waltap.changes.events.identities import IdentityUnknown, ReplicaIdentities
 from waltap.changes.events.plan import (
     NEW_KEY,
     OLD_KEY,

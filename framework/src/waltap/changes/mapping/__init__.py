@@ -31,8 +31,7 @@ if TYPE_CHECKING:
         TypeSample,
         types_named,
     )
-    from waltap.changes.mapping.type_registry import TypeRegistry
-    from waltap.changes.mapping.type_spec import TypeSpec, simple_type
+    from waltap.changes.mapping.type_registry import TypeRegistry, TypeSpec, simple_type
     from waltap.changes.mapping.value_form import (
         OutOfRange,
         ValueForm,

@@ -9,8 +9,7 @@ from waltap.changes.arrow.column import strings
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions, TypeSample
-from waltap.changes.mapping.type_registry import TypeRegistry
-from waltap.changes.mapping.type_spec import TypeSpec
+from waltap.changes.mapping.type_registry import TypeRegistry, TypeSpec
 from waltap.errors import SinkError
 
 # Field of `TypeOptions` → Debezium's property and its values other than the default.

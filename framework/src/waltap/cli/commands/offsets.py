@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.pipeline.setup.build import PipelineStages
     from waltap.plugins.host import Host
-    from waltap.ports.offsets.connect_offsets import ConnectOffsets
-    from waltap.ports.offsets.offset import Offset
+    from waltap.ports.offsets.offset import ConnectOffsets, Offset
     from waltap.ports.source.connector import Connector
     from waltap.services.debezium_offsets import OffsetMap
 

@@ -26,8 +26,7 @@ from waltap.pipeline.setup.preflight import checks
 from waltap.plugins.host import Host
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.source.connector import MadeByRun
-from waltap.services.monitor.history import StatusHistory, StatusSample
-from waltap.services.monitor.status import PipelineStatus
+from waltap.services.monitor.status import PipelineStatus, StatusHistory, StatusSample
 from waltap.services.telemetry.observers import observed
 
 if TYPE_CHECKING:

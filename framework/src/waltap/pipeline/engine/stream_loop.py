@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 from waltap.changes.transactions.position import Position, Positions, lsn_text
-from waltap.changes.transactions.transaction import TransactionPart
+from waltap.changes.transactions.transaction import Heartbeat, TransactionPart
 from waltap.errors import ConnectionLost, StopRequested, WaltapError
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.run import PipelineRun
@@ -14,7 +14,6 @@ from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.runtime.stop_conditions import IdleDetector
 from waltap.pipeline.setup.build import PipelineStages
 from waltap.pipeline.setup.slot_owners import orphan_slots
-from waltap.pipeline.stages.heartbeat import HeartbeatTimer
 from waltap.pipeline.stages.partition_reader import (
     PartitionMerge,
     PartitionReader,
@@ -23,9 +22,42 @@ from waltap.pipeline.stages.partition_reader import (
 )
 from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.ports.source.connector import ChangeStream, Connector
-from waltap.ports.source.roles import PartitionedSource, WalSource
+from waltap.ports.source.roles import HeartbeatSource, PartitionedSource, WalSource
 
 log = logging.getLogger(__name__)
+
+# Send heartbeats: records, and statements on the server.
+
+
+class HeartbeatTimer:
+    """Beat every ``heartbeat.interval.ms``; never if that is 0."""
+
+    def __init__(self, state: RunState, connector: Connector, delivery: SinkWriter) -> None:
+        self._state, self._delivery = state, delivery
+        self._source = connector if isinstance(connector, HeartbeatSource) else None
+        self._last = state.clock.monotonic()
+
+    def beat_if_due(self, now: float) -> None:
+        """Beat if the period is over."""
+        period_s = self._period_s
+        if period_s and now - self._last >= period_s:
+            self._last = now
+            self._beat()
+
+    def beat(self) -> None:
+        """Beat now, if there is a period at all."""
+        if self._period_s:
+            self._beat()
+
+    @property
+    def _period_s(self) -> float:
+        return self._state.profile.engine.heartbeat_interval_ms / 1000
+
+    def _beat(self) -> None:
+        if self._source is not None:
+            self._source.heartbeat()
+        self._delivery.write([Heartbeat(ts=self._state.now_ms())])
+
 
 # Confirm positions to the server, after flush and store.
 #

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import field_validator
 
-from waltap.base.address import host_of, whole_address
-from waltap.base.http.webhook_signature import WebhookSignature
+from waltap.base.http import WebhookSignature
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.base.property import Properties, declare, declare_family
+from waltap.base.redaction import host_of, whole_address
 from waltap.base.retry import RetryBackoff
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import SystemClock, new_identifier, system_chance
 from waltap.errors import WaltapError
 
 if TYPE_CHECKING:
-    from waltap.base.http.client import HttpAnswer
+    from waltap.base.http import HttpAnswer
 
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class WebhookNotifications:
     def __init__(self, properties: WebhookProperties) -> None:
         """Prepare the client. Raises: LibraryMissing."""
         try:
-            from waltap.base.http.client import HttpClient
+            from waltap.base.http import HttpClient
         except ImportError as cause:
             raise LibraryMissing(
                 "the notification channel webhook needs httpx", extra="webhook"
@@ -244,7 +244,7 @@ class WebhookNotifications:
             return self._client.send("POST", self._properties.url, content=body, headers=headers)
         # such as a client that `close` has ended
         except Exception as cause:  # noqa: BLE001
-            from waltap.base.http.client import HttpAnswer
+            from waltap.base.http import HttpAnswer
 
             return HttpAnswer(problem=f"{type(cause).__name__}: {cause}")
 

@@ -1,6 +1,8 @@
 """Define offsets and the contract of offset stores."""
 
 import abc
+from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -179,3 +181,16 @@ class OffsetStore(abc.ABC):
     @abc.abstractmethod
     def clear(self) -> None:
         """Delete the stored offset. Raises: OffsetError."""
+
+
+# Read and write connector offsets of Kafka Connect.
+
+
+class ConnectOffsets(Protocol):
+    """Connector offsets in Kafka Connect's storage, by key."""
+
+    def read(self) -> Mapping[bytes, bytes]:
+        """Return every offset without a tombstone. Raises: WaltapError."""
+
+    def write(self, key: bytes, value: bytes) -> None:
+        """Store one connector's offset durably. Raises: WaltapError."""

@@ -33,7 +33,6 @@ from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.offsets.state_folder import HTTP_KEY, unusable
 from waltap.ports.signals.inbox import SignalAnswer
-from waltap.services.monitor.history import StatusHistory
 from waltap.services.monitor.metrics import (
     BATCH_EVENTS,
     BATCH_SECONDS,
@@ -44,7 +43,7 @@ from waltap.services.monitor.metrics import (
     SCHEMA_CHANGES,
     ObservedMetric,
 )
-from waltap.services.monitor.status import PipelineStatus, status_document
+from waltap.services.monitor.status import PipelineStatus, StatusHistory, status_document
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family

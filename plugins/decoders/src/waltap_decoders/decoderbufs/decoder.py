@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Never
 
-from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame
+from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame, codec_of
 from waltap.changes.decode.message import (
     Begin,
     Commit,
@@ -19,7 +19,6 @@ from waltap.changes.decode.message import (
     skip,
 )
 from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.text_encoding import codec_of
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap_decoders.capabilities import DECODERBUFS
 from waltap_decoders.decoderbufs.datums import DatumKind, datum_kind, typmod

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Never
 from msgspec import UNSET, UnsetType
 
 from waltap.changes.decode.builtin_types import builtin_type
-from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame
+from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame, codec_of
 from waltap.changes.decode.message import (
     Begin,
     Commit,
@@ -26,7 +26,6 @@ from waltap.changes.decode.message import (
     Update,
     skip,
 )
-from waltap.changes.decode.text_encoding import codec_of
 from waltap.changes.decode.tuple_image import Value
 from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import DecodeError

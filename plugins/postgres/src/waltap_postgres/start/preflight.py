@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import ClassVar
 
-from waltap.changes.decode.decoder import DecoderContext, ServerInfo
-from waltap.changes.decode.text_encoding import is_converted
+from waltap.changes.decode.decoder import DecoderContext, ServerInfo, is_converted
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.ports.source.connector import ConnectorContext, PreflightCheck

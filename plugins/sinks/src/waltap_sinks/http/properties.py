@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from waltap.base.address import whole_address
 from waltap.base.property import Properties, declare, declare_family
+from waltap.base.redaction import whole_address
 
 
 class HttpProperties(Properties):

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 from uuid import uuid4
 
-from waltap.base.address import host_of
-from waltap.base.http.webhook_signature import WebhookSignature
+from waltap.base.http import WebhookSignature
 from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.redaction import host_of
 from waltap.base.retry import RetryBackoff, waiting
 from waltap.changes.events.record import Record
 from waltap.changes.transactions.position import Positions
@@ -29,7 +29,7 @@ from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.requests import HttpRequest, packer, shards_of
 
 if TYPE_CHECKING:
-    from waltap.base.http.client import HttpClient
+    from waltap.base.http import HttpClient
 
 
 # A token is renewed so long before its end, so that none ends between the check and the arrival of
@@ -303,7 +303,7 @@ class HttpSink(Sink):
         try:
             import httpx
 
-            from waltap.base.http.client import HttpClient
+            from waltap.base.http import HttpClient
         except ImportError as cause:
             raise LibraryMissing("the sink http needs httpx", extra="http") from cause
         given = self._properties

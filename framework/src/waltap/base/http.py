@@ -5,6 +5,10 @@ forever. Each connection checks the limits of its thread's exchange before each 
 ends the exchange early.
 """
 
+import base64
+import binascii
+import hashlib
+import hmac
 import select
 import threading
 import time
@@ -214,3 +218,42 @@ def _left(kind: type[Exception], timeout: float | None) -> float:
     if left <= 0 or (timeout is not None and timeout <= 0):
         raise kind("the exchange took too long")
     return min(left, 3600.0 if timeout is None else timeout)
+
+
+# Sign requests as https://www.standardwebhooks.com defines it.
+
+
+PREFIXED: Final = "whsec_"
+
+
+class WebhookSignature:
+    """Sign requests with one secret.
+
+    The secret is any text, or ``whsec_`` and base64.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._key = _key_of(secret)
+
+    def headers(self, identifier: str, seconds: int, body: bytes) -> dict[str, str]:
+        """Return the headers of a signed request.
+
+        ``seconds`` is the time since 1970 UTC. A repeated request keeps its ``identifier``.
+        """
+        signed = f"{identifier}.{seconds}.".encode() + body
+        digest = hmac.new(self._key, signed, hashlib.sha256).digest()
+        return {
+            "webhook-id": identifier,
+            "webhook-timestamp": str(seconds),
+            "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+        }
+
+
+def _key_of(secret: str) -> bytes:
+    if secret.startswith(PREFIXED):
+        try:
+            return base64.b64decode(secret[len(PREFIXED) :], validate=True)
+        except binascii.Error:
+            # The secret only looks like an encoded one; its text is the key.
+            pass
+    return secret.encode()

@@ -1,1 +1,0 @@
-"""Send HTTP requests: one client for sinks, notifications and registries."""
