@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES: Final = 1 << 20
 # For each of several connections: the data that one has in flight is several times as large.
-SMALL_BUFFER_BYTES: Final = 1 << 18
+SMALL_BUFFER_BYTES: Final = 1 << 19
 # Replaces the five bytes of a message's header before each row: a column of text.
 HEAD: Final = b"....\t"
 
