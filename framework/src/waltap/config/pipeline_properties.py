@@ -200,7 +200,7 @@ class EngineProperties(Properties):
     )
     spill_memory_bytes: int = declare(
         "waltap.spill.memory.bytes",
-        default=16 * 1024 * 1024,
+        default=4 * 1024 * 1024,
         ge=0,
         summary="Memory for transactions that are streamed in progress; beyond it they go to disk.",
         unit="bytes",
