@@ -12,6 +12,7 @@ from waltap.changes.decode.relation import Relation
 from waltap_spark.apply import applier, resume_requests
 from waltap_spark.apply.resume_requests import ResumeRequests
 from waltap_spark.errors import SnapshotNeeded, TableSuspended, TableUnknown
+from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.stepwise import StepwiseFormat
 from waltap_spark.read.live import LiveTables
 
@@ -72,7 +73,7 @@ def moments(rig: Rig) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             for place, name in (
                 (rig.output, "sync"), (rig.output, "commit"), (rig.output.store, "publish"),
-                (StepwiseFormat, "take"),
+                (StepwiseFormat, "take"), (MergingFormat, "rename_table"),
             ):  # fmt: skip
                 patch.setattr(place, name, dying(getattr(place, name)))
             try:
@@ -235,6 +236,13 @@ def it_is_renamed_between_parts_of_a_snapshot(rig: Rig) -> None:
     rig.sink.flush()
     rig.apply()
     check(rig, b)
+
+
+def names_are_the_tables_own(rig: Rig, catalogue: str) -> None:
+    """Require that a catalogue has each table and its history under the table's name."""
+    shown = {row["tableName"] for row in rig.spark.sql(f"SHOW TABLES IN {catalogue}").collect()}
+    called = [each.table for each in rig.applier.state.tables.values()]
+    assert shown == {name for each in called for name in (each, f"{each}_changes")}
 
 
 COURSES = (

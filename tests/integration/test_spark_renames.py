@@ -5,8 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.renamed_tables import COURSES
+from tests.harness.lake import Lake
+from tests.harness.renamed_tables import COURSES, names_are_the_tables_own
+from tests.harness.servers.postgres import Database
 from tests.harness.spark import Rig
+
+from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.read.verify import compare
 
 
 @pytest.mark.parametrize("course", COURSES, ids=lambda course: course.__name__)
@@ -15,3 +20,82 @@ def test_a_table_is_renamed(
     delta: Any, tmp_path: Path, table_format: str, course: Callable[[Rig], None]
 ) -> None:
     course(Rig(tmp_path, delta, table_format, parallel=2))
+
+
+@pytest.mark.parametrize("course", COURSES, ids=lambda course: course.__name__)
+def test_a_table_in_a_catalogue_is_renamed_there(
+    delta: Any, tmp_path: Path, course: Callable[[Rig], None]
+) -> None:
+    own = course.__name__
+    values = {"format.catalog": "spark_catalog", "format.names": rf"public\.(.*):{own}.$1"}
+    rig = Rig(tmp_path, delta, FormatChoice("delta", values), parallel=2)
+    course(rig)
+    names_are_the_tables_own(rig, own)
+
+
+BEFORE = """
+create schema attic;
+create table plain (id int primary key, v text);
+create table log (id int primary key, v text);
+create table one (id int primary key, v text);
+create table other (id int primary key, v text);
+create table moved (id int primary key, v text);
+create table parts (id int primary key, v text) partition by range (id);
+create table parts_1 partition of parts for values from (0) to (10);
+create table parts_2 partition of parts for values from (10) to (20);
+insert into plain select g, 'plain' from generate_series(1, 5) g;
+insert into log select g, 'log' from generate_series(1, 5) g;
+insert into one select g, 'one' from generate_series(1, 5) g;
+insert into other select g, 'other' from generate_series(1, 5) g;
+insert into moved select g, 'moved' from generate_series(1, 5) g;
+insert into parts select g, 'part' from generate_series(5, 14) g;
+"""
+RENAMES = """
+update plain set v = 'before' where id = 1;
+alter table plain rename to "Plain now";
+update "Plain now" set v = 'after' where id = 2;
+alter table log rename to log_old;
+create table log (like log_old including all);
+insert into log select g, 'new' from generate_series(1, 3) g;
+delete from log_old where id = 1;
+begin;
+alter table one rename to between; alter table other rename to one; alter table between rename to other;
+update one set v = 'was other' where id = 1; update other set v = 'was one' where id = 2;
+commit;
+alter table moved set schema attic;
+insert into attic.moved values (6, 'moved there');
+alter table parts_1 rename to parts_first;
+alter table parts rename to pieces;
+update pieces set v = 'piece' where id in (6, 12);
+"""
+LATER = """
+update "Plain now" set v = 'later' where id = 3; update log set v = 'later'; update log_old set v = 'later';
+delete from one where id = 5; delete from other where id = 4; update attic.moved set v = 'later' where id = 1;
+insert into pieces values (9, 'nine') on conflict (id) do update set v = 'nine';
+"""
+
+
+def tables_follow_the_renames_of_a_server(lake: Lake) -> None:
+    """Its DDL, first while no pipeline runs."""
+    lake.database.psql(BEFORE)
+    lake.run()
+    lake.apply()
+    for script in (RENAMES, LATER):
+        lake.database.psql(script)
+        lake.run()
+        tables = lake.apply()
+        assert not tables.problems
+        with lake.database.connect(autocommit=True) as connection:
+            found = {each.table: each.equal for each in compare(connection, tables)}
+            rows = connection.execute(
+                "select schemaname || '.' || tablename from pg_publication_tables"
+            ).fetchall()
+        assert set(tables.names) == {name for (name,) in rows}
+        assert found == dict.fromkeys(tables.names, True)
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_tables_follow_the_renames_of_a_server(
+    database: Database, delta: Any, tmp_path: Path, table_format: str
+) -> None:
+    tables_follow_the_renames_of_a_server(Lake(database, tmp_path, delta, table_format))

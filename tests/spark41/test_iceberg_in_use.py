@@ -16,11 +16,14 @@ from tests.harness.lake import Lake
 from tests.harness.maintained_by_others import a_table_at_rest_outlives_its_version
 from tests.harness.remade_tables import COURSES as REMADE
 from tests.harness.renamed_tables import COURSES as RENAMED
+from tests.harness.renamed_tables import names_are_the_tables_own
 from tests.harness.servers.iceberg import spark_jars
+from tests.harness.servers.postgres import Database
 from tests.harness.shared_outputs import sources_keep_to_themselves
 from tests.harness.spark import Rig
 from tests.integration.test_spark_lake import OPTIONS, SOURCE, nested_values_follow, site
 from tests.integration.test_spark_modes import STAMPED, rows_have_columns_of_their_changes
+from tests.integration.test_spark_renames import tables_follow_the_renames_of_a_server
 from tests.integration.test_spark_snapshots import Tables, die_between_two_steps
 from tests.integration.test_spark_tables import GROUPS, NAMED, play
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
@@ -29,6 +32,7 @@ from typer.testing import CliRunner
 from waltap_spark.apply.maintenance import maintain
 from waltap_spark.apply.resume_requests import ResumeRequests
 from waltap_spark.cli.commands import application
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables, open_tables
 from waltap_spark.read.verify import compare
 from waltap_spark.state.modes import ModeRules
@@ -176,6 +180,23 @@ def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
 @pytest.mark.parametrize("course", [*REMADE, *RENAMED], ids=lambda course: course.__name__)
 def test_a_table_that_is_made_anew_or_renamed(rig: Rig, course: Callable[[Rig], None]) -> None:
     course(rig)
+
+
+@pytest.mark.parametrize("course", RENAMED, ids=lambda course: course.__name__)
+def test_a_table_in_a_catalogue_is_renamed_there(
+    iceberg: Any, tmp_path: Path, course: Callable[[Rig], None]
+) -> None:
+    own = course.__name__
+    values = {"format.catalog": "lake", "format.names": rf"public\.(.*):{own}.$1"}
+    rig = Rig(tmp_path, iceberg, FormatChoice("iceberg", values), parallel=2)
+    course(rig)
+    names_are_the_tables_own(rig, f"lake.{own}")
+
+
+def test_tables_follow_the_renames_of_a_server(
+    database: Database, iceberg: Any, tmp_path: Path
+) -> None:
+    tables_follow_the_renames_of_a_server(Lake(database, tmp_path, iceberg, "iceberg"))
 
 
 def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(

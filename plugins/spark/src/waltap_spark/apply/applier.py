@@ -363,9 +363,17 @@ class OutputApplier:
         plans = self._plans(before.tables, manifests, due, mark, moves.routes)
         self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
+            begun = self._output.begun(stood) if repeats else None
+            after = [named[name] for name in moves.names(moves.renamed)]
+            goes = self._format.moves(self._spark, after) if begun is None else begun.moves
             # written before the first step: a crash must not lose how far the steps go
-            self._output.intend(CommitIntent(number=number, mark=mark, identity=before.identity))
+            self._output.intend(
+                CommitIntent(number=number, mark=mark, identity=before.identity, moves=goes)
+            )
             self._owed = mark
+            if goes:
+                named |= self._format.moved(self._spark, named, goes)
+                before = msgspec.structs.replace(before, tables=named)
         if moves.renamed:
             self._shapes = SharedShapes(self._tables)
         called = whereabouts(before.tables)

@@ -24,6 +24,7 @@ from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.notes import CommitNote
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
+from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import column_of, namespace_of, quoted
 from waltap_spark.state.output import TableState, TargetTable
 
@@ -126,7 +127,7 @@ class DeltaFormat(MergingFormat):
 
     def __init__(self, properties: DeltaTableProperties, context: TableFormatContext) -> None:
         super().__init__(context)
-        self._properties = properties
+        self._properties, self._in_catalogue = properties, bool(properties.catalog)
         self._ready: WeakSet[SparkSession] = WeakSet()
         self._puts: bool | None = None
 
@@ -135,7 +136,7 @@ class DeltaFormat(MergingFormat):
         catalog = self._properties.catalog
         if not catalog:
             return f"delta.{quoted(self._output.uri(f'{table.target_folder}/delta/{what}'))}"
-        schema, name = named(self._properties.names, *table.storage)
+        schema, name = named(self._properties.names, *catalogue_name(table))
         parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
@@ -175,6 +176,17 @@ class DeltaFormat(MergingFormat):
             raise VersionGone(
                 text, oldest="the oldest version of its log", newest="the last commit"
             ) from error
+
+    def identity_of(self, spark: "SparkSession", at: str) -> str | None:
+        """Return Delta's id of the table."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return str(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["id"])
+        except AnalysisException as error:
+            if is_missing(error):
+                return None
+            raise
 
     def rewriting(
         self,

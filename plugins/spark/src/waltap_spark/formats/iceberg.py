@@ -34,6 +34,7 @@ from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.notes import NOWHERE, CommitNote
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
+from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.schema.schema import sql_type, type_text
 from waltap_spark.session.session import ROW_GROUP_BYTES, ROWS_UNSEEN
@@ -139,6 +140,9 @@ JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath
 OWN: Final = "waltap_iceberg"
 
 OWN_SETTING: Final = f"spark.sql.catalog.{OWN}"
+# Spark's conditions for a table that is not there.
+MISSING: Final = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"})
+
 # Key of the note in a snapshot's summary, and of the owner in a table's properties.
 KEY: Final = "waltap"
 
@@ -224,7 +228,7 @@ class IcebergFormat(MergingFormat):
 
     def __init__(self, properties: IcebergTableProperties, context: TableFormatContext) -> None:
         super().__init__(context)
-        self._properties = properties
+        self._properties, self._in_catalogue = properties, bool(properties.catalog)
         self._ready: WeakSet[SparkSession] = WeakSet()
         self._starting = Lock()
 
@@ -236,7 +240,7 @@ class IcebergFormat(MergingFormat):
         if not catalog:
             parts = [OWN, *map(safe_name, table.storage), what]
         else:
-            schema, name = named(self._properties.names, *table.storage)
+            schema, name = named(self._properties.names, *catalogue_name(table))
             parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
@@ -294,6 +298,17 @@ class IcebergFormat(MergingFormat):
             spark.sql(f"ALTER TABLE {at} WRITE {how} ORDERED BY {order}")
         with self._transaction(spark, at):
             pass
+
+    def identity_of(self, spark: "SparkSession", at: str) -> str | None:
+        """Return the table's UUID."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return str(self._load(spark, at).uuid())
+        except AnalysisException as error:
+            if (error.getCondition() or "") in MISSING:
+                return None
+            raise
 
     def rewriting(
         self,
@@ -390,7 +405,7 @@ class IcebergFormat(MergingFormat):
         try:
             table = self._load(spark, target.at)
         except AnalysisException as error:
-            if (error.getCondition() or "") in {"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"}:
+            if (error.getCondition() or "") in MISSING:
                 return None
             raise
         found: list[TableCommit] = []

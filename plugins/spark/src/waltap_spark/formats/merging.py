@@ -20,6 +20,7 @@ from waltap_spark.compact.compaction import copies, distinguishing
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.config.targets import FileLayout, refuse_alike
 from waltap_spark.errors import FormatError, NameTaken, first_words
+from waltap_spark.formats.catalogue_renames import renamed
 from waltap_spark.formats.notes import ROWS, SIGN
 from waltap_spark.formats.shared import SharedWork, at_versions, begin, make_room, part_of, together
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
@@ -31,9 +32,9 @@ from waltap_spark.formats.table_format import (
 )
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.planning.temp_columns import gone, unlike
-from waltap_spark.schema.expression import column_of
+from waltap_spark.schema.expression import column_of, namespace_of, within_catalogue
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
-from waltap_spark.state.output import StoredTable, TableState, TargetTable
+from waltap_spark.state.output import StoredTable, TableState, TargetMove, TargetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -210,6 +211,50 @@ class MergingFormat(StepwiseFormat):
             each.failed and each.place is not None and each.place.name == place.name
             for each in self._tables().values()
         )
+
+    def moves(self, spark: "SparkSession", tables: Iterable[TableState]) -> tuple[TargetMove, ...]:
+        """Return the targets that have other names in the catalogue."""
+        found = []
+        for table in tables if self._in_catalogue else ():
+            targets = {} if table.held is None else table.held.targets
+            for what, target in targets.items():
+                new = self.identifier(table, "current" if what == "current" else "changes")
+                own = None if new == target.at else self.identity_of(spark, target.at)
+                if own is not None:
+                    found.append(
+                        TargetMove(
+                            table=table.name, what=what, identity=own, old=target.at, new=new
+                        )
+                    )
+        return tuple(found)
+
+    def moved(
+        self, spark: "SparkSession", tables: Mapping[str, TableState], moves: Sequence[TargetMove]
+    ) -> Mapping[str, TableState]:
+        """Rename tables in the catalogue, by their ids."""
+        found: dict[str, TableState] = {}
+        there, rename = partial(self.identity_of, spark), partial(self.rename_table, spark)
+        for move, at in renamed(moves, there, rename).items():
+            table = found.get(move.table) or tables[move.table]
+            held = table.held
+            assert held is not None
+            target = msgspec.structs.replace(held.targets[move.what], at=at)
+            held = msgspec.structs.replace(held, targets={**held.targets, move.what: target})
+            found[move.table] = msgspec.structs.replace(table, held=held)
+        return found
+
+    def rename_table(self, spark: "SparkSession", old: str, new: str) -> bool:
+        """Rename a table in the catalogue; return whether it did."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        try:
+            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(new)}")
+            spark.sql(f"ALTER TABLE {old} RENAME TO {within_catalogue(new)}")
+        except (Py4JJavaError, PySparkException) as error:
+            log.warning("%s keeps its name, and is not %s: %s", old, new, first_words(error))
+            return False
+        return True
 
     def aligned(
         self, spark: "SparkSession", tables: Mapping[str, TableState], moved: Iterable[str]

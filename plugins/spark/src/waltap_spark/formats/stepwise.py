@@ -70,6 +70,8 @@ class StepwiseFormat(TableFormat):
     def __init__(self, context: TableFormatContext) -> None:
         self._output, self._options = context.output, context.options
         self._identity = context.identity
+        # Whether tables have names in a catalogue, not paths.
+        self._in_catalogue = False
         self._claims = NameClaims(context.tables)
         # (table, identifier) → a step number, and the later steps that exist already. A suspended
         # table returns to an earlier step, whose entry is then missing.
@@ -128,6 +130,10 @@ class StepwiseFormat(TableFormat):
     @abstractmethod
     def widens(self, old: str, new: str) -> bool:
         """Return whether a type (JSON) can change without a rewrite."""
+
+    @abstractmethod
+    def identity_of(self, spark: "SparkSession", at: str) -> str | None:
+        """Return the table's own id, which a rename keeps; None if it is not there."""
 
     @abstractmethod
     def compact(self, spark: "SparkSession", at: str) -> None:

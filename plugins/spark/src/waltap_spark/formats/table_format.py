@@ -33,7 +33,7 @@ from waltap_spark.history.timeline import changed, fresh, standing
 from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup, only_adds
 from waltap_spark.schema.schema import log_struct, struct_of
-from waltap_spark.state.output import SparkOutput, TableState
+from waltap_spark.state.output import SparkOutput, TableState, TargetMove
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -252,6 +252,16 @@ class TableFormat(ABC):
         None if unknown.
         """
         return None if self.writes_in_place else table.stored_rows
+
+    def moves(self, spark: "SparkSession", tables: Iterable[TableState]) -> tuple[TargetMove, ...]:
+        """Return the renames in a catalogue after the source renamed ``tables``."""
+        return ()
+
+    def moved(
+        self, spark: "SparkSession", tables: Mapping[str, TableState], moves: Sequence[TargetMove]
+    ) -> Mapping[str, TableState]:
+        """Rename targets that are not renamed yet; return changed tables."""
+        return {}
 
     def aligned(
         self, spark: "SparkSession", tables: Mapping[str, TableState], moved: Iterable[str]

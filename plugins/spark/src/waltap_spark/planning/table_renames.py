@@ -279,6 +279,13 @@ def _number(table: TableState) -> tuple[int, int] | None:
     return (epoch, oid) if oid and epoch else None
 
 
+def catalogue_name(table: TableState) -> Name:
+    """Return schema and name of a table in a catalogue, before rules."""
+    if table.place is None and SET_ASIDE in table.stale:
+        return table.schema, table.table.replace("@", "_")  # many catalogues take no @
+    return table.target
+
+
 def free_place(tables: Mapping[str, TableState], name: Name, oid: int) -> Name | None:
     """Return the place of a new table, None if it is its own name.
 

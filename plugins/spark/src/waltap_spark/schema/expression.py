@@ -38,6 +38,11 @@ def namespace_of(name: str) -> str:
     return ".".join(re.findall(r"`(?:[^`]|``)*`", name)[:-1])
 
 
+def within_catalogue(name: str) -> str:
+    """Return a name of `quoted` parts without its first part, the catalogue."""
+    return ".".join(re.findall(r"`(?:[^`]|``)*`", name)[1:])
+
+
 def order() -> "Column":
     """Return the struct that orders rows of the change log."""
     from pyspark.sql import functions as F  # noqa: N812

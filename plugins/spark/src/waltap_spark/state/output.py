@@ -518,7 +518,21 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class CommitIntent(msgspec.Struct, frozen=True, kw_only=True):
+class TargetMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A rename in a catalogue.
+
+    ``table`` is the table's name in the source after it, ``what`` its rows or its history.
+    ``identity`` is the catalogue's id of the table.
+    """
+
+    table: str
+    what: str
+    identity: str
+    old: str
+    new: str
+
+
+class CommitIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A commit that a driver has begun: its number and its end.
 
     A format that writes in place may have written for it, so the next driver first commits
@@ -528,6 +542,8 @@ class CommitIntent(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     mark: LogPosition
     identity: str
+    # Tables that it renames in the catalogue.
+    moves: tuple[TargetMove, ...] = ()
 
 
 def applied_by_all(state: OutputState) -> LogPosition:
