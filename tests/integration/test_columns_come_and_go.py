@@ -13,7 +13,7 @@ from pyarrow import dataset
 from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
 
-from waltap.changes.capture.name_adjustment import field_namer
+from waltap.changes.capture.topic_naming import field_namer
 from waltap_sinks.changelog import ChangeLog
 
 

@@ -10,7 +10,7 @@ from tests.harness.json_events import BARE, NOW, Server, json_format, table
 
 from waltap.changes.capture.column_transform import java_serialised, truncated
 from waltap.changes.capture.java_regex import java_pattern
-from waltap.changes.capture.name_adjustment import (
+from waltap.changes.capture.topic_naming import (
     field_namer,
     sanitised_topic,
     schema_namer,

@@ -206,7 +206,7 @@ def test_regex_naming_needs_its_properties() -> None:
     [("." * 1, "_"), ("..", "__"), ("x" * 300, "x" * 249), ("a😀b", "a__b")],
 )
 def test_topics_are_sanitised_as_kafka_wants(name, expected) -> None:
-    from waltap.changes.capture.name_adjustment import sanitised_topic
+    from waltap.changes.capture.topic_naming import sanitised_topic
 
     assert sanitised_topic(name) == expected
 

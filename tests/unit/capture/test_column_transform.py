@@ -15,8 +15,8 @@ from tests.harness.json_events import (
 )
 
 from waltap.changes.capture.column_transform import ColumnTransforms, java_serialised, truncated
-from waltap.changes.capture.name_adjustment import field_namer, schema_namer
 from waltap.changes.capture.source_type import source_type
+from waltap.changes.capture.topic_naming import field_namer, schema_namer
 from waltap.changes.decode.message import Delete, Insert, OldTuple, Update
 from waltap.changes.decode.relation import Column, DataType, TypeKind
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED

@@ -15,7 +15,7 @@ from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.errors import RecordError
 from waltap.ports.sink.refusal import BatchLocation, Part, alone, every_event, failing, less
-from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
+from waltap.services.dead_letters.dead_letter import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
 from waltap.services.dead_letters.queue import DeadLetterQueue
 from waltap.services.dead_letters.store import DeadLetterStore

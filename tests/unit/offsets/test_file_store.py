@@ -7,11 +7,15 @@ import pytest
 
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.ports.offsets.file_store import FileOffsetStore, OffsetUnreadable, OffsetUnwritable
-from waltap.ports.offsets.offset import NEWEST_VERSION, Offset, PartitionOffset, decoded, encoded
-from waltap.ports.offsets.sink_positions import (
+from waltap.ports.offsets.offset import (
+    NEWEST_VERSION,
     BranchPositions,
     BranchPositionsUnreadable,
+    Offset,
+    PartitionOffset,
     SinkProgress,
+    decoded,
+    encoded,
 )
 from waltap_testing.crash import KillPoint, in_child
 from waltap_testing.offset_store_suite import FULL, TWO

@@ -18,8 +18,8 @@ from waltap.errors import WaltapError
 from waltap.pipeline.stages.new_tables import NewTables
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable
+from waltap.ports.offsets.offset import BranchPositions, SinkProgress
 from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
-from waltap.ports.offsets.sink_positions import BranchPositions, SinkProgress
 from waltap_sinks.changelog.progress import CaptureGapFile
 from waltap_testing.offset_store_suite import TWO
 

@@ -11,7 +11,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart, position_after
 from waltap.pipeline.api.batches import BatchLedger
-from waltap.pipeline.runtime.stop_conditions import IdleDetector
+from waltap.pipeline.runtime.run_state import IdleDetector
 from waltap.pipeline.stages.partition_reader import PartBatcher, PartitionMerge, batches, cut
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())

@@ -25,11 +25,10 @@ from waltap.pipeline.engine.stream_loop import SlotAdvancer
 from waltap.pipeline.stages.partition_reader import PartitionReader
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import MemoryOffsetStore
-from waltap.ports.offsets.offset import Offset, PartitionOffset
-from waltap.ports.offsets.sink_positions import BranchPositions
+from waltap.ports.offsets.offset import BranchPositions, Offset, PartitionOffset
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import ChangeStream
-from waltap.services.dead_letters.handling import FailurePolicy
+from waltap.services.dead_letters.dead_letter import FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
 from waltap.services.dead_letters.queue import DeadLetterQueue
 from waltap.services.dead_letters.store import DeadLetterStore

@@ -15,8 +15,7 @@ from waltap.config.resolve import survey
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
 from waltap.ports.transforms.filter import FilterFailed, FilterProperties, changes_filter
-from waltap.ports.transforms.rewrite import RouteProperties, table_router
-from waltap.ports.transforms.row_view import RowView
+from waltap.ports.transforms.rewrite import RouteProperties, RowView, table_router
 
 A = table("a", "id int4 not null", "n numeric(6,2)", "v text", "ok bool")
 B = table("b", "id int4 not null")

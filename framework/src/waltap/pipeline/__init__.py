@@ -6,7 +6,7 @@ from waltap.base.public_names import on_first_use
 
 if TYPE_CHECKING:
     from waltap.pipeline.engine.engine import Engine
-    from waltap.pipeline.runtime.stop_conditions import Limits
+    from waltap.pipeline.runtime.run_state import Limits
 
 __all__ = ["Engine", "Limits"]
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from waltap.changes.capture.name_adjustment import sanitised_topic, unicode_topic
 from waltap.changes.capture.topic_naming import (
     TopicNaming,
     regex,
+    sanitised_topic,
     sanitising,
+    unicode_topic,
     with_schema,
     without_schema,
 )

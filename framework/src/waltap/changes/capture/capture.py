@@ -10,9 +10,16 @@ from functools import lru_cache
 from waltap.base.cache import BoundedDict
 from waltap.changes.capture.column_transform import ColumnTransform, ColumnTransforms
 from waltap.changes.capture.java_regex import NameMatcher, java_pattern
-from waltap.changes.capture.name_adjustment import field_namer, sanitised_topic, schema_namer
 from waltap.changes.capture.properties import KEY_ENTRY, CaptureProperties
-from waltap.changes.capture.topic_naming import TopicNaming, joined, sanitising, with_schema
+from waltap.changes.capture.topic_naming import (
+    TopicNaming,
+    field_namer,
+    joined,
+    sanitised_topic,
+    sanitising,
+    schema_namer,
+    with_schema,
+)
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.mapping.type_mapping import TypeOptions

@@ -124,7 +124,7 @@ def list_slots(
     there are some.
     """
     from waltap.cli.views import table
-    from waltap.pipeline.setup.slot_owners import slot_owners
+    from waltap.pipeline.setup.preflight import slot_owners
     from waltap.ports.source.roles import SlotOwningSource
 
     profile, host = at_rest(file, set_)

@@ -26,7 +26,7 @@ from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
 from waltap.pipeline.engine.engine import Engine
-from waltap.pipeline.runtime.stop_conditions import Limits
+from waltap.pipeline.runtime.run_state import Limits
 from waltap.plugins.host import Host
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.specs import SinkSpec

@@ -20,7 +20,7 @@ from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
 from waltap.pipeline.engine.engine import Engine
-from waltap.pipeline.runtime.stop_conditions import Limits
+from waltap.pipeline.runtime.run_state import Limits
 from waltap.pipeline.setup.build import build
 from waltap.pipeline.setup.preflight import checks
 from waltap.plugins.host import Host

@@ -17,7 +17,7 @@ from waltap.changes.transactions.transaction import Batch, Notification, Snapsho
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.delivery.sink_branch import Attempt, BranchStages, PositionedBranch
-from waltap.ports.offsets.sink_positions import BranchPositions
+from waltap.ports.offsets.offset import BranchPositions
 from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.ports.sink.roles import (
     FlushDelayingSink,

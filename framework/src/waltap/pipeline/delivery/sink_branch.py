@@ -22,7 +22,7 @@ from waltap.config.profile import Component
 from waltap.encoders.format.format import Format
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.errors import RecordError, SinkError
-from waltap.ports.offsets.sink_positions import SinkProgress
+from waltap.ports.offsets.offset import SinkProgress
 from waltap.ports.sink.held import require_held
 from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import RelationCachingSink, held_by

@@ -35,8 +35,7 @@ from waltap.pipeline.engine.connection import SourceConnection
 from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.runtime.leadership import LOOK_S, LeaseLost
 from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
-from waltap.pipeline.runtime.run_state import RunState
-from waltap.pipeline.runtime.stop_conditions import Limits
+from waltap.pipeline.runtime.run_state import Limits, RunState
 from waltap.pipeline.setup.build import PipelineStages, build, chosen_password
 from waltap.plugins.host import Host
 from waltap.ports.offsets.state_folder import CONTROL, state_unusable

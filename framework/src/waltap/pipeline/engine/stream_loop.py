@@ -10,10 +10,9 @@ from waltap.changes.transactions.transaction import Heartbeat, TransactionPart
 from waltap.errors import ConnectionLost, StopRequested, WaltapError
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.run import PipelineRun
-from waltap.pipeline.runtime.run_state import RunState
-from waltap.pipeline.runtime.stop_conditions import IdleDetector
+from waltap.pipeline.runtime.run_state import IdleDetector, RunState
 from waltap.pipeline.setup.build import PipelineStages
-from waltap.pipeline.setup.slot_owners import orphan_slots
+from waltap.pipeline.setup.preflight import orphan_slots
 from waltap.pipeline.stages.partition_reader import (
     PartitionMerge,
     PartitionReader,

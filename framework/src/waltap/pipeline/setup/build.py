@@ -31,9 +31,8 @@ from waltap.pipeline.stages.conversions import ColumnConversions
 from waltap.pipeline.stages.new_tables import NewTables
 from waltap.pipeline.stages.relations import DescribedRelations
 from waltap.plugins.host import Host
-from waltap.ports.offsets.offset import Offset, OffsetStore
+from waltap.ports.offsets.offset import BranchPositions, Offset, OffsetStore
 from waltap.ports.offsets.owned_objects import OwnedObjects
-from waltap.ports.offsets.sink_positions import BranchPositions
 from waltap.ports.offsets.state_folder import (
     BELONGINGS,
     DEAD_LETTERS,
@@ -55,7 +54,7 @@ from waltap.ports.specs import (
     SnapshotterSpec,
     SourceTransformSpec,
 )
-from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
+from waltap.services.dead_letters.dead_letter import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
 from waltap.services.dead_letters.queue import DeadLetterCopies, DeadLetterQueue
 from waltap.services.dead_letters.store import DeadLetterStore

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from waltap.base.files.location import refusal
 from waltap.base.text import size
@@ -21,16 +21,22 @@ from waltap.pipeline.runtime.channels import SINK
 from waltap.pipeline.runtime.leadership import leases_of
 from waltap.pipeline.runtime.lock import running
 from waltap.pipeline.setup.build import PipelineStages, chosen_password
-from waltap.pipeline.setup.slot_owners import orphan_slots
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
+from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.offsets.offset import Offset, OffsetStore
+from waltap.ports.offsets.owned_objects import OwnedObjects
 from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET, unusable
 from waltap.ports.sink.roles import checks_of, identity_of
 from waltap.ports.source.connector import Connector, PreflightCheck
 from waltap.ports.source.lease import LeaseContext
-from waltap.ports.source.roles import ColumnListingSource, tables_of
+from waltap.ports.source.roles import ColumnListingSource, SlotOwningSource, tables_of
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
+    from waltap.ports.offsets.offset import OffsetStore
+    from waltap.ports.source.connector import Connector, SlotStatus
 
 log = logging.getLogger(__name__)
 
@@ -508,3 +514,51 @@ def _blamed(name: str, host: Host, error: Exception) -> PreflightCheck:
     if isinstance(blamed, WaltapError):
         return PreflightCheck.failed(name, blamed)
     return PreflightCheck(name=name, verdict="error", found=f"{type(blamed).__name__}: {blamed}")
+
+
+# Find the owners of slots in a folder of states.
+
+
+def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") -> dict[str, str]:
+    """Return slot → pipeline, from the offsets in the profile's state folder.
+
+    A running pipeline without an offset owns the slot that it is making. Unreadable files are ignored.
+    Call this after the slots were listed: a pipeline that starts in between has a slot that is not in the
+    list.
+    """
+    folder, system = profile.engine.state_dir, connector.server.system_id
+    owners: dict[str, str] = {}
+    for path in sorted(folder.glob(f"*/{BELONGINGS}")):
+        if not path.with_name(OFFSET).exists() and running(path.parent) is not None:
+            with suppress(OffsetError):
+                for entry in OwnedObjects(path).all():
+                    if (entry.kind, entry.system_id) == ("slot", system):
+                        owners[entry.name] = path.parent.name
+    stores = {
+        path.parent.name: FileOffsetStore(path) for path in sorted(folder.glob(f"*/{OFFSET}"))
+    }
+    for name, store in {**stores, profile.name: own}.items():
+        with suppress(OffsetError):
+            offset = store.load()
+            for each in () if offset is None else offset.partitions.values():
+                if each.system_id == system:
+                    owners[each.slot] = name
+    return owners
+
+
+def orphan_slots(
+    profile: "Profile", connector: "Connector", own: "OffsetStore"
+) -> "list[SlotStatus]":
+    """Return slots without a reader and without a stored offset.
+
+    The checks of a start report one of the profile's own name. Raises: SourceError.
+    """
+    if not isinstance(connector, SlotOwningSource):
+        return []
+    slots, mine = connector.slots(), connector.slot()
+    owners = slot_owners(profile, connector, own)
+    return [
+        slot
+        for slot in slots
+        if not (slot.reader or slot.name in owners or (mine and slot.name == mine.name))
+    ]

@@ -1,8 +1,13 @@
 """Transforms of batches, the stage before rendering (stage 4)."""
 
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-from waltap.ports.transforms.rewrite import Rewrite, rewrite_columns, with_relations
-from waltap.ports.transforms.row_view import RowChange, RowView
+from waltap.ports.transforms.rewrite import (
+    Rewrite,
+    RowChange,
+    RowView,
+    rewrite_columns,
+    with_relations,
+)
 
 __all__ = [
     "Batch",

@@ -19,7 +19,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.events import OPERATIONS, TRUNCATES, ChangeEvent, EventRow, EventTransform, runs
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.errors import ConfigurationError, PropertyProblem, RecordError, RetryVerdict
-from waltap.ports.transforms.row_view import RowChange, RowView
+from waltap.ports.transforms.rewrite import RowChange, RowView
 
 Judge = Callable[[RowChange], object]
 LETTERS = "cudrtm"

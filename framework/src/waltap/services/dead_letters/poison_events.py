@@ -33,10 +33,11 @@ from waltap.services.dead_letters.change_form import (
 from waltap.services.dead_letters.dead_letter import (
     DeadLetter,
     EventLocation,
+    FailureHandling,
+    FailurePolicy,
     dead_letter_of,
     row_digest,
 )
-from waltap.services.dead_letters.handling import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.queue import DeadLetterQueue
 
 Make = Callable[[Batch], Batch]

@@ -16,8 +16,7 @@ from waltap.errors import PluginError, RecordError, SinkError, WaltapError
 from waltap.ports.sink.refusal import Part, RecordsRefused, leave_out
 from waltap.ports.sink.sink import Sink
 from waltap.services.dead_letters.change_form import ChangeForm
-from waltap.services.dead_letters.dead_letter import DeadLetter
-from waltap.services.dead_letters.handling import FailureHandling
+from waltap.services.dead_letters.dead_letter import DeadLetter, FailureHandling
 from waltap.services.dead_letters.store import DeadLetterStore
 
 log = logging.getLogger(__name__)

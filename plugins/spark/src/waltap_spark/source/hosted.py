@@ -21,7 +21,7 @@ from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
 from waltap.pipeline.api.in_process import Pipeline, PipelineEnded
 from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
-from waltap.pipeline.runtime.stop_conditions import Limits
+from waltap.pipeline.runtime.run_state import Limits
 from waltap.pipeline.setup.build import PipelineStages, build
 from waltap.plugins.host import Host
 from waltap.ports.sink.sink import SinkContext

@@ -12,7 +12,7 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.cache import BoundedDict
 from waltap.base.property import CommaList, Properties, declare
-from waltap.changes.capture.name_adjustment import field_namer
+from waltap.changes.capture.topic_naming import field_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectHeader,

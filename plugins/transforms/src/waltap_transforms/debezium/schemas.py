@@ -6,7 +6,7 @@ import msgspec
 from pydantic import field_validator
 
 from waltap.base.property import CommaList, Properties, declare
-from waltap.changes.capture.name_adjustment import schema_namer
+from waltap.changes.capture.topic_naming import schema_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap_transforms.specs import debezium_spec, each
