@@ -112,6 +112,7 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
 
 def test_a_dead_link_is_noticed_by_the_kernel(pipeline: PipelineRig) -> None:
     """Nothing reports a network that swallows packets but the lack of acknowledgements."""
+    pipeline.database.server.forget_session()
     with pipeline.running():
         descriptors = [
             c.fd

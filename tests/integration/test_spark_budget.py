@@ -28,5 +28,4 @@ def test_a_commit_of_one_change_is_within_its_budget(
 
 
 def test_without_history_an_insert_is_one_job(delta: Any, tmp_path: Path) -> None:
-    most = {**MOST, "insert": (400, 135, 1)}
-    commits_cost(delta, tmp_path, "delta", most, history="none")
+    commits_cost(delta, tmp_path, "delta", {"insert": (400, 135, 1)}, history="none")
