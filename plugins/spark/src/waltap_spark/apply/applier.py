@@ -355,16 +355,19 @@ class OutputApplier:
             stood, tables={**stood.tables, **maintained, **asked.tables}
         )
         moves = find_renames(manifests, before.tables)
-        named = moves.applied(before.tables, in_place=self._format.writes_in_place)
-        before = msgspec.structs.replace(before, tables=named)
-        due, rests = moves.names(due), moves.names(rested)
+        named, rests = before.tables, list(rested)
+        if moves is not None:
+            named = moves.applied(named, in_place=self._format.writes_in_place)
+            before = msgspec.structs.replace(before, tables=named)
+            due, rests = moves.names(due), moves.names(rested)
+        routes, renamed = (None, {}) if moves is None else (moves.routes, moves.renamed)
         number = before.number + 1
         mark = manifests[-1].mark if manifests else before.mark
-        plans = self._plans(before.tables, manifests, due, mark, moves.routes)
+        plans = self._plans(before.tables, manifests, due, mark, routes)
         self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
             begun = self._output.begun(stood) if repeats else None
-            after = [named[name] for name in moves.names(moves.renamed)]
+            after = [] if moves is None else [named[name] for name in moves.names(renamed)]
             goes = self._format.moves(self._spark, after) if begun is None else begun.moves
             # written before the first step: a crash must not lose how far the steps go
             self._output.intend(
@@ -372,9 +375,9 @@ class OutputApplier:
             )
             self._owed = mark
             if goes:
-                named |= self._format.moved(self._spark, named, goes)
+                named = {**named, **self._format.moved(self._spark, named, goes)}
                 before = msgspec.structs.replace(before, tables=named)
-        if moves.renamed:
+        if renamed:
             self._shapes = SharedShapes(self._tables)
         called = whereabouts(before.tables)
         step = CommitContext(
@@ -416,9 +419,10 @@ class OutputApplier:
         self._output.collect(self._options.grace_s)
         self._output.garbage.note(number, stood.dropped(tables))  # commits do not repeat it
         if self._format.writes_in_place:
-            state = noted(self._output, state, stood, moves.renamed)
+            state = noted(self._output, state, stood, renamed)
         self._output.commit(state)
-        moves.report()
+        if moves is not None:
+            moves.report()
         self.state, self._owed, self._kept = state, None, []
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         for path in asked.paths:
@@ -496,7 +500,7 @@ class OutputApplier:
         manifests: Sequence[Manifest],
         due: Iterable[str],
         mark: LogPosition,
-        routes: Mapping[EntryId, Name],
+        routes: Mapping[EntryId, Name] | None,
     ) -> dict[str, TableTask]:
         standing = {name for name, each in tables.items() if each.failed}
         stands = {n: each for n, each in tables.items() if n not in standing}

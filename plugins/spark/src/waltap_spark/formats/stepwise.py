@@ -236,15 +236,14 @@ class StepwiseFormat(TableFormat):
         # Two sources of a shared target would otherwise both miss the other's step in the log.
         with self.alone(target.at):
             taken = self.taken(step.spark, table, target)
-            if number not in taken:
-                own = replace(note, since=self._since(table, target))
-                with self._forgetting(table, target):
-                    taken = self._written(step, table, target, own, action)
-                if number not in taken:
-                    raise self._changed(target, "does not have what was just written")
-            commit = taken[number]
-            # Another program may restore an earlier version at any time.
             with self._forgetting(table, target):
+                if number not in taken:
+                    own = replace(note, since=self._since(table, target))
+                    taken = self._written(step, table, target, own, action)
+                    if number not in taken:
+                        raise self._changed(target, "does not have what was just written")
+                commit = taken[number]
+                # Another program may restore an earlier version at any time.
                 _require_same(target, commit.note, note)
             # A retry of the table starts from its last commit, where this entry must be missing.
             del taken[number]
@@ -448,6 +447,8 @@ class StepwiseFormat(TableFormat):
 
     def _since(self, table: TableState, target: TargetTable) -> int | None:
         """Return the version that last restored the table."""
+        if not self._restored:
+            return target.since
         back = self._restored.get((table.owner, target.at), -1)
         return back if back > target.version else target.since
 

@@ -138,14 +138,30 @@ def joined(had: Iterable[EntryId], more: Iterable[EntryId]) -> tuple[EntryId, ..
     return (*(each for each in had if each not in new), *new)
 
 
-def find_renames(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> TableRenames:
-    """Return the renames that ``manifests`` tell of ``tables``."""
+def find_renames(
+    manifests: Iterable[Manifest], tables: Mapping[str, TableState]
+) -> TableRenames | None:
+    """Return the renames that ``manifests`` tell of ``tables``.
+
+    None if each entry is of the table that has its name, as in nearly every commit.
+    """
     entries = [(manifest.mark.epoch, entry) for manifest in manifests for entry in manifest.tables]
+    if all(_is_known(tables.get(entry.name), epoch, entry.oid) for epoch, entry in entries):
+        return None
     last = {(epoch, entry.oid): at for at, (epoch, entry) in enumerate(entries)}
     walk = _Walk(tables)
     for at, (epoch, entry) in enumerate(entries):
         walk.take(epoch, entry, {n for n in walk.owner_numbers(entry) if last.get(n, -1) > at})
     return walk.result()
+
+
+def _is_known(table: TableState | None, epoch: int, oid: int) -> bool:
+    """Return whether the last entry of ``table`` had the number, and nothing waits."""
+    return (
+        table is not None
+        and bool(oid)
+        and (table.oid_epoch, table.oid, table.failed) == (epoch, oid, "")
+    )
 
 
 class _Walk:

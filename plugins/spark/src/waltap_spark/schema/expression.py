@@ -28,6 +28,7 @@ def column_of(name: str) -> "Column":
     return F.col(quoted(name))
 
 
+@functools.lru_cache(maxsize=10_000)  # a commit quotes the same names again and again
 def quoted(name: str) -> str:
     """Return ``name`` as an identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"

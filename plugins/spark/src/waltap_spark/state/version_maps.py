@@ -43,7 +43,7 @@ def noted(
 
     ``renamed``: name before → schema and table after it.
     """
-    was = {".".join(name): had for had, name in (renamed or {}).items()}
+    was = {".".join(name): had for had, name in renamed.items()} if renamed else {}
     had = _versions(before.tables)
     moved = {
         name: found for name, found in _versions(state.tables).items() if found != had.get(name)
