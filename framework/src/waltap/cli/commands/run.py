@@ -176,6 +176,8 @@ def run(
     if sys.platform == "linux":
         # Arrow's own choice, mimalloc, keeps some 40 MiB more of what a run has freed.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+    # numpy would start a thread for each core, to multiply matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if set_from_stdin:
         set_ = [*(set_ or ()), *_given()]
     if log_file is not None:
