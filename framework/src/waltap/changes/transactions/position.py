@@ -59,7 +59,10 @@ class Positions(Mapping[str, Position]):
 
     def moved(self, partition: str, position: Position) -> "Positions":
         """Return a copy with another position in ``partition``."""
-        return Positions({**self._positions, partition: position})
+        # Each batch calls this: the constructor would copy the dict once more.
+        moved = Positions.__new__(Positions)
+        moved._positions = {**self._positions, partition: position}  # noqa: SLF001 - an object of this class
+        return moved
 
     def __getitem__(self, partition: str) -> Position:
         return self._positions[partition]
