@@ -463,7 +463,7 @@ FOLDED = replace(BEFORE, base=table("b2", "").base, pending=())
         "by another key", "merged sets stand where those were", "a base that grew keeps its rows",
     ],
 )  # fmt: skip
-def test_what_was_folded_takes_its_place_unless_the_table_got_another_base_or_key(
+def test_what_was_compacted_takes_its_place_unless_the_table_got_another_base_or_key(
     before: TableState, after: TableState, now: TableState, found: TableState | None
 ) -> None:
     assert grafted(now, CompactionResult(before, after)) == found

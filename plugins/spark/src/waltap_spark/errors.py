@@ -15,13 +15,13 @@ SinkError
 ├── TableUnknown        WT-5207   there is no such table
 ├── TableSuspended      WT-5270   a table that is read lacks changes that others have
 ├── SnapshotNeeded      WT-5271   rows of a table that is read may differ from the source's
-├── MomentUnread        WT-5264   a text is no position of the source
+├── MomentUnreadable    WT-5264   a text is no position of the source
 ├── TablesSuspended    WT-5208   changes of some tables cannot be applied
 ├── PysparkUnfit        WT-5210   pyspark is missing or too old
 ├── SegmentDamaged      WT-5211   a segment of the change log is missing or damaged
 ├── PipelinesUnfit      WT-5255   this pyspark's declarative pipelines lack a feature
 ├── ChangeUnfit         WT-5256   AUTO CDC would apply a change wrongly
-├── ChunksUnread        WT-5257   executors could not reach the source of a snapshot
+├── ChunkSourceUnreachable WT-5257   executors could not reach the source of a snapshot
 ├── ChunksRefused       WT-5260   executors cannot read or store rows of a snapshot
 ├── RowsAwaited         WT-5258   no process provides the rows of a snapshot
 └── FormatError         WT-5229   a table format failed
@@ -200,8 +200,8 @@ SnapshotNeeded = SinkError.define(
     "--set snapshot.mode=always` once. allow_stale=True (`waltap spark sql --allow-stale`) reads "
     "the table as it is.",
 )
-MomentUnread = SinkError.define(
-    "MomentUnread",
+MomentUnreadable = SinkError.define(
+    "MomentUnreadable",
     "WT-5264",
     "The requested time or position is not readable.",
     "Give `at` an LSN as PostgreSQL prints it (16/B374D848), a position as `waltap spark status` "
@@ -385,8 +385,8 @@ CatalogueUnreachable = FormatError.define(
     "See the text. The profile's settings spark.sql.catalog.{catalog} and "
     "spark.sql.catalog.{catalog}.* define the catalogue; its driver must be among the jars.",
 )
-ChunksUnread = SinkError.define(
-    "ChunksUnread",
+ChunkSourceUnreachable = SinkError.define(
+    "ChunkSourceUnreachable",
     "WT-5257",
     "Spark tasks could not read the snapshot, now discarded.",
     "The next try takes another snapshot. Executors must reach the database by the address and "

@@ -146,7 +146,7 @@ class _LogAndTables:
         """Start a new driver."""
         self.output = SparkOutput(str(self.folder / "out"))
         # One table after another, so that the moments of a kill repeat.
-        options = ApplyOptions(parallel=1, fold_rows=0, modes=self.modes)
+        options = ApplyOptions(parallel=1, compact_rows=0, modes=self.modes)
         self.applier = OutputApplier(self.spark, self.log, self.output, options, self.choice)
         self.applier.open()
 

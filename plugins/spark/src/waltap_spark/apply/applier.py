@@ -21,8 +21,8 @@ from waltap_spark.apply.compaction_worker import CompactionResult, CompactionWor
 from waltap_spark.apply.damage import damage, require_sizes, without
 from waltap_spark.apply.external_snapshots import (
     ExternalSnapshots,
+    read_error,
     replaced_from_chunks,
-    unread,
     wait_for,
 )
 from waltap_spark.apply.idle_tables import IdleTables
@@ -222,7 +222,7 @@ class OutputApplier:
         self._options = options or ApplyOptions()
         self._choice = choice or FormatChoice()
         self._format = self._choice.factory(self._context(output))
-        self._upkeep: CompactionWorker | None = None
+        self._compaction: CompactionWorker | None = None
         # Compaction results that the next commit will name.
         self._kept: list[CompactionResult] = []
         self.state: OutputState
@@ -268,13 +268,13 @@ class OutputApplier:
         self.state = state
         if self._owed is None:
             # rows that wait for a pending commit must stay
-            self._elsewhere.settle()
-        if self._upkeep is not None:
-            self._upkeep.stop()
-        self._upkeep, self._kept = None, []
+            self._elsewhere.remove_waiting()
+        if self._compaction is not None:
+            self._compaction.stop()
+        self._compaction, self._kept = None, []
         if not self._format.writes_in_place:
-            self._upkeep = self._make_upkeep()
-            self._upkeep.look(state)
+            self._compaction = self._make_compaction_worker()
+            self._compaction.look(state)
         if self._sessions.empty():
             for _each in range(self._parallel):
                 self._sessions.put(SizedSession(prepare(self._spark)))
@@ -282,11 +282,11 @@ class OutputApplier:
 
     def close(self) -> None:
         """Stop the compaction thread and unlock the output."""
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self._compaction is not None:
+            self._compaction.stop()
         self._output.close()
 
-    def _make_upkeep(self) -> CompactionWorker:
+    def _make_compaction_worker(self) -> CompactionWorker:
         # the thread must not share these objects with the commits
         output = SparkOutput(self._output.store.reached_alike(self._output.location))
         made = self._choice.factory(self._context(output))
@@ -305,18 +305,18 @@ class OutputApplier:
 
     def keep_up(self) -> None:
         """Compact files in a thread beside the commits, until `close`."""
-        if self._upkeep is not None:
-            self._upkeep.start()
+        if self._compaction is not None:
+            self._compaction.start()
 
     def maintain(self, *, patient: bool = False) -> OutputState:
         """Compact the files of all tables now, in this thread."""
-        while self._upkeep is not None and self._upkeep.maintain(patient=patient):
+        while self._compaction is not None and self._compaction.maintain(patient=patient):
             self._apply([], again=False)
         return self.state
 
     def collect(self) -> int:
-        """Delete dropped files after the grace period; return their number."""
-        return self._output.collect(self._options.grace_s)
+        """Delete dropped files after the retention time; return their number."""
+        return self._output.collect(self._options.retention_s)
 
     # --- one commit -------------------------------------------------------------------------------
 
@@ -350,10 +350,8 @@ class OutputApplier:
         if not manifests and not due and not maintained:
             return self.state
         started = time.monotonic()
-        stood = self.state
-        before = msgspec.structs.replace(
-            stood, tables={**stood.tables, **maintained, **asked.tables}
-        )
+        last = self.state
+        before = msgspec.structs.replace(last, tables={**last.tables, **maintained, **asked.tables})
         moves = find_renames(manifests, before.tables)
         named, rests = before.tables, list(rested)
         if moves is not None:
@@ -366,7 +364,7 @@ class OutputApplier:
         plans = self._plans(before.tables, manifests, due, mark, routes)
         self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
-            begun = self._output.begun(stood) if repeats else None
+            begun = self._output.begun(last) if repeats else None
             after = [] if moves is None else [named[name] for name in moves.names(renamed)]
             goes = self._format.moves(self._spark, after) if begun is None else begun.moves
             # written before the first step: a crash must not lose how far the steps go
@@ -416,10 +414,10 @@ class OutputApplier:
             last_commit_ts=told[-1] if told else before.last_commit_ts,
             reached_by=needed(reach, mark, tables.values()),
         )
-        self._output.collect(self._options.grace_s)
-        self._output.garbage.note(number, stood.dropped(tables))  # commits do not repeat it
+        self._output.collect(self._options.retention_s)
+        self._output.garbage.note(number, last.dropped(tables))  # commits do not repeat it
         if self._format.writes_in_place:
-            state = noted(self._output, state, stood, renamed)
+            state = noted(self._output, state, last, renamed)
         self._output.commit(state)
         if moves is not None:
             moves.report()
@@ -427,10 +425,10 @@ class OutputApplier:
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         for path in asked.paths:
             self._requests.answered(path)
-        if self._upkeep is not None:
-            self._upkeep.settle(maintained)
-            self._upkeep.look(state)
-        self._elsewhere.settle()
+        if self._compaction is not None:
+            self._compaction.handled(maintained)
+            self._compaction.look(state)
+        self._elsewhere.remove_waiting()
         log.info(
             "applied",
             extra={
@@ -451,15 +449,15 @@ class OutputApplier:
 
     def _maintained(self) -> dict[str, TableState]:
         """Return tables with compaction results since the last commit."""
-        if self._upkeep is None:
+        if self._compaction is None:
             return {}
         found, fits = dict[str, TableState](), list[CompactionResult]()
-        for kept in [*self._kept, *self._upkeep.done()]:
+        for kept in [*self._kept, *self._compaction.done()]:
             name = kept.before.name
             now = self.state.tables.get(name)
             table = None if now is None or now.failed else grafted(now, kept)
             if table is None:
-                self._upkeep.settle([name])
+                self._compaction.handled([name])
                 for path in kept.made:
                     self._output.remove(path)
             else:
@@ -503,8 +501,8 @@ class OutputApplier:
         routes: Mapping[EntryId, Name] | None,
     ) -> dict[str, TableTask]:
         standing = {name for name, each in tables.items() if each.failed}
-        stands = {n: each for n, each in tables.items() if n not in standing}
-        plans = plan(manifests, stands, routes)
+        suspended = {n: each for n, each in tables.items() if n not in standing}
+        plans = plan(manifests, suspended, routes)
         # a suspended table's changes wait in the log until its retry
         plans = {name: found for name, found in plans.items() if name not in standing}
         for name in due:
@@ -552,7 +550,7 @@ class OutputApplier:
             table = msgspec.structs.replace(table, place=place)
             mode = self._options.modes.of(table.target_name)
             if mode != table.mode:
-                table = msgspec.structs.replace(table, kept_as=mode)
+                table = msgspec.structs.replace(table, own_mode=mode)
         take_late_key(table.mode, found.groups)
         suited = self._sessions.get()
         try:
@@ -564,7 +562,7 @@ class OutputApplier:
         except (*OF_ONE, PySparkException, Py4JJavaError) as error:
             last = found.tried[-1] if found.tried else None
             if last is not None and last.elsewhere and not last.lost:
-                wrong = unread(error, name)
+                wrong = read_error(error, name)
                 if wrong is None:
                     raise  # fails the commit: a later try may find the snapshot gone
                 raise wrong from error
@@ -574,7 +572,7 @@ class OutputApplier:
                 log.error("%s is suspended, other tables continue: %s", name, reason)  # noqa: TRY400
             self._retries.failed(name)
             segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
-            stands = msgspec.structs.replace(
+            suspended = msgspec.structs.replace(
                 table,
                 failed=reason,
                 mark=table.mark or before.mark,
@@ -582,7 +580,7 @@ class OutputApplier:
                 waits=_waits(table, found),
                 damaged=str(segment),
             )
-            return stands, cause
+            return suspended, cause
         finally:
             self._sessions.put(suited)
         self._retries.forget(name)

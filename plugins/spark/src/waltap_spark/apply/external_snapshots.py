@@ -27,7 +27,12 @@ from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
 from waltap_spark.apply.chunks import chunk_rows, chunk_struct
 from waltap_spark.apply.snapshot_splits import Handed
 from waltap_spark.compact.log_rows import stored_as, with_epoch
-from waltap_spark.errors import CatalogueUnreachable, ChunksRefused, ChunksUnread, RowsAwaited
+from waltap_spark.errors import (
+    CatalogueUnreachable,
+    ChunkSourceUnreachable,
+    ChunksRefused,
+    RowsAwaited,
+)
 from waltap_spark.formats import CommitContext, GroupRows, TableFormat
 from waltap_spark.planning.plan import SegmentGroup, TableTask
 from waltap_spark.schema.expression import with_names
@@ -109,7 +114,7 @@ class ExternalSnapshots:
                 # rows that were copied to the output survive the engine
                 group.lost = gone and not _is_whole(self._output, _place(group, folder))
 
-    def settle(self) -> None:
+    def remove_waiting(self) -> None:
         """Remove waiting rows when no commit is pending."""
         if not self._seen:
             return
@@ -199,7 +204,7 @@ def _is_whole(output: SparkOutput, place: str) -> bool:
     return WHOLE in output.store.names(place)
 
 
-def unread(error: BaseException, table: str) -> SinkError | None:
+def read_error(error: BaseException, table: str) -> SinkError | None:
     """Return the error for a table whose snapshot failed.
 
     The error has the task's message: it could not read the source, could not convert rows, or the
@@ -213,4 +218,4 @@ def unread(error: BaseException, table: str) -> SinkError | None:
     if said is None:
         return None
     text = f"the snapshot of {table} could not be read on executors: {said.group()}"
-    return (ChunksUnread if said.group().startswith("WT-2") else ChunksRefused)(text)
+    return (ChunkSourceUnreachable if said.group().startswith("WT-2") else ChunksRefused)(text)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from waltap_spark.compact.key_changes import alive_keys, settle_moves
+from waltap_spark.compact.key_changes import alive_keys, resolve_key_changes
 from waltap_spark.planning.column_identity import file_column, older_value
 from waltap_spark.planning.temp_columns import GONE, set_aside, unlike
 from waltap_spark.schema.expression import EXACT, column_of, order, sent, the_same, unchanged_as
@@ -133,7 +133,7 @@ def of_touched_keys(
 
 
 @set_aside
-def settled(
+def compacted(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Compact changes to one row per key.
@@ -164,9 +164,9 @@ def settled(
     if crossed:
         standing = alive_keys(key, rows, base)
         named = [column_of(name).alias(f"__alive{n}") for n, name in enumerate(key)]
-        standing = standing.select(*named, F.lit(True).alias("__stands"))
+        standing = standing.select(*named, F.lit(True).alias("__exists"))
         last = last.join(standing, _match(key, "__alive"), "left")
-        gone = F.col("__stands").isNull()
+        gone = F.col("__exists").isNull()
     else:
         gone = F.col("__last._op") == "d"
     last = last.withColumn(GONE, gone)
@@ -211,7 +211,7 @@ def with_moves(
         rows, here = _parted(rows, here)
         columns = {ERA: '"integer"', **table.columns}
         table = msgspec.structs.replace(table, columns=columns, key=(ERA, *table.key))
-    found = settle_moves(table, rows, here, names, crossed=crossed)
+    found = resolve_key_changes(table, rows, here, names, crossed=crossed)
     return found.select(*map(column_of, own))
 
 

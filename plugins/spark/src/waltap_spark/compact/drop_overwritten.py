@@ -61,7 +61,7 @@ ALIKE: Final = (
 def last_rows(
     table: "TableState", group: "SegmentGroup", store: "FileStore", rows: "DataFrame"
 ) -> "DataFrame | None":
-    """Return the result of `compaction.settled` for plain ``rows``.
+    """Return the result of `compaction.compacted` for plain ``rows``.
 
     ``rows`` are the rows of ``group`` with the columns of ``table``. None means that the driver
     cannot decide it. Spark's own plan reports damaged segments.
@@ -78,7 +78,7 @@ def last_rows(
             places = [read.column(name).to_numpy() for name in PLACE]
             found = superseded(read.select(names).columns, places)
     except (FilesUnavailable, OSError, pa.ArrowException) as error:
-        log.debug("%s is settled by Spark: %s", table.name, error)
+        log.debug("%s is compacted by Spark: %s", table.name, error)
         return None
     kept = None if read is None or found is None else _left_out(rows, read, found)
     if kept is None:

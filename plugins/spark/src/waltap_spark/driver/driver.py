@@ -29,7 +29,7 @@ from waltap_spark.driver.follower import LogFollower
 from waltap_spark.driver.settings import apply_options, follow_options, properties_of, taken_pairs
 from waltap_spark.errors import (
     CatalogueUnreachable,
-    ChunksUnread,
+    ChunkSourceUnreachable,
     JvmEnded,
     OutputInUse,
     SparkRefused,
@@ -37,7 +37,7 @@ from waltap_spark.errors import (
     first_words,
 )
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.session.exit_codes import FAILED, LOCKED, REFUSED, STANDING, UNREAD
+from waltap_spark.session.exit_codes import FAILED, LOCKED, REFUSED, SUSPENDED, UNREACHABLE
 from waltap_spark.session.failures import told
 from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.session.session import prepare, start_session
@@ -189,9 +189,9 @@ def main(arguments: list[str] | None = None) -> int:
     except JvmEnded as error:
         log.error("%s", error)  # noqa: TRY400
         return FAILED
-    except ChunksUnread as error:
+    except ChunkSourceUnreachable as error:
         log.error("%s", error)  # noqa: TRY400
-        return UNREAD
+        return UNREACHABLE
     except WaltapError as error:
         log.error("%s", error)  # noqa: TRY400
         return _status(error)
@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _status(error: WaltapError) -> int:
     if isinstance(error, TablesSuspended):
-        return STANDING
+        return SUSPENDED
     # the catalog, the file system or the store may answer a later try
     passes = isinstance(error, (SparkRefused, CatalogueUnreachable)) or (
         isinstance(error, FilesUnavailable) and error.retry is not RetryVerdict.NEVER

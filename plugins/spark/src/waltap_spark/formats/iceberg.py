@@ -114,16 +114,16 @@ def needed_since(
     ``versions``: newest first. ``named``: the versions that tables of the output ``own`` name.
     Other outputs count if they wrote after ``silent_ms``.
     """
-    needed, stands = math.inf, dict[tuple[str, str], int]()
+    needed, latest = math.inf, dict[tuple[str, str], int]()
     for number, made_ms, note in versions:
         if note is not None and note.waltap != own:
             table = note.waltap, note.table
-            if table not in stands and made_ms > silent_ms:
-                stands[table] = note.stands
+            if table not in latest and made_ms > silent_ms:
+                latest[table] = note.named_version
                 needed = made_ms
-            if stands.get(table) == NOWHERE:
+            if latest.get(table) == NOWHERE:
                 needed = made_ms  # no commit names a step of it yet
-        if number in named or number in stands.values():
+        if number in named or number in latest.values():
             needed = made_ms
     return needed
 

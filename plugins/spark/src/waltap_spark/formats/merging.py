@@ -106,11 +106,11 @@ class MergingFormat(StepwiseFormat):
         elif not table.key:
             work.exchange(self._exchanged(step, table, rows))
         else:
-            settled = rows.settled(table, partial(self.read, step.spark, table, "current"))
+            compacted = rows.compacted(table, partial(self.read, step.spark, table, "current"))
             if rows.only_puts and self._puts_all(step.spark, table):
-                work.put(settled.drop(gone(table)))
+                work.put(compacted.drop(gone(table)))
             else:
-                work.merge(settled)
+                work.merge(compacted)
         if empties or not work.held.epoch:
             return work.done(epoch=epoch, stretch=stretch)
         return work.done(epoch=work.held.epoch, stretch=stretch if unbroken else "")
@@ -275,9 +275,9 @@ class MergingFormat(StepwiseFormat):
                 versions = {target.version for target in targets}
                 newest[what] = self.newest_of(spark, targets[0].at, versions)
             for each in fine:
-                stands = at_versions(each, newest)
-                if stands is not each:
-                    found[each.name] = stands
+                current = at_versions(each, newest)
+                if current is not each:
+                    found[each.name] = current
         return found
 
     def rested(
@@ -294,14 +294,14 @@ class MergingFormat(StepwiseFormat):
 
         found = dict[str, TableState]()
         for table in tables.values():
-            stands = table
+            current = table
             for what in () if table.held is None else self._apart(table, table.held):
                 try:
-                    stands = self._rested(step, stands, what)
+                    current = self._rested(step, current, what)
                 except (WaltapError, PySparkException, Py4JJavaError) as error:
                     log.info("%s stays at its version: %s", table.name, first_words(error))
-            if stands is not table:
-                found[table.name] = stands
+            if current is not table:
+                found[table.name] = current
         return found
 
     @staticmethod
@@ -356,7 +356,7 @@ class MergingFormat(StepwiseFormat):
             if error.getCondition() != NO_NAME:
                 raise
             self._claims.release(table.name)
-            text = f"{table.name} would be kept as {at}, and the catalogue takes no such name"
+            text = f"{table.name} would be stored as {at}, and the catalogue takes no such name"
             raise NameTaken(text, table=table.name) from None
 
     def _created(self, step: CommitContext, table: TableState) -> TableState:
@@ -397,7 +397,7 @@ class MergingFormat(StepwiseFormat):
         """Return the rows after changes that include a truncate."""
         base = self.read(step.spark, table, "current")
         if table.key:
-            return rows.settled(table, lambda: base).where(f"not {gone(table)}").drop(gone(table))
+            return rows.compacted(table, lambda: base).where(f"not {gone(table)}").drop(gone(table))
         changes, base = rows.changes(table, base)
         return copies(table, [rows.group], base, changes)
 

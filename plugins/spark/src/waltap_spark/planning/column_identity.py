@@ -200,7 +200,7 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
     changed = renames(table, group)
     ids = _ids(table, group.columns)
     table = _renamed(table, changed)
-    table = _adopted(
+    table = _numbered(
         table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
     )
     had_rows = table.has_rows
@@ -254,7 +254,7 @@ def _renamed(table: TableState, changed: Mapping[str, str]) -> TableState:
     )
 
 
-def _adopted(table: TableState, ids: Mapping[str, int]) -> TableState:
+def _numbered(table: TableState, ids: Mapping[str, int]) -> TableState:
     """Give columns known by name alone their number, in all files."""
     if not ids:
         return table

@@ -20,7 +20,7 @@ from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.errors import (
     HistoryNotKept,
-    MomentUnread,
+    MomentUnreadable,
     SnapshotNeeded,
     TableSuspended,
     TableUnknown,
@@ -76,7 +76,7 @@ class LiveTables:
 
         The moment is a position of the source (an LSN as a number or as text like 1A/2B3C, or a
         mark as `waltap spark status` shows it), or a time of its commits. Formats in place read
-        as far back as they keep versions, Parquet the last few commits. Raises: MomentUnread,
+        as far back as they keep versions, Parquet the last few commits. Raises: MomentUnreadable,
         VersionGone, TableUnknown before the first commit.
         """
         if self._state is None:
@@ -267,7 +267,7 @@ def _moment(moment: "LogPosition | int | str | dt.datetime") -> "LogPosition | i
     try:
         return parse_position(moment)
     except ValueError as cause:
-        raise MomentUnread(f"{moment!r} is neither an LSN nor a mark") from cause
+        raise MomentUnreadable(f"{moment!r} is neither an LSN nor a mark") from cause
 
 
 def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:

@@ -17,8 +17,8 @@ from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.settings import GIVEN, packed_pairs
-from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
-from waltap_spark.session.exit_codes import LOCKED, REFUSED, STANDING, UNREAD
+from waltap_spark.errors import ApplierFailed, ChunkSourceUnreachable, JvmEnded
+from waltap_spark.session.exit_codes import LOCKED, REFUSED, SUSPENDED, UNREACHABLE
 from waltap_spark.session.failures import NO_MEMORY
 from waltap_spark.state.output import SparkOutput
 
@@ -102,7 +102,7 @@ class DriverProcess:
     def look_after(self) -> None:
         """Restart the child after it died.
 
-        Raises: ApplierFailed, JvmEnded, ChunksUnread when a restart would not help.
+        Raises: ApplierFailed, JvmEnded, ChunkSourceUnreachable when a restart would not help.
         """
         child = self._child
         if child is None:
@@ -119,10 +119,14 @@ class DriverProcess:
             # The child made progress, so the next one will, too.
             self._reached, self._deaths = reached, 0
         self._deaths += 1
-        if child.returncode == UNREAD:
-            said = self._last_words(f"{ChunksUnread.code} ").partition(f"{ChunksUnread.code} ")[2]
-            said = said.removesuffix(f". {ChunksUnread.remedy}")
-            raise ChunksUnread(said or f"tasks could not read the snapshot; see {self._log_file}")
+        if child.returncode == UNREACHABLE:
+            said = self._last_words(f"{ChunkSourceUnreachable.code} ").partition(
+                f"{ChunkSourceUnreachable.code} "
+            )[2]
+            said = said.removesuffix(f". {ChunkSourceUnreachable.remedy}")
+            raise ChunkSourceUnreachable(
+                said or f"tasks could not read the snapshot; see {self._log_file}"
+            )
         if child.returncode == REFUSED or self._deaths > RESTARTS:
             raise self._failure(child.returncode)
         why = "ran out of memory" if self._lacked_memory() else "died"
@@ -219,7 +223,7 @@ class DriverProcess:
                 break
         if code != 0:
             failure = self._failure(code)
-            if sys.exc_info()[0] is None and code not in {STANDING, LOCKED}:
+            if sys.exc_info()[0] is None and code not in {SUSPENDED, LOCKED}:
                 raise failure
             if code == LOCKED:
                 log.warning(

@@ -160,7 +160,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return told
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Advance the registered reader, so that the log may retire."""
+        """Advance the registered reader, so that the log may expire segments."""
         if self._options.reader:
             mark = self._mark(end)
             self._log.readers.register(self._options.reader, mark, by="Spark")
