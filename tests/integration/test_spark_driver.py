@@ -210,7 +210,7 @@ def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gon
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(driver, "PREDECESSOR_S", 0.0)
-    monkeypatch.setattr(driver, "TELL_S", 0.0)
+    monkeypatch.setattr(driver, "REPORT_EVERY_S", 0.0)
     (tmp_path / "log" / "manifests").mkdir(parents=True)
     other = hold(tmp_path / "out")
     tables, log = SparkOutput(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))

@@ -421,6 +421,8 @@ def first_words(error: BaseException) -> str:
     The stack traces of a JVM are left out.
     """
     lines = [line.strip() for line in str(error).splitlines()]
-    told = list(itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines))
-    own = [line for line in told if not _FRAME.match(line)]
+    lines_before = list(
+        itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines)
+    )
+    own = [line for line in lines_before if not _FRAME.match(line)]
     return " ".join(dict.fromkeys(own)) or type(error).__name__

@@ -59,8 +59,8 @@ from waltap_spark.planning.column_identity import (
     identify,
     put_aside,
     renames,
+    renews_columns,
     replaced,
-    retold,
     whereabouts,
 )
 from waltap_spark.planning.plan import SegmentGroup, TableTask, another_table, doubles, plan
@@ -381,8 +381,8 @@ class OutputApplier:
         step = CommitContext(
             spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8]
         )
-        told = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
-        at_us = (told or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
+        times = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
+        at_us = (times or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
         reach = reached(before, manifests)
         attempt = _CommitAttempt(
             step, self._log, self._output, self._options, self._format, called, at_us, reach
@@ -411,7 +411,7 @@ class OutputApplier:
             tables=tables,
             garbage={},
             rows_applied=before.rows_applied + rows,
-            last_commit_ts=told[-1] if told else before.last_commit_ts,
+            last_commit_ts=times[-1] if times else before.last_commit_ts,
             reached_by=needed(reach, mark, tables.values()),
         )
         self._output.collect(self._options.retention_s)
@@ -715,7 +715,7 @@ class _CommitAttempt:
             replaces=group.replaces and not past,
             learn=learn,
             forgets=lost,
-            retold=retold(table, group),
+            renews_columns=renews_columns(table, group),
         )
         handed = self.handed(group.elsewhere)
         if group.elsewhere and self._format.writes_in_place:

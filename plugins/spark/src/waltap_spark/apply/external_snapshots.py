@@ -155,10 +155,10 @@ def wait_for(
         types = stored_as(group, table.versions[group.fingerprint])
         with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
             read.rows.write.mode("overwrite").parquet(output.uri(place))
-            told = read.told()
+            nulls = read.nulls()
         # the marker must not survive a power failure that the rows do not survive
         output.sync(place)
-        output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(told))
+        output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(nulls))
 
 
 def replaced_from_chunks(
@@ -185,14 +185,14 @@ def replaced_from_chunks(
     if not format_.writes_in_place:
         with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
             done = replaced(read.rows)
-            return msgspec.structs.replace(done, handed_nulls=read.told())
+            return msgspec.structs.replace(done, handed_nulls=read.nulls())
     place = _place(group, table.folder)
     text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # version 0.1 wrote no reports
-    told = msgspec.json.decode(text, type=tuple[str, ...])
+    nulls = msgspec.json.decode(text, type=tuple[str, ...])
     waiting = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
     # the log does not know how many rows tasks read
     group.count(waiting.count())
-    return msgspec.structs.replace(replaced(waiting), handed_nulls=told)
+    return msgspec.structs.replace(replaced(waiting), handed_nulls=nulls)
 
 
 def _place(group: SegmentGroup, folder: str) -> str:

@@ -174,11 +174,11 @@ def status(
     if state is None:
         answers().print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
-    told = status_of(found, state)
+    shown = status_of(found, state)
     if as_json:
-        echo(msgspec.json.encode(told).decode())
+        echo(msgspec.json.encode(shown).decode())
     else:
-        draw(told, answers())
+        draw(shown, answers())
 
 
 @application.command()
@@ -443,7 +443,7 @@ def _spark(
     from waltap.cli.terminal import notices
     from waltap_spark.driver.settings import properties_of
     from waltap_spark.formats.choice import choice_of
-    from waltap_spark.session.failures import NOT_KEPT, told
+    from waltap_spark.session.failures import NOT_KEPT, explained_failures
     from waltap_spark.session.java import require_pyspark
     from waltap_spark.session.session import quiet, start_session
 
@@ -453,7 +453,7 @@ def _spark(
     require_pyspark()
     with (
         quiet() as notes,
-        told(settings.get("spark.driver.memory"), log=NOT_KEPT),
+        explained_failures(settings.get("spark.driver.memory"), log=NOT_KEPT),
     ):
         with notices().status("starting Spark (about 5 s)"):
             spark = start_session(

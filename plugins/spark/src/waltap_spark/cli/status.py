@@ -42,7 +42,7 @@ class AppliedTable(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, ...]
     # The mark up to which the table has the source's changes.
     position: str
-    # None when the format's metadata does not tell: a table in a catalogue, or a shared target.
+    # None when the format's metadata does not say: a table in a catalogue, or a shared target.
     rows: int | None
     # Changes that Parquet joins at reading. ``rows`` is without them.
     pending: int
@@ -141,8 +141,8 @@ def _drawn(status: AppliedOutput) -> Table:
     for title in numbers if parquet else ("rows",):
         table.add_column(title, justify="right")
     for each in status.tables:
-        told = [escape(each.table), escape(each.mode), escape(", ".join(each.key) or "none")]
+        cells = [escape(each.table), escape(each.mode), escape(", ".join(each.key) or "none")]
         counts = [each.rows, each.pending, each.change_sets, each.changes]
         shown = ["" if count is None else f"{count:,}" for count in counts]
-        table.add_row(*told, *(shown if parquet else shown[:1]))
+        table.add_row(*cells, *(shown if parquet else shown[:1]))
     return table

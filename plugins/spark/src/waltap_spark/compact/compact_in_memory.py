@@ -142,12 +142,12 @@ def _few(
     except (pa.ArrowNotImplementedError, PySparkTypeError, UnsupportedOperationException) as error:
         log.debug("%s is compacted by Spark: %s", table.name, error)
     except (pa.ArrowException, PySparkException) as error:
-        _tell(table.name, f"{type(error).__name__}: {first_words(error)}")
+        _log_fallback(table.name, f"{type(error).__name__}: {first_words(error)}")
     return None
 
 
 @functools.lru_cache(maxsize=1024)
-def _tell(table: str, problem: str) -> None:
+def _log_fallback(table: str, problem: str) -> None:
     """Warn once that Spark compacts small sets of ``table``."""
     log.warning("%s: few changes are left to Spark, which is slower: %s", table, problem)
 
@@ -162,9 +162,9 @@ def _are_light(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    told = unpacked_in_all(changes)
-    if told:
-        return told <= LARGE
+    unpacked = unpacked_in_all(changes)
+    if unpacked:
+        return unpacked <= LARGE
     size = long_bytes(table.columns)
     return size is None or (rows().agg(F.sum(size)).collect()[0][0] or 0) <= LARGE
 
@@ -184,9 +184,9 @@ class _InMemoryRows:
         # Whether a transaction deleted a key that it had inserted before.
         self._crossed = any(change.crossed for change in changes)
         self._moves = any(change.moved for change in changes)
-        told = dict.fromkeys(name for change in changes for name in change.unchanged)
+        not_sent = dict.fromkeys(name for change in changes for name in change.unchanged)
         # Columns that some change did not send.
-        self._partial = [name for name in told if name not in table.key]
+        self._partial = [name for name in not_sent if name not in table.key]
         self._truncates = _truncates(rows)
         # Keys used after a truncate; the base has no row for them.
         self._events, self._later = _events(table.key, rows, self._truncates)
@@ -250,8 +250,8 @@ class _InMemoryRows:
             return {}
         events = [event for name in names for event in asked[name]]
         found = self._lookup(events, names).toArrow()
-        told = found.column(self._called("code")).to_pylist()
-        codes = {code: number for number, code in enumerate(told)}
+        distinct = found.column(self._called("code")).to_pylist()
+        codes = {code: number for number, code in enumerate(distinct)}
         return {name: (codes, found.column(self._called("was", n))) for n, name in enumerate(names)}
 
     @cached_property
@@ -465,8 +465,8 @@ def _events(
     ops, held = rows.column("_op").to_pylist(), rows.column("_unchanged").to_pylist()
     keys: dict[tuple[int | None, ...], int] = {}
     events = []
-    told = zip(codes, _places(rows), ops, held, strict=True)
-    for number, (code, place, op, names) in enumerate(told):
+    numbered = zip(codes, _places(rows), ops, held, strict=True)
+    for number, (code, place, op, names) in enumerate(numbered):
         if op != "t":
             era = bisect_left(truncates, place)
             # the same key before and after a truncate counts as two keys

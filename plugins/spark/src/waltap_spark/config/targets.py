@@ -78,7 +78,7 @@ class NameClaims:
         self._made: dict[str, list[_NameClaim]] = {}
 
     def take(
-        self, owner: str, targets: Sequence[str], *, tells_case: bool, source: str = ""
+        self, owner: str, targets: Sequence[str], *, is_case_sensitive: bool, source: str = ""
     ) -> None:
         """Claim all ``targets`` for the table ``owner``, or none.
 
@@ -86,7 +86,7 @@ class NameClaims:
         """
 
         def comparable(at: str) -> str:
-            return at if tells_case else at.casefold()
+            return at if is_case_sensitive else at.casefold()
 
         with self._lock:
             held: dict[str, list[_NameClaim]] = {}

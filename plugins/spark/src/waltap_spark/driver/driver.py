@@ -38,7 +38,7 @@ from waltap_spark.errors import (
 )
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.session.exit_codes import FAILED, LOCKED, REFUSED, SUSPENDED, UNREACHABLE
-from waltap_spark.session.failures import told
+from waltap_spark.session.failures import explained_failures
 from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.session.session import prepare, start_session
 from waltap_spark.state.output import SparkOutput
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 PREDECESSOR_S: Final = 60.0
 
 # Seconds between two log lines while the driver waits.
-TELL_S: Final = 30.0
+REPORT_EVERY_S: Final = 30.0
 
 
 def run_driver(
@@ -81,7 +81,7 @@ def run_driver(
     _take(tables, reader, stopping, patience_s)
     try:
         require_pyspark()
-        with told(properties.settings.get("spark.driver.memory")):
+        with explained_failures(properties.settings.get("spark.driver.memory")):
             return _apply(reader, tables, properties, None if once else stopping, handed)
     finally:
         tables.close()
@@ -141,7 +141,7 @@ def _take(
     holder that still runs is waited for, and for ``patience_s`` longer once the driver should
     stop.
     """
-    limit, tell = None, 0.0
+    limit, next_report = None, 0.0
     while True:
         now = time.monotonic()
         if limit is None and stopping():
@@ -151,8 +151,8 @@ def _take(
         except OutputInUse as error:
             if limit is not None and now >= limit:
                 raise
-            if now >= tell:
-                tell = now + TELL_S
+            if now >= next_report:
+                next_report = now + REPORT_EVERY_S
                 left = "" if limit is None else f"; it waits up to {limit - now:.0f} s longer"
                 log.info("waiting: %s%s", error.problem, left)
             time.sleep(0.2)

@@ -94,7 +94,7 @@ def _digits(kind: str) -> tuple[int, int]:
 # From which version on a table of the format must keep its versions, for all who stand at one.
 #
 # Who removes old versions knows at which its own tables stand. What other outputs need of a
-# target that they share, their notes tell: the version that their last commit names, behind which
+# target that they share, their notes show: the version that their last commit names, behind which
 # are the steps that no commit names yet. Knows no Spark.
 
 
@@ -263,7 +263,7 @@ class IcebergFormat(MergingFormat):
 
     # --- tables -------------------------------------------------------------------------------------
 
-    def tells_case(self, spark: "SparkSession") -> bool:
+    def is_case_sensitive(self, spark: "SparkSession") -> bool:
         """Return whether the catalogue is known to respect case."""
         setting = f"spark.sql.catalog.{self._properties.catalog.partition('.')[0]}"
         kind = spark.conf.get(f"{setting}.type", "") or ""

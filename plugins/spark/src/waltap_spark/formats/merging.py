@@ -367,8 +367,10 @@ class MergingFormat(StepwiseFormat):
             layout.require(table.name, stored[what])
         ats = {what: self.identifier(table, what) for what in layouts}
         source = "" if table.place is None else table.place.source
-        tells_case = self.tells_case(step.spark)
-        self._claims.take(table.name, list(ats.values()), tells_case=tells_case, source=source)
+        is_case_sensitive = self.is_case_sensitive(step.spark)
+        self._claims.take(
+            table.name, list(ats.values()), is_case_sensitive=is_case_sensitive, source=source
+        )
         try:
             targets = {what: TargetTable(at=at) for what, at in ats.items()}
             for target in targets.values():
@@ -410,7 +412,7 @@ class MergingFormat(StepwiseFormat):
 
         changes, base = rows.changes(table, self.read(step.spark, table, "current"))
         names = list(table.columns)
-        alike = [distinguishing(name, kind) for name, kind in table.told.items()]
+        alike = [distinguishing(name, kind) for name, kind in table.comparable.items()]
         row = changes.where("_op <> 't'")
         own = unlike(base.columns) + "same"
         same = [each.alias(f"{own}{n}") for n, each in enumerate(alike)]

@@ -67,7 +67,7 @@ class ParquetFormat(TableFormat):
             table.key != change.key
             or change.renames
             or change.forgets
-            or (change.retold and (table.mode.keeps_past or not table.key))
+            or (change.renews_columns and (table.mode.keeps_past or not table.key))
         ):
             # Pending changes need the key and names under which they were written.
             table = self._compact(step, table)

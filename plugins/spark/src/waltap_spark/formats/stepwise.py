@@ -143,7 +143,7 @@ class StepwiseFormat(TableFormat):
     def vacuum(self, spark: "SparkSession", at: str) -> None:
         """Remove files that no retained version needs."""
 
-    def tells_case(self, spark: "SparkSession") -> bool:
+    def is_case_sensitive(self, spark: "SparkSession") -> bool:
         """Return whether table names may differ only by case."""
         return False
 

@@ -90,7 +90,7 @@ class TableChange:
     """A change of a table's columns, key or number in the source.
 
     ``learn`` returns the table after the change; call it once. ``renames``: present name → new
-    name. ``retold``: columns left the source, or returned. ``forgets``: columns, by new name, that
+    name. ``renews_columns``: columns left the source, or returned. ``forgets``: columns, by new name, that
     the table loses after ``learn``, since the source dropped them.
     """
 
@@ -98,7 +98,7 @@ class TableChange:
     renames: dict[str, str]
     replaces: bool
     learn: Callable[[TableState], TableState]
-    retold: bool = False
+    renews_columns: bool = False
     forgets: tuple[str, ...] = ()
 
 

@@ -122,8 +122,8 @@ class TableWriter:
         def action() -> None:
             away = gone(self._table)
             names = [name for name in self.view(frame) if name != away]
-            told = self._table.told
-            on = " AND ".join(equal(quoted(name), kind) for name, kind in told.items())
+            compared = self._table.comparable
+            on = " AND ".join(equal(quoted(name), kind) for name, kind in compared.items())
             self._spark.sql(
                 f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}s.{away} AND {on}"
                 f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"

@@ -19,7 +19,7 @@ _AVRO: Final = {
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 # Parameters that change the meaning of values, unlike labels of an enum or the source's type.
-_TELLING: Final = ("scale", "connect.decimal.precision", "length")
+_DISTINGUISHING: Final = ("scale", "connect.decimal.precision", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class TopicField:
     def described(self) -> str:
         """Return the type in a manifest, equal for values of equal meaning."""
         parts = [self.meaning or self.kind]
-        told = sorted(self.parameters.items())
-        parts += [f"{name}={value}" for name, value in told if name in _TELLING]
+        parameters = sorted(self.parameters.items())
+        parts += [f"{name}={value}" for name, value in parameters if name in _DISTINGUISHING]
         parts += [] if self.items is None else [self.items.described()]
         parts += [f"{each.name}:{each.described()}" for each in self.fields]
         return " ".join(parts)

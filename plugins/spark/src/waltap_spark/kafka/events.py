@@ -135,7 +135,7 @@ class TopicEvents:
             .selectExpr("*", "coalesce(md5(e.schema), '') AS schema_id", f"{inner} AS i")
             .selectExpr(
                 *_OWN, "schema_id", "if(e.payload is null, null, e.schema) AS schema_text",
-                "i.op", "i.before", "i.after", "i.source", row, "cast(null as string) AS told",
+                "i.op", "i.before", "i.after", "i.source", row, "cast(null as string) AS reason",
             )
         )  # fmt: skip
 
@@ -172,7 +172,7 @@ class TopicEvents:
             "cast(null as string) AS before", "cast(null as string) AS after",
             f"named_struct({source}) AS source",
             f"coalesce(if(e.op = 'd', e.before, e.after) is not null, false) AS {AFTER_ROW}",
-            "cast(null as string) AS told",
+            "cast(null as string) AS reason",
         )  # fmt: skip
 
     def _decoded(self, schema_id: str) -> "Column":
@@ -191,7 +191,7 @@ class TopicEvents:
         if self._seen is not None:
             return self._seen
         fine = F.col("problem").isNull()
-        place, told = F.struct("_commit", "rank"), F.struct("_told", "rank")
+        place, stated = F.struct("_commit", "rank"), F.struct("_stated", "rank")
         known = fine & F.col("_commit").isNotNull()
         mine = fine & ~F.col("again") & (F.col("op") != "m")
         self._seen = (
@@ -201,8 +201,8 @@ class TopicEvents:
             .agg(
                 F.count_if(~fine).alias("bad"),
                 F.max(F.when(known, place)).alias("high"),
-                F.max(F.when(known & ~F.col("first_read"), told)).alias("streamed"),
-                F.max(F.when(known & F.col("first_read"), F.col("_told"))).alias("read"),
+                F.max(F.when(known & ~F.col("first_read"), stated)).alias("streamed"),
+                F.max(F.when(known & F.col("first_read"), F.col("_stated"))).alias("read"),
                 F.min(F.when(fine & F.col("again") & F.col("first_read"), F.col("offset"))).alias("begun"),
                 F.count_if(fine & F.col("again")).alias("again"),
                 F.count_if(fine & (F.col("moved") | F.col("leaves"))).alias("moves"),
@@ -310,7 +310,7 @@ class TopicEvents:
         )
         where = F.collect_list(F.struct("topic", "partition", "offset", "timestamp", "_commit"))
         rows = (
-            moves.groupBy("source.schema", "source.table", "_told", "_lsn")
+            moves.groupBy("source.schema", "source.table", "_stated", "_lsn")
             .agg(F.count_distinct("op").alias("sides"), where.alias("where"))
             .where("sides = 1")
             .collect()
@@ -411,5 +411,5 @@ def _no_envelopes(part: "DataFrame", reason: str) -> "DataFrame":
     return (
         part.selectExpr(*_OWN, "schema_id", "cast(null as string) AS schema_text", nothing)
         .selectExpr("* except (i)", "i.*", f"false AS {AFTER_ROW}")
-        .withColumn("told", F.lit(reason))
+        .withColumn("reason", F.lit(reason))
     )

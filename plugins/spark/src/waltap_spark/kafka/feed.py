@@ -113,7 +113,7 @@ class KafkaFeed:
         at_a_time = self._topics.records
         while True:
             what = offered(self._spark, self._topics, self._taken, records=at_a_time)
-            self._tell_absent(what.ends)
+            self._log_absent(what.ends)
             if not what.ranges:
                 return None
             frame = records(self._spark, self._topics, what.ranges)
@@ -126,7 +126,7 @@ class KafkaFeed:
                 return None
             at_a_time *= 2  # every event waits for one that is after this portion
 
-    def _tell_absent(self, ends: Mapping[Place, int]) -> None:
+    def _log_absent(self, ends: Mapping[Place, int]) -> None:
         """Warn once of missing topics, which the first event creates."""
         absent = frozenset(self._topics.topics) - {topic for topic, _partition in ends}
         if new := absent - self._absent:
@@ -186,10 +186,10 @@ class KafkaFeed:
         if not bad:
             return
         if self._topics.bad == "fail":
-            raise EventUnreadable(bad[0].told())
+            raise EventUnreadable(bad[0].described())
         if len(bad) > self._topics.most_bad:
             more = f"more than {self._topics.most_bad} records of a portion cannot be taken"
-            raise EventUnreadable(f"{more}, the first is {bad[0].told()}")
+            raise EventUnreadable(f"{more}, the first is {bad[0].described()}")
 
     def _keep(self, events: TopicEvents, bad: list[BadRecord]) -> None:
         """Write bad records to a file named by position.
@@ -210,7 +210,7 @@ class KafkaFeed:
         path = f"{BAD}/after-{self._mark}.jsonl"
         self._store.put(path, ("\n".join(lines) + "\n").encode())
         text = "%s records of topics cannot be taken, and are kept in %s: the first is %s"
-        log.warning(text, len(bad), self._store.uri(path), bad[0].told())
+        log.warning(text, len(bad), self._store.uri(path), bad[0].described())
 
     def bad_records(self) -> list[dict[str, Any]]:
         """Return the kept bad records as dicts.

@@ -106,8 +106,8 @@ def aside(table: TableState, types: Mapping[str, str], *, by_number: bool) -> di
     for name, kind in types.items():
         had, number = table.columns.get(name, kind), table.ids.get(name)
         if common_type(had, kind) is None and not (by_number and number is None):
-            told = "" if number is None else str(number % PER_INCARNATION)
-            found[name] = _spare(f"{name}@{told}", {**table.columns, **types})
+            suffix = "" if number is None else str(number % PER_INCARNATION)
+            found[name] = _spare(f"{name}@{suffix}", {**table.columns, **types})
     return found
 
 
@@ -275,7 +275,7 @@ def _numbered(table: TableState, ids: Mapping[str, int]) -> TableState:
     )
 
 
-def retold(table: TableState, group: SegmentGroup) -> bool:
+def renews_columns(table: TableState, group: SegmentGroup) -> bool:
     """Return whether changes have other columns from this group on.
 
     The server does not send generated columns, but each chunk of a snapshot has them. They stay

@@ -141,7 +141,7 @@ def joined(had: Iterable[EntryId], more: Iterable[EntryId]) -> tuple[EntryId, ..
 def find_renames(
     manifests: Iterable[Manifest], tables: Mapping[str, TableState]
 ) -> TableRenames | None:
-    """Return the renames that ``manifests`` tell of ``tables``.
+    """Return the renames that ``manifests`` report for ``tables``.
 
     None if each entry is of the table that has its name, as in nearly every commit.
     """

@@ -33,7 +33,7 @@ CALM_S: Final = 300.0
 # Seconds between two looks at the tables' last commit.
 LOOK_S: Final = 10.0
 
-TELL_S: Final = 5.0
+REPORT_EVERY_S: Final = 5.0
 # Bytes of the child's log that are searched from its end for a reason.
 LOOKED_AT: Final = 1 << 20
 
@@ -53,7 +53,7 @@ class DriverProcess:
         self._reached = 0
         self._started = 0.0
         self._next_look = 0.0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._given = b""
 
     @property
@@ -111,7 +111,7 @@ class DriverProcess:
         if child.poll() is None:
             if now >= self._next_look:
                 self._next_look = now + LOOK_S
-                self._tell()
+                self._report()
             return
         self._forget(child)
         reached = self._commit()
@@ -141,7 +141,7 @@ class DriverProcess:
             return 0
         return 0 if state is None else state.number
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Log new reports of the last commit once each.
 
         It reports suspended tables, tables that need a snapshot, and values that became null.
@@ -156,8 +156,8 @@ class DriverProcess:
             if each.failed:
                 texts.append(f"{name} is suspended, other tables continue: {each.failed}")
             for text in texts:
-                if text not in self._told:
-                    self._told.add(text)
+                if text not in self._reported:
+                    self._reported.add(text)
                     log.warning("%s", text)
 
     def finish(self) -> None:
@@ -174,7 +174,7 @@ class DriverProcess:
             if child is not None:
                 self._forget(child)
                 self._wait(child)
-                self._tell()
+                self._report()
         finally:
             if self._log is not None:
                 self._log.close()
@@ -211,7 +211,7 @@ class DriverProcess:
         while True:
             left = limit - time.monotonic()
             try:
-                code = child.wait(timeout=max(0.0, min(TELL_S, left)))
+                code = child.wait(timeout=max(0.0, min(REPORT_EVERY_S, left)))
             except subprocess.TimeoutExpired:
                 if left <= 0:
                     log.warning(
@@ -264,6 +264,6 @@ class DriverProcess:
         Lines with ``about`` are preferred.
         """
         lines = self._end_of_log(8192).decode("utf-8", "replace").splitlines()
-        telling = [line for line in lines if " ERROR " in line or "Error" in line]
-        fitting = [line for line in telling if about in line]
-        return (fitting or telling or lines or ["no word"])[-1].strip()
+        errors = [line for line in lines if " ERROR " in line or "Error" in line]
+        fitting = [line for line in errors if about in line]
+        return (fitting or errors or lines or ["no word"])[-1].strip()

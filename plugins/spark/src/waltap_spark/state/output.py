@@ -417,7 +417,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     @property
-    def told(self) -> dict[str, str]:
+    def comparable(self) -> dict[str, str]:
         """Return name → type of the columns that changes have now.
 
         Rows have more: dropped columns, columns that are left out, and the `hidden` ones. Only
