@@ -280,7 +280,7 @@ class TableFormatSuite(RigSuite):
         tables.apply()
         tables.check(ITEMS)
 
-    def test_a_key_that_comes_again_behind_a_missing_delete_stands_once(
+    def test_a_key_that_comes_again_behind_a_missing_delete_is_there_once(
         self, tables: _LogAndTables
     ) -> None:
         """A key is there once if its delete never reached the change log."""

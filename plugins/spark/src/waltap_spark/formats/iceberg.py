@@ -91,9 +91,9 @@ def _digits(kind: str) -> tuple[int, int]:
     return int(precision), int(scale)
 
 
-# From which version on a table of the format must keep its versions, for all who stand at one.
+# From which version on a table of the format must keep its versions, for all outputs that use one.
 #
-# Who removes old versions knows at which its own tables stand. What other outputs need of a
+# Who removes old versions knows at which its own tables are. What other outputs need of a
 # target that they share, their notes show: the version that their last commit names, behind which
 # are the steps that no commit names yet. Knows no Spark.
 

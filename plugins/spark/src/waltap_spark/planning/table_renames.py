@@ -1,13 +1,13 @@
 """Find the tables that the source renamed.
 
 An entry of the change log has its table's name and its number in the source (OID). An entry with a
-known number under another name tells that this table was renamed: it continues under the new
+known number under another name shows that this table was renamed: it continues under the new
 name, with its rows and history. A number of an earlier epoch counts only together with a name that the
 table had, since the same number may be another table's now.
 
-Nothing tells of a rename before the table's next change. So when a renamed table takes a name
+Nothing reports a rename before the table's next change. So when a renamed table takes a name
 whose owner is not seen again, that owner was dropped, or was renamed and did not change. It keeps
-its rows under a spare name, NAME@NUMBER, until a change tells its own.
+its rows under a spare name, NAME@NUMBER, until a change brings its own.
 
 When a new table takes a name, and the former owner has a change within the same commit, the former
 one was renamed. Otherwise the name was dropped and created again.
