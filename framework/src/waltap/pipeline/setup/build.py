@@ -479,7 +479,7 @@ class _StoreWithMemory(OffsetStore):
 
     def clear(self) -> None:
         self._store.clear()
-        self._memory.start_over(())
+        self._memory.start_anew(())
 
 
 def _mode(component: Component[SnapshotterSpec] | None) -> Snapshotter | None:

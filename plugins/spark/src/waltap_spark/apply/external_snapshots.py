@@ -27,12 +27,7 @@ from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
 from waltap_spark.apply.chunks import chunk_rows, chunk_struct
 from waltap_spark.apply.snapshot_splits import Handed
 from waltap_spark.compact.log_rows import stored_as, with_epoch
-from waltap_spark.errors import (
-    CatalogueUnreachable,
-    ChunkSourceUnreachable,
-    ChunksRefused,
-    RowsAwaited,
-)
+from waltap_spark.errors import CatalogueUnreachable, ChunksRefused, ChunksUnread, RowsAwaited
 from waltap_spark.formats import CommitContext, GroupRows, TableFormat
 from waltap_spark.planning.plan import SegmentGroup, TableTask
 from waltap_spark.schema.expression import with_names
@@ -114,7 +109,7 @@ class ExternalSnapshots:
                 # rows that were copied to the output survive the engine
                 group.lost = gone and not _is_whole(self._output, _place(group, folder))
 
-    def remove_waiting(self) -> None:
+    def settle(self) -> None:
         """Remove waiting rows when no commit is pending."""
         if not self._seen:
             return
@@ -155,10 +150,10 @@ def wait_for(
         types = stored_as(group, table.versions[group.fingerprint])
         with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
             read.rows.write.mode("overwrite").parquet(output.uri(place))
-            nulls = read.nulls()
+            told = read.told()
         # the marker must not survive a power failure that the rows do not survive
         output.sync(place)
-        output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(nulls))
+        output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(told))
 
 
 def replaced_from_chunks(
@@ -185,14 +180,14 @@ def replaced_from_chunks(
     if not format_.writes_in_place:
         with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
             done = replaced(read.rows)
-            return msgspec.structs.replace(done, handed_nulls=read.nulls())
+            return msgspec.structs.replace(done, handed_nulls=read.told())
     place = _place(group, table.folder)
     text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # version 0.1 wrote no reports
-    nulls = msgspec.json.decode(text, type=tuple[str, ...])
+    told = msgspec.json.decode(text, type=tuple[str, ...])
     waiting = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
     # the log does not know how many rows tasks read
     group.count(waiting.count())
-    return msgspec.structs.replace(replaced(waiting), handed_nulls=nulls)
+    return msgspec.structs.replace(replaced(waiting), handed_nulls=told)
 
 
 def _place(group: SegmentGroup, folder: str) -> str:
@@ -204,7 +199,7 @@ def _is_whole(output: SparkOutput, place: str) -> bool:
     return WHOLE in output.store.names(place)
 
 
-def read_error(error: BaseException, table: str) -> SinkError | None:
+def unread(error: BaseException, table: str) -> SinkError | None:
     """Return the error for a table whose snapshot failed.
 
     The error has the task's message: it could not read the source, could not convert rows, or the
@@ -218,4 +213,4 @@ def read_error(error: BaseException, table: str) -> SinkError | None:
     if said is None:
         return None
     text = f"the snapshot of {table} could not be read on executors: {said.group()}"
-    return (ChunkSourceUnreachable if said.group().startswith("WT-2") else ChunksRefused)(text)
+    return (ChunksUnread if said.group().startswith("WT-2") else ChunksRefused)(text)

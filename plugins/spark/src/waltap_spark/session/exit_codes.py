@@ -12,7 +12,7 @@ REFUSED: Final = 2
 LOCKED: Final = 3
 
 # Spark tasks could not read a snapshot.
-UNREACHABLE: Final = 4
+UNREAD: Final = 4
 
 # All changes are applied except those of suspended tables.
-SUSPENDED: Final = 5
+STANDING: Final = 5
