@@ -75,7 +75,7 @@ def run(
 
 
 class _PeakMemory:
-    """Watches the largest resident set of a process, in KiB, until told to stop.
+    """Watches the largest resident set of a process, in KiB, until it is stopped.
 
     The kernel's own account at the end (``ru_maxrss``) counts from before the program was loaded,
     when the process was still a copy of this one.

@@ -99,7 +99,7 @@ def tables(options: argparse.Namespace, lake: Lake) -> None:
             print(f"commit {number}: {seconds[-1]:.2f} s, {said[-1]:,} bytes", flush=True)
         time.sleep(max(0.0, began + options.every - time.monotonic()))
     part = max(1, (options.commits - 1) // 4)
-    _told(
+    _report(
         tables=options.tables,
         commits=options.commits,
         first_s=round(seconds[0], 2),
@@ -131,7 +131,7 @@ def versions(options: argparse.Namespace, lake: Lake) -> None:
         lake.db.insert(table, [str(number), "new", "1", AT, *["7"] * (number + 1)])
         lake.flush()
     took = lake.apply()
-    _told(versions=options.commits, seconds=round(took, 2), each=round(took / options.commits, 3))
+    _report(versions=options.commits, seconds=round(took, 2), each=round(took / options.commits, 3))
 
 
 def latency(options: argparse.Namespace, folder: Path) -> None:
@@ -144,7 +144,7 @@ def latency(options: argparse.Namespace, folder: Path) -> None:
         run.start()
         try:
             place = folder / "run" / "output" / "tables"
-            _told(**_follow(options, database, SparkOutput(str(place)), place))
+            _report(**_follow(options, database, SparkOutput(str(place)), place))
             run.stop()
         finally:
             run.kill()
@@ -232,7 +232,7 @@ def _whole(place: Path) -> int:
     return next((each.stat().st_size for each in reversed(named) if "-" not in each.name), 0)
 
 
-def _told(**found: object) -> None:
+def _report(**found: object) -> None:
     load = " ".join(f"{each:.1f}" for each in os.getloadavg())
     print(json.dumps({**found, "load": load, "cores": os.cpu_count()}))
 

@@ -454,7 +454,7 @@ def _print_reads(ours: Ours, options: argparse.Namespace) -> None:
     """Read the table with changes pending, as it is; then folded by force."""
     for name in ("pending", "folded"):
         if name == "folded":
-            forced = ApplyOptions(fold_rows=0, fold_share=0.0)
+            forced = ApplyOptions(compact_rows=0, compact_share=0.0)
             ours.reopen(forced)
             ours.applier.maintain()
         table = ours.applier.state.tables["public.items"]

@@ -91,10 +91,10 @@ def run(
 
 
 def _spark_start(log: Path) -> float:
-    told = {what: (day, int(ms)) for day, ms, what in STAMPED.findall(log.read_text())}
+    reported = {what: (day, int(ms)) for day, ms, what in STAMPED.findall(log.read_text())}
     moments = [
         datetime.fromisoformat(day).timestamp() + ms / 1000
-        for day, ms in (told["starting spark"], told["spark is ready"])
+        for day, ms in (reported["starting spark"], reported["spark is ready"])
     ]
     return moments[1] - moments[0]
 

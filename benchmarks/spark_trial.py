@@ -120,8 +120,8 @@ class Pipeline:
                 return
             if status != -9:
                 said = self._log.read_text().strip().splitlines()
-                told = [line for line in said if "WT-" in line] or said
-                self.ended[f"{status}: {(told or ['nothing'])[-1][-300:]}"] += 1
+                reported = [line for line in said if "WT-" in line] or said
+                self.ended[f"{status}: {(reported or ['nothing'])[-1][-300:]}"] += 1
             time.sleep(0.2)
 
     def processes(self, what: str) -> list[psutil.Process]:
@@ -332,7 +332,7 @@ def play(database: Database, folder: Path, options: argparse.Namespace) -> list[
     finally:
         pipeline.stop()
     wrong, more = judged(database, pipeline, options, output)
-    told = {
+    reported = {
         "format": options.format,
         "master": options.master,
         "minutes": options.minutes,
@@ -344,7 +344,7 @@ def play(database: Database, folder: Path, options: argparse.Namespace) -> list[
         "load": os.getloadavg(),
         "done": dict(sorted(load.done.items())),
     }
-    print(json.dumps(told, indent=1))
+    print(json.dumps(reported, indent=1))
     return wrong
 
 
@@ -371,7 +371,7 @@ def main() -> int:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--keep", type=Path, help="a new folder for logs and tables, which stays")
-    parser.add_argument("--say", action="store_true", help="tell of each kill")
+    parser.add_argument("--say", action="store_true", help="report each kill")
     options = parser.parse_args()
     options.tables = tables_of(options.count)
     server = Cluster.create()

@@ -131,7 +131,7 @@ class Load:
         return self._seed
 
     def wait(self, seconds: float) -> bool:
-        """Wait; tell whether it is time to end."""
+        """Wait; return whether it is time to end."""
         return self._finish.wait(seconds)
 
     def start(self) -> None:

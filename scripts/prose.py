@@ -1,4 +1,4 @@
-"""Check names of classes everywhere, and prose in the packages that are listed as plain.
+"""Check names everywhere in the product, and prose in the packages that are listed as plain.
 
     python -m scripts.prose             list the findings; exit code 1 where there are any
 
@@ -32,14 +32,66 @@ BANNED: Final = {
     r"(?:is|are|was|were) to be": "must be, will be",
     r"(?:no|any) more": "no longer",
     r"go(?:es)? on|went on": "continue, resume",
-    r"stands? still|stood still": "is suspended",
     r"comes? to nothing|counts? for nothing": "is ignored, is discarded",
     r"of ours": "our",
     r"for good": "permanently",
     r"anew": "again",
-    r"told": "reported, notified, known",
+    r"told|tells?": "report, notify, show, name",
+    r"untold": "unreported",
+    r"lacking": "missing",
+    r"stands?|stood": "is, is at, represents",
+    r"settles?|settled|settling": "compact, apply, drain",
+    r"unread": "not read yet",
+    r"tends?|tended": "maintain",
+    r"adopts?|adopted": "take over, use",
+    r"retires?|retired": "expire",
+    r"sweeps?": "delete",
+    r"grace": "retention time",
+    r"owes?|owed": "is due from",
+    r"pumps?|lanes?|desks?": "reader, loop, shard, queue",
+    r"kept as": "stored as",
+    r"but for": "except for",
+    r"comes? of it": "the result",
+    r"who (?:asks|reads|looks|writes|has|goes|runs|wants|started|stands?)": "name the actor",
 }
 """Shape → the field's words for it."""
+
+BANNED_NAMES: Final = {
+    "adopt": "take over",
+    "adopts": "takes over",
+    "anew": "again",
+    "desk": "queue",
+    "fold": "compact",
+    "folds": "compacts",
+    "grace": "retention",
+    "lacking": "missing",
+    "lane": "reader, shard",
+    "lanes": "readers, shards",
+    "pump": "loop",
+    "pumps": "loops",
+    "retire": "expire",
+    "retires": "expires",
+    "settle": "compact, apply, drain",
+    "settled": "compacted",
+    "settling": "compacting",
+    "stands": "is",
+    "stood": "was",
+    "sweep": "delete",
+    "tell": "report",
+    "tells": "reports",
+    "tend": "maintain",
+    "tended": "maintained",
+    "told": "reported",
+    "unread": "unreadable",
+    "untold": "unreported",
+    "upkeep": "compaction, maintenance",
+}
+"""Word of an identifier → the field's word for it."""
+
+BORROWED_NAMES: Final = frozenset({"tell"})
+"""Names of Python's own objects that need such a word: a file's position is ``file.tell()``."""
+
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
 _BANNED = re.compile(r"\b(?:" + "|".join(f"({shape})" for shape in BANNED) + r")\b", re.IGNORECASE)
 _WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
@@ -112,6 +164,22 @@ def faults_of_text(text: str) -> Iterator[str]:
             yield f"two “what” in a sentence: “{sentence[:40]}…”"
 
 
+def name_faults(source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, fault) of identifiers that have a banned word, each once."""
+    seen: set[str] = set()
+    last = ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME and token.string not in seen:
+            seen.add(token.string)
+            if last == "." and token.string in BORROWED_NAMES:
+                seen.discard(token.string)
+            else:
+                for word in _WORD.findall(token.string):
+                    if advice := BANNED_NAMES.get(word.lower()):
+                        yield token.start[0], f"the name {token.string}: {advice}"
+        last = token.string
+
+
 def page_faults(path: str, text: str) -> Iterator[Finding]:
     """Yield the findings of a Markdown page, without its code and tables."""
     fenced = False
@@ -168,6 +236,8 @@ def findings(plain: list[str]) -> Iterator[Finding]:
     sources = committed("framework/src/**.py", "plugins/*/src/**.py")
     yield from class_faults(sources)
     for path, source in sources.items():
+        for line, fault in name_faults(source):
+            yield Finding(path, line, fault)
         if any(path.startswith(folder) for folder in plain):
             for prose in prose_of(source):
                 for fault in faults_of(prose):

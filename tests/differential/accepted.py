@@ -88,7 +88,7 @@ def page() -> str:
             f"{corpora} workloads in {len(variants())} configurations, recorded in"
             " `tests/differential/corpora`, and tables and",
             "transactions that a generator makes, with both engines on one server. After parsing, the JSON",
-            "must be equal, numbers also in kind, but for what differs between any two runs: times of",
+            "must be equal, numbers also in kind, except for what differs between any two runs: times of",
             "processing, LSNs and transaction ids (their order and grouping is compared), versions, random",
             "ids. `tests/differential/normalise.py` lists them.",
             "",

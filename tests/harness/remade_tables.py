@@ -27,7 +27,7 @@ def the_history_of_the_one_before_stays(rig: Rig) -> None:
 
 def a_column_that_is_added_later_has_its_default(rig: Rig) -> None:
     """Rows of the new table have it that were folded beside columns of the old one."""
-    rig.reopen(fold_sets=1)
+    rig.reopen(compact_sets=1)
     first = relation(NAME, [("id", "int4"), ("v", "text")], numbers=(1, 2), oid=70_000)
     second = relation(NAME, [("id", "int4"), ("v", "int4")], numbers=(1, 2), oid=70_001)
     begins(rig, first, ["1", "abc"])

@@ -78,7 +78,7 @@ ENGINES: Final[dict[str, dict[str, int]]] = {
     },
     "last rows": {"waltap_spark.compact.compact_in_memory.FEW": 0},
 }
-"""Sizes up to which changes are settled in some way; each engine gets all changes by these."""
+"""Sizes up to which changes are compacted in some way; each engine gets all changes by these."""
 NOTE: Final = 3
 """The column whose values are long, and may be unsent."""
 
@@ -138,7 +138,7 @@ def playground(
     folder: Path, spark: Any, table_format: str | FormatChoice = "parquet", **options: Any
 ) -> Rig:
     """Return what machines play on; tables are folded and merged after every second commit."""
-    few = {"fold_rows": 0, "fold_sets": 2, "merge_sets": 2, "parallel": 2, "grace_s": 0.0}
+    few = {"compact_rows": 0, "compact_sets": 2, "merge_sets": 2, "parallel": 2, "retention_s": 0.0}
     return Rig(folder, spark, table_format, **{"modes": RULES, **few, **options})
 
 
@@ -429,7 +429,7 @@ class Machine:
         for kind in self.kinds:
             self.db.rows[self.name(kind)] = []
             self.doubts.pop(kind, None)
-        self._put(str(action.key), "e", "made anew")
+        self._put(str(action.key), "e", "created again")
 
     def _setschema(self, action: SetSchema) -> None:
         if self.born not in SCHEMAS:
@@ -640,7 +640,7 @@ class Machine:
         """Have another driver."""
         if step.maintains:
             self.rig.applier.close()
-            list(maintain(self.rig.spark, SparkOutput(self.rig.output.location), grace_s=0.0))
+            list(maintain(self.rig.spark, SparkOutput(self.rig.output.location), retention_s=0.0))
         self._another_driver()
 
     # --- what the tables hold ---------------------------------------------------------------------------

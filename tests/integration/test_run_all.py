@@ -119,7 +119,7 @@ def test_it_ends_when_all_are_done(fleet: Fleet) -> None:
     assert fleet.ids("a") == fleet.ids("b") == [1]
 
 
-def test_those_of_a_folder_take_theirs_and_start_anew_where_they_must(fleet: Fleet) -> None:
+def test_those_of_a_folder_take_theirs_and_start_over_where_they_must(fleet: Fleet) -> None:
     fleet.write("a")
     with fleet.process("run --all all --log-file all.log") as process:
         fleet.says_that("streaming", "all.log")

@@ -259,14 +259,17 @@ def test_a_pipeline_that_starts_while_slots_are_listed_has_no_orphan(
         def late() -> Any:
             run = stack.enter_context(other.running(ready=False))
             stack.callback(release.set)
-            run.until(lambda: run.engine.state == "snapshot" and unread(other), "the snapshot")
+            run.until(
+                lambda: run.engine.state == "snapshot" and unreadable_elements(other),
+                "the snapshot",
+            )
             return slots()
 
         connector.slots = late  # type: ignore[method-assign]
         assert orphans(connector, stages) == []
 
 
-def unread(pipeline: PipelineRig) -> bool:
+def unreadable_elements(pipeline: PipelineRig) -> bool:
     return pipeline.database.slots().get(pipeline.slot) is False
 
 
@@ -287,7 +290,7 @@ def test_a_slot_that_was_made_just_now_is_no_orphan(
         other.running(ready=False) as run,
     ):
         try:
-            run.until(lambda: made.is_set() and unread(other), "the slot")
+            run.until(lambda: made.is_set() and unreadable_elements(other), "the slot")
             assert orphans(connector, stages) == []
         finally:
             release.set()

@@ -84,7 +84,7 @@ def test_names_of_every_kind_are_kept(rig: Rig) -> None:
 
 def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: Path) -> None:
     """Their change sets are the base, merged with others as the history is."""
-    rig = Rig(tmp_path, spark, fold_rows=0, fold_sets=1, merge_sets=3, grace_s=0.0)
+    rig = Rig(tmp_path, spark, compact_rows=0, compact_sets=1, merge_sets=3, retention_s=0.0)
     for number in range(5):
         rig.db.insert(PEOPLE, [str(number), "x", None])
         rig.db.insert(EVENTS, ["a", "1.5"])

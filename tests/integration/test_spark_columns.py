@@ -1,4 +1,4 @@
-"""Columns that come, go, change their names and types, and are not reported; tables that are made anew: what Spark shows
+"""Columns that come, go, change their names and types, and are not reported; tables that are created again: what Spark shows
 is the source's, or is said to need a snapshot."""
 
 import datetime as dt
@@ -175,7 +175,7 @@ def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig, generated: bo
     rig.commit()
     rig.apply()
     assert current(rig)[1] == {"id": 2, "a": 7, "twice": 14}, "PostgreSQL 18 can send them"
-    assert state(rig).stale == ("twice was computed, and not sent",), "row 1 was computed anew"
+    assert state(rig).stale == ("twice was computed, and not sent",), "row 1 was computed again"
 
 
 def test_a_computed_column_that_is_sent_since_the_snapshot_is_not_doubted(rig: Rig) -> None:

@@ -180,10 +180,10 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
     """What was written of it then is found again: a later try would take more rows for the same step."""
     fails = iter([True, False, True])
 
-    def merge(work: TableWriter, settled: Any, original: Any = TableWriter.merge) -> None:
+    def merge(work: TableWriter, compacted: Any, original: Any = TableWriter.merge) -> None:
         if work._table.table == PEOPLE.table and next(fails, False):
             raise PySparkException("out of order")
-        original(work, settled)
+        original(work, compacted)
 
     monkeypatch.setattr(applier, "RETRY_S", 3600.0)
     monkeypatch.setattr(TableWriter, "merge", merge)
@@ -225,10 +225,10 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
         rig.commit()
 
     def merge_fails(times: Iterator[bool]) -> Any:
-        def merge(work: TableWriter, settled: Any, original: Any = TableWriter.merge) -> None:
+        def merge(work: TableWriter, compacted: Any, original: Any = TableWriter.merge) -> None:
             if work._table.table == PEOPLE.table and next(times, False):
                 raise PySparkException("out of order")
-            original(work, settled)
+            original(work, compacted)
 
         return merge
 

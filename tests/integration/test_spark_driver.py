@@ -161,7 +161,7 @@ def test_a_jvm_that_does_not_start_is_reported_with_its_last_words(
     assert "Traceback" not in said
 
 
-def test_what_a_profile_says_of_folds_and_grace_reaches_the_driver(tmp_path: Path) -> None:
+def test_what_a_profile_says_of_compaction_and_retention_reaches_the_driver(tmp_path: Path) -> None:
     said = {
         "compaction.min.rows": 7,
         "compaction.share": 0.5,
@@ -181,8 +181,13 @@ def test_what_a_profile_says_of_folds_and_grace_reaches_the_driver(tmp_path: Pat
     there = properties_of(pairs, str(tmp_path))
     assert there == profile
     found = apply_options(there)
-    assert (found.fold_rows, found.fold_share, found.fold_sets, found.merge_sets) == (7, 0.5, 3, 4)
-    assert (found.file_rows, found.grace_s, found.parallel) == (9, 1.5, 2)
+    assert (found.compact_rows, found.compact_share, found.compact_sets, found.merge_sets) == (
+        7,
+        0.5,
+        3,
+        4,
+    )
+    assert (found.file_rows, found.retention_s, found.parallel) == (9, 1.5, 2)
     assert found.type_change == "string"
     followed = follow_options(there)
     assert (followed.batch_rows, followed.retention_h, followed.trigger_ms) == (11, 0.25, 30)
@@ -205,7 +210,7 @@ def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gon
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(driver, "PREDECESSOR_S", 0.0)
-    monkeypatch.setattr(driver, "TELL_S", 0.0)
+    monkeypatch.setattr(driver, "REPORT_EVERY_S", 0.0)
     (tmp_path / "log" / "manifests").mkdir(parents=True)
     other = hold(tmp_path / "out")
     tables, log = SparkOutput(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))

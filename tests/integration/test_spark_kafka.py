@@ -24,7 +24,7 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
-from waltap_spark.kafka.errors import ColumnsUnknown, EventUnread, OffsetsLost
+from waltap_spark.kafka.errors import ColumnsUnknown, EventUnreadable, OffsetsLost
 
 # --- events become tables -------------------------------------------------------------------------
 
@@ -171,10 +171,10 @@ def test_bad_records_stop_the_feed_or_are_kept_and_the_others_go_on(
     wanted = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=ITEMS)
     reader = Reader(spark_of_topics, tmp_path, wanted)
     for _attempt in range(2):
-        with pytest.raises(EventUnread, match=rf"WT-5252.*offset 1 of partition 0 of {topic}"):
+        with pytest.raises(EventUnreadable, match=rf"WT-5252.*offset 1 of partition 0 of {topic}"):
             reader.pull()
     reader.topics = replace(wanted, bad="keep", most_bad=4)
-    with pytest.raises(EventUnread, match="more than 4 records"):
+    with pytest.raises(EventUnreadable, match="more than 4 records"):
         reader.pull()
     reader.topics = replace(wanted, bad="keep")
     assert reader.pull() == 2
@@ -232,7 +232,7 @@ def test_keys_that_move_between_partitions_take_along_what_was_not_sent(
     produce(kafka, topic, ({"id": 7}, event("c", 130, None, moved | {"id": 7}, 125), 1, here))
     assert reader.pull() == 0
     reader.topics = replace(topics, patience_s=0)
-    with pytest.raises(EventUnread, match="its key changed, and the event of the old key"):
+    with pytest.raises(EventUnreadable, match="its key changed, and the event of the old key"):
         reader.pull()
     produce(kafka, topic, (None, event("t", 140, None, None, 135), 0))
     reader.topics = replace(topics, patience_s=0, bad="keep")
@@ -442,7 +442,7 @@ def test_rows_that_were_read_come_again_but_not_a_first_snapshot(
         reader.pull()
 
 
-def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_retired(
+def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_expired(
     kafka: Kafka, spark_of_topics: Any, tmp_path: Path
 ) -> None:
     topic = kafka.topic_name()

@@ -291,8 +291,8 @@ def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(
 SEMVER = Path("examples/plugins/waltap-semver").absolute()
 SOURCE = ('"waltap.composite.types" = "struct"', '"hstore.handling.mode" = "map"')
 OPTIONS: dict[str, Any] = {
-    "fold_rows": 0,
-    "fold_sets": 2,
+    "compact_rows": 0,
+    "compact_sets": 2,
     "modes": ModeRules(modes=(r"public\.versions:scd2", "scd1")),
 }
 NAMES = ("plain", "versions", "keyless")

@@ -47,7 +47,7 @@ def test_maintenance_makes_few_files_and_changes_no_row(
     """Not while somebody writes, nor where a commit is half done. In place the version that counts is then
     the compacted one, and a table goes on from there."""
     values = {"format.retention.hours": "0"} if table_format == "delta" else {}
-    rig = Rig(tmp_path, delta, FormatChoice(table_format, values), parallel=1, grace_s=0.0)
+    rig = Rig(tmp_path, delta, FormatChoice(table_format, values), parallel=1, retention_s=0.0)
     for number in range(4):
         rig.db.insert(LEFT, [str(number), "x"])
         if number:
@@ -57,7 +57,7 @@ def test_maintenance_makes_few_files_and_changes_no_row(
     with pytest.raises(OutputInUse, match="WT-5203"):
         take(SparkOutput(rig.output.location))
     rig.applier.close()
-    (reported,) = maintain(rig.spark, SparkOutput(rig.output.location), grace_s=0.0)
+    (reported,) = maintain(rig.spark, SparkOutput(rig.output.location), retention_s=0.0)
     assert (reported.table, reported.skipped) == (LEFT.name, "")
     if table_format == "parquet":
         assert rig.output.table(LEFT.name).pending == ()
@@ -128,12 +128,12 @@ OTHER = relation("public.others", [("id", "int4"), ("name", "text")])
 WAIT_S = 120.0
 
 
-def test_commits_and_folds_of_the_same_tables_go_on_beside_each_other(
+def test_commits_and_compactions_of_the_same_tables_go_on_beside_each_other(
     spark: Any, tmp_path: Path
 ) -> None:
     """Every commit is followed by a fold of what it left; truncates and other keys make some of them
     void."""
-    rig = Rig(tmp_path, spark, fold_rows=0, fold_share=0.0, merge_sets=2)
+    rig = Rig(tmp_path, spark, compact_rows=0, compact_share=0.0, merge_sets=2)
     rig.applier.keep_up()
     rig.applier.keep_up()  # as if by two: one thread
 
@@ -171,7 +171,7 @@ def test_commits_and_folds_of_the_same_tables_go_on_beside_each_other(
 
 def test_versions_that_ended_are_not_written_again(spark: Any, tmp_path: Path) -> None:
     rules = ModeRules(modes=("scd2",))
-    rig = Rig(tmp_path, spark, fold_rows=0, fold_share=0.0, merge_sets=3, modes=rules)
+    rig = Rig(tmp_path, spark, compact_rows=0, compact_share=0.0, merge_sets=3, modes=rules)
     rig.db.insert(OTHER, ["1", "0"], ["2", "0"])
     seen: set[str] = set()
     for number in range(1, 6):
@@ -192,22 +192,22 @@ def test_versions_that_ended_are_not_written_again(spark: Any, tmp_path: Path) -
     assert rig.folders() == rig.named_folders()
 
 
-def test_versions_that_ended_are_no_reason_to_fold(
+def test_versions_that_ended_are_no_reason_to_compact(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They stay through a fold: however many their parts are, there is an end of folding."""
     monkeypatch.setattr(parquet, "MOST_PARTS", 2)
     rules = ModeRules(modes=("scd2",))
-    rig = Rig(tmp_path, spark, fold_rows=0, fold_share=0.0, modes=rules)
+    rig = Rig(tmp_path, spark, compact_rows=0, compact_share=0.0, modes=rules)
     rig.db.insert(OTHER, ["1", "0"])
     for number in range(1, 5):
         rig.db.update(OTHER, ["1"], name=str(number))
         rig.commit()
         rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
-        upkeep = rig.applier._upkeep
-        assert upkeep is not None
+        worker = rig.applier._compaction
+        assert worker is not None
         maintained = 0
-        while upkeep.maintain(patient=False):
+        while worker.maintain(patient=False):
             rig.applier.apply([])
             maintained += 1
             assert maintained < 3, "it is folded again and again"
@@ -217,7 +217,7 @@ def test_versions_that_ended_are_no_reason_to_fold(
 
 
 class Endless(ParquetFormat):
-    """Its upkeep is a job of Spark's that nobody sees the end of."""
+    """Its compaction is a job of Spark's that nobody sees the end of."""
 
     begun: ClassVar[threading.Event] = threading.Event()
 
@@ -227,20 +227,20 @@ class Endless(ParquetFormat):
         return table
 
 
-def test_an_end_cancels_what_is_being_folded(spark: Any, tmp_path: Path) -> None:
+def test_an_end_cancels_what_is_being_compacted(spark: Any, tmp_path: Path) -> None:
     rig = Rig(tmp_path, spark)
     rig.db.insert(OTHER, ["1", "new"])
     rig.commit()
     rig.apply()
     output = SparkOutput(str(tmp_path / "out"))
     context = TableFormatContext(output=output, options=rig.options, identity=lambda: "")
-    upkeep = CompactionWorker(lambda: prepare(spark), output, Endless(context))
-    upkeep.look(rig.applier.state)
-    upkeep.start()
+    worker = CompactionWorker(lambda: prepare(spark), output, Endless(context))
+    worker.look(rig.applier.state)
+    worker.start()
     assert Endless.begun.wait(WAIT_S)
-    upkeep.stop(WAIT_S)
-    assert "waltap-upkeep" not in [each.name for each in threading.enumerate()]
-    assert upkeep.done() == []
+    worker.stop(WAIT_S)
+    assert "waltap-compaction" not in [each.name for each in threading.enumerate()]
+    assert worker.done() == []
     rig.db.insert(OTHER, ["2", "new"])
     rig.commit()
     rig.apply()
@@ -258,7 +258,7 @@ OTHERS = relation("public.others", [("id", "int4"), ("name", "text")])
 def rig(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """Tables that are suspended are tried with every commit."""
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
-    return Rig(tmp_path, spark, fold_rows=0, fold_share=0.0)
+    return Rig(tmp_path, spark, compact_rows=0, compact_share=0.0)
 
 
 @pytest.mark.parametrize("way", ["alone", "spark"])
@@ -338,7 +338,7 @@ def test_copies_of_segments_that_spark_does_not_read_are_gone_with_their_commit(
     rig.check(wide)
 
 
-def test_upkeep_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.db.insert(OTHERS, ["1", "x"])
     rig.commit()
     rig.apply()
@@ -379,7 +379,10 @@ def test_it_is_read_and_goes_on(spark: Any, tmp_path: Path) -> None:
     assert output.table("odd").failed
     log = ChangeLog(str(tmp_path / "log"))
     options = ApplyOptions(
-        fold_rows=0, merge_sets=2, grace_s=0.0, modes=ModeRules(modes=("public[.]past:scd2",))
+        compact_rows=0,
+        merge_sets=2,
+        retention_s=0.0,
+        modes=ModeRules(modes=("public[.]past:scd2",)),
     )
     applier = OutputApplier(session, log, output, options)
     before = applier.open()

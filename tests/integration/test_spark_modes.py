@@ -70,7 +70,7 @@ def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
 ) -> None:
     """They all have one position; what a move leaves is found without having them in one place."""
     monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", 0)
-    rig = Rig(tmp_path, spark, modes=RULES, fold_rows=0)
+    rig = Rig(tmp_path, spark, modes=RULES, compact_rows=0)
     kept = next(table for table in ALIKE if table.table == "kept")
     rig.db.insert(kept, *[[str(n), "a", None] for n in range(200)])
     rig.commit()
@@ -166,10 +166,10 @@ def rows_have_columns_of_their_changes(rig: Rig) -> None:
 def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
     delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Spark settles changes, and as we do."""
+    """As Spark compacts changes, and as we do."""
     monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
-    folds = {"fold_rows": 0, "fold_sets": 2, "merge_sets": 2}
-    rig = Rig(tmp_path, delta, table_format, parallel=2, modes=STAMPED, **folds)
+    compacts = {"compact_rows": 0, "compact_sets": 2, "merge_sets": 2}
+    rig = Rig(tmp_path, delta, table_format, parallel=2, modes=STAMPED, **compacts)
     rows_have_columns_of_their_changes(rig)
 
 
@@ -186,7 +186,7 @@ WIDE = [
 
 @pytest.fixture(params=["parquet", "delta"])
 def past(request: Any, delta: Any, tmp_path: Path) -> Rig:
-    return Rig(tmp_path, delta, request.param, fold_rows=0, modes=PAST_KEPT)
+    return Rig(tmp_path, delta, request.param, compact_rows=0, modes=PAST_KEPT)
 
 
 def select(past: Rig, table: str, what: str, *columns: str) -> list[tuple[Any, ...]]:

@@ -36,7 +36,7 @@ def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
 ) -> None:
     """Few rows are written by this process or by Spark, which both have to call columns so."""
     monkeypatch.setattr(small_sets, "SMALL_ROWS", most)
-    rig = Rig(tmp_path, delta, table_format, modes=RULES, names=NAMES, fold_rows=0)
+    rig = Rig(tmp_path, delta, table_format, modes=RULES, names=NAMES, compact_rows=0)
     tables = [
         relation(f"public.{name}", COLUMNS, numbers=(1, 2, 3), key=("OrderID",))
         for name in ("plain", "versions")

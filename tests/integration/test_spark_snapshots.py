@@ -19,7 +19,7 @@ from waltap_spark.apply import external_snapshots
 from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.apply.snapshot_splits import AssignedSplits, Handed
 from waltap_spark.config.column_names import ColumnNames
-from waltap_spark.errors import ChunksUnread, RowsAwaited
+from waltap_spark.errors import ChunkSourceUnreachable, RowsAwaited
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.read.live import LiveTables
@@ -151,7 +151,7 @@ def test_chunks_whose_snapshot_is_gone_leave_the_tables_as_they_were(made: Made)
     with rig.engine("one"):
         there = dict(rig._there)
     rig._there.update(there)
-    with pytest.raises(ChunksUnread, match="WT-2001 the exported snapshot is gone"):
+    with pytest.raises(ChunkSourceUnreachable, match="WT-2001 the exported snapshot is gone"):
         rig.apply()
     assert rig.output.state() is None
 
@@ -276,10 +276,10 @@ def test_rows_of_which_some_are_missing_are_read_again(
         "no step is taken before they are there"
     )
     with monkeypatch.context() as patch:
-        patch.setattr(external_snapshots.ExternalSnapshots, "settle", lambda _self: None)
+        patch.setattr(external_snapshots.ExternalSnapshots, "remove_waiting", lambda _self: None)
         tables.apply()
     assert tables.waiting
-    assert not before & set(tables.waiting), "they were written anew"
+    assert not before & set(tables.waiting), "they were written again"
     assert tables.read("current") == tables.read("changes") == OLD
     tables.apply()
     assert not tables.waiting, "who opens the tables next, and owes nothing, clears them away"

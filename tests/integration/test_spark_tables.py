@@ -89,13 +89,13 @@ NAMED: Final[dict[str, tuple[str, list[Step]]]] = {
         Reread("blocking", (1,), (), (40,)),
         Commit((Update(1),)),
     ]),
-    "a table that is made anew under its name, and files made few": ("past here", [
+    "a table that is created again under its name, and files made few": ("past here", [
         FILLED, Apply(2),
         Commit((Update(1), Recreate(2), Update(2), Insert(3))),
         Apply(5), Reopen(maintains=True),
         Commit((Delete(2), Insert(1), Update(3))),
     ]),
-    "keys of rows that were deleted, taken anew and passed through": ("alone here, alone spark", [
+    "keys of rows that were deleted, taken again and passed through": ("alone here, alone spark", [
         FILLED, Apply(),
         Commit((Delete(1), Delete(4))), Apply(),
         Commit((Insert(1, "next", "new"), Move(1, 30), Rotate(2, to=9), Insert(4, "again", None), Update(4))),
@@ -144,12 +144,12 @@ NAMED: Final[dict[str, tuple[str, list[Step]]]] = {
         Commit((Update(10), Insert(9))),
     ]),
 }  # fmt: skip
-"""Name → with which tables and ways to settle changes `make test` plays it, and its steps."""
+"""Name → with which tables and ways to compact changes `make test` plays it, and its steps."""
 
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have all changes settled in one way."""
+    """Have all changes compacted in one way."""
     for place, size in ENGINES[request.param].items():
         monkeypatch.setattr(place, size)
     return str(request.param)

@@ -180,7 +180,7 @@ def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(rig: Ri
     a_dropped_column(rig)
 
 
-def test_many_plain_changes_are_settled_by_leaving_superseded_rows_out(
+def test_many_plain_changes_are_compacted_by_leaving_superseded_rows_out(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[str] = []

@@ -50,7 +50,7 @@ __all__ = ["banks", "site"]
 
 @pytest.fixture
 def rig(iceberg: Any, tmp_path: Path) -> Rig:
-    return Rig(tmp_path, iceberg, "iceberg", parallel=2, grace_s=0.0)
+    return Rig(tmp_path, iceberg, "iceberg", parallel=2, retention_s=0.0)
 
 
 def total(tables: LiveTables) -> int:
@@ -147,7 +147,7 @@ def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig:
     end, _rows = rig.db.history[1]
     reader = tables.at(end).current(LEFT.name).orderBy("id")
     rig.applier.close()
-    (reported,) = maintain(rig.spark, SparkOutput(rig.output.location), grace_s=0.0)
+    (reported,) = maintain(rig.spark, SparkOutput(rig.output.location), retention_s=0.0)
     assert reported.skipped == ""
     assert reported.after < reported.before
     assert [tuple(row) for row in reader.collect()] == [(1, 0, "n"), (2, 5, "n")]

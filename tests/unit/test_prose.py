@@ -1,7 +1,16 @@
 """The check of names and prose: each fault is found, and plain text passes."""
 
 import pytest
-from scripts.prose import Finding, class_faults, faults_of, page_faults, prose_of
+from scripts.prose import (
+    BANNED,
+    BANNED_NAMES,
+    Finding,
+    class_faults,
+    faults_of,
+    name_faults,
+    page_faults,
+    prose_of,
+)
 
 PLAIN = '''"""Read the slot's position.
 
@@ -24,6 +33,10 @@ FAULTS = {
     '"""Read a slot.\n\nIt goes on.\n"""': "“goes on”: continue",
     "x = 1  # what was read and what was not": "two “what” in a sentence",
     f'"""Read.\n\n{"word " * 41}.\n"""': "a sentence of 41 words",
+    '"""Read.\n\nThe table stands still.\n"""': "“stands”: is",
+    '"""Read.\n\nA change tells its name.\n"""': "“tells”: report",
+    '"""Read.\n\nAll but for the last.\n"""': "“but for”: except for",
+    '"""Read.\n\nFor those who stand or who asks.\n"""': "“who asks”: name the actor",
 }
 
 
@@ -75,3 +88,36 @@ def test_too_many_names_of_one_word_are_found() -> None:
     names = ["Mark", *(f"Slot{letter}reader" for letter in "ABCDE")]
     found = list(class_faults({"a.py": "\n".join(f"class {n}: ..." for n in names)}))
     assert [finding.text for finding in found] == ["1 of 6 class names are one word"]
+
+
+def test_removed_words_in_names_are_found_once_each() -> None:
+    source = "def settle(told): ...\nx = told\nfold_rows = 1\nclass ChunkLane: ...\n"
+    assert list(name_faults(source)) == [
+        (1, "the name settle: compact, apply, drain"),
+        (1, "the name told: reported"),
+        (3, "the name fold_rows: compact"),
+        (4, "the name ChunkLane: reader, shard"),
+    ]
+
+
+def test_names_that_only_contain_such_letters_pass() -> None:
+    source = "folder = text.casefold(), satellite, extended, understood, ON_READY\n"
+    assert list(name_faults(source)) == []
+
+
+def test_a_files_position_may_be_asked_for_but_a_method_may_not_have_that_name() -> None:
+    assert list(name_faults("size = file.tell()\n")) == []
+    assert list(name_faults("def tell(): ...\n")) == [(1, "the name tell: report")]
+
+
+@pytest.mark.parametrize("word", sorted(BANNED_NAMES))
+def test_each_word_is_found_in_a_name_and_has_advice(word: str) -> None:
+    assert list(name_faults(f"_{word}_s = 1\n")) == [
+        (1, f"the name _{word}_s: {BANNED_NAMES[word]}")
+    ]
+
+
+@pytest.mark.parametrize("shape", BANNED)
+def test_each_shape_has_one_alternative_group_and_advice(shape: str) -> None:
+    assert BANNED[shape]
+    assert "(" not in shape.replace("(?:", ""), "another group would shift the advice"

@@ -125,7 +125,7 @@ def test_a_new_slot_forgets_what_was_before(tmp_path: Path) -> None:
     memory = opened(tmp_path / "relations")
     memory.put(relation(1))
     memory.save()
-    memory.start_anew([relation(2, "u")])
+    memory.start_over([relation(2, "u")])
     memory.save()
     again = opened(tmp_path / "relations")
     assert again.get(1) is None

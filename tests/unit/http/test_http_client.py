@@ -51,7 +51,7 @@ def test_a_body_beyond_its_limit_is_not_read() -> None:
 
 
 def test_a_stop_ends_an_exchange_after_its_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GRACE_S", 0.2)
+    monkeypatch.setattr(module, "MARGIN_S", 0.2)
     with (
         server(trickle(OK + b"X-Slow: ")) as url,
         closing(HttpClient(timeout_s=3600, stopping=lambda: True)) as client,

@@ -122,7 +122,7 @@ def _new_tables(folder: Path) -> NewTables:
 
 
 def _tables(folder: Path) -> Callable[[], object]:
-    _new_tables(folder).start_anew(SHOP, TWO)
+    _new_tables(folder).start_over(SHOP, TWO)
     return lambda: _new_tables(folder).unknown(SHOP, TWO) == []
 
 
@@ -205,4 +205,4 @@ def test_a_damaged_list_of_tables_is_none(tmp_path: Path, data: bytes) -> None:
 
 def test_a_list_of_tables_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
-    _new_tables(tmp_path / "state").start_anew(SHOP, TWO)
+    _new_tables(tmp_path / "state").start_over(SHOP, TWO)

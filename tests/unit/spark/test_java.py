@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap_spark.apply.external_snapshots import unread
+from waltap_spark.apply.external_snapshots import read_error
 from waltap_spark.driver import driver
 from waltap_spark.errors import (
     CatalogueUnreachable,
@@ -143,6 +143,6 @@ def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own() -> None:
 
 def test_a_catalogue_that_is_away_does_not_take_rows_that_wait_from_a_table() -> None:
     """Another try has them; what a table does not take is for good."""
-    assert unread(CatalogueUnreachable("it is away", catalog="lake"), "public.t") is None
+    assert read_error(CatalogueUnreachable("it is away", catalog="lake"), "public.t") is None
     assert driver._status(CatalogueUnreachable("it is away", catalog="lake")) == FAILED
     assert driver._status(SparkRefused("it is away")) == FAILED

@@ -293,12 +293,18 @@ def test_files_of_cuts_go_when_they_are_old(tmp_path: Path) -> None:
 # --- versions of a shared target that must stay -------------------------------------------------------
 
 
-def version(number: int, output: str = "", table: str = "t", stands: int = -1) -> TableVersionInfo:
-    note = CommitNote(waltap=output, step=1, table=table, stands=stands) if output else None
+def version(
+    number: int, output: str = "", table: str = "t", named_version: int = -1
+) -> TableVersionInfo:
+    note = (
+        CommitNote(waltap=output, step=1, table=table, named_version=named_version)
+        if output
+        else None
+    )
     return TableVersionInfo(number, number * 1000, note)
 
 
-SILENT = (version(1), version(2, "other", stands=1), version(3, "own"))
+SILENT = (version(1), version(2, "other", named_version=1), version(3, "own"))
 
 
 @pytest.mark.parametrize(
@@ -306,7 +312,7 @@ SILENT = (version(1), version(2, "other", stands=1), version(3, "own"))
     [
         ((version(1), version(2, "own"), version(3, "own")), (2, 3), 0, 2000),
         ((version(1), version(2, "own")), (), 0, math.inf),
-        ((*SILENT, version(4, "other", stands=2)), (3,), 0, 2000),
+        ((*SILENT, version(4, "other", named_version=2)), (3,), 0, 2000),
         (
             (*map(version, range(1, 5)), version(5, "other", "one", 4), version(6, "other", "two", 2)),
             (), 0, 2000,
@@ -317,7 +323,7 @@ SILENT = (version(1), version(2, "other", stands=1), version(3, "own"))
         ),
         (SILENT, (3,), 2000, 3000),
         (SILENT, (3,), 1999, 1000),
-        ((version(3, "own"), version(4, "other", stands=1), version(5, "own")), (), 0, 4000),
+        ((version(3, "own"), version(4, "other", named_version=1), version(5, "own")), (), 0, 4000),
     ],
     ids=[
         "what the own tables stand at, and what came after it", "nothing is named",
@@ -463,7 +469,7 @@ FOLDED = replace(BEFORE, base=table("b2", "").base, pending=())
         "by another key", "merged sets stand where those were", "a base that grew keeps its rows",
     ],
 )  # fmt: skip
-def test_what_was_folded_takes_its_place_unless_the_table_got_another_base_or_key(
+def test_what_was_compacted_takes_its_place_unless_the_table_got_another_base_or_key(
     before: TableState, after: TableState, now: TableState, found: TableState | None
 ) -> None:
     assert grafted(now, CompactionResult(before, after)) == found

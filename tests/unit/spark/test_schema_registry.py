@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.harness.trickling_server import server
 
-from waltap_spark.kafka.errors import EventUnread, TopicsUnreadable
+from waltap_spark.kafka.errors import EventUnreadable, TopicsUnreadable
 from waltap_spark.kafka.events import SchemaRegistry
 
 
@@ -35,7 +35,7 @@ def test_a_schema_is_asked_for_once_and_with_the_login_of_the_address() -> None:
 
 
 def test_a_schema_that_is_not_there_concerns_its_event_alone() -> None:
-    with server(answering("404 Not Found", "{}")) as url, pytest.raises(EventUnread):
+    with server(answering("404 Not Found", "{}")) as url, pytest.raises(EventUnreadable):
         SchemaRegistry(url).schema("7")
 
 

@@ -19,7 +19,7 @@ from tests.harness.source_log import PEOPLE, Frame, Offset, SourceLog
 from waltap.base.files.store import FileStore
 from waltap.changes.transactions.position import Position
 from waltap_sinks.changelog import LogPosition
-from waltap_spark.errors import MomentUnread, VersionGone
+from waltap_spark.errors import MomentUnreadable, VersionGone
 from waltap_spark.read.live import LiveTables
 from waltap_spark.schema.schema import struct_of
 from waltap_spark.source.catalogue import arrow_types, source_struct
@@ -120,7 +120,9 @@ def test_a_position_that_is_neither_is_refused_wherever_it_is_given(tmp_path: Pa
     output.close()
     live = LiveTables(no_spark, output)
     for text in "/ yesterday 1A 1A/XYZ 1/2/3 -1/5 2026-03-01 1-2 1-2-x".split():
-        with pytest.raises(MomentUnread, match=f"WT-5264 '{text}' is neither an LSN nor a mark"):
+        with pytest.raises(
+            MomentUnreadable, match=f"WT-5264 '{text}' is neither an LSN nor a mark"
+        ):
             live.at(text)
         with pytest.raises(SourceOption, match=f"WT-5221 startingPosition is {text}, not earliest"):
             parse_options({**GOOD, "startingPosition": text})
@@ -387,7 +389,7 @@ def test_a_column_renamed_between_load_and_start_stays(log: SourceLog) -> None:
         assert [row["name"] for row in rows] == ["Ann", "Bob"]
 
 
-def test_a_stream_goes_on_when_all_that_named_its_table_is_retired(log: SourceLog) -> None:
+def test_a_stream_goes_on_when_all_that_named_its_table_is_expired(log: SourceLog) -> None:
     log.people("Ann")
     frame = log.frame()
     log.insert(relation("public.other", [ID]), ["7"])

@@ -46,7 +46,7 @@ SCRIPTS = {
     "a new table takes its name": (
         [at("b", 1), at("a", 2)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
     ),
-    "which is told before its rename is": (
+    "which is reported before its rename is": (
         [at("a", 2), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
     ),
     "a name is dropped and created again": ([at("a", 2)], {1: "a", 9: "z"}, {"s.a": ["a2"]}),
@@ -89,12 +89,12 @@ def test_a_renamed_table_keeps_its_place_and_a_new_one_of_its_name_gets_another(
     assert again["s.c"].storage == ("s", "a")
 
 
-def test_a_table_that_was_set_aside_is_said_so_until_its_name_is_told() -> None:
+def test_a_table_that_was_set_aside_is_said_so_until_its_name_is_known() -> None:
     before = tables(of("a", 1), of("z", 9, stale=("why",)))
     aside = find_renames(log(at("z", 1)), before).applied(before, in_place=False)
     assert aside["s.z@9"].stale == ("why", SET_ASIDE)
-    told = find_renames(log(at("other", 9)), aside).applied(aside, in_place=False)
-    assert told["s.other"].stale == ("why",)
+    renamed = find_renames(log(at("other", 9)), aside).applied(aside, in_place=False)
+    assert renamed["s.other"].stale == ("why",)
 
 
 def test_a_number_of_another_epoch_may_be_another_tables() -> None:

@@ -153,7 +153,7 @@ def test_a_mode_is_said_and_versions_are_rows_by_the_position_they_begin_at() ->
     assert said(TableMode(deletes="soft")) == "scd1, deletes soft"
     assert said(ModeRules(history=("none",)).of("public.t")) == "scd1, without history"
     table = TableState(
-        schema="s", table="t", key=("id",), columns={"id": LONG}, kept_as=TableMode(name="scd2")
+        schema="s", table="t", key=("id",), columns={"id": LONG}, own_mode=TableMode(name="scd2")
     )
     assert row_key(table) == ("id", "_from_epoch", "_from_lsn")
     assert [*row_columns(table)][:3] == ["id", "_valid_from", "_valid_to"]
@@ -234,16 +234,16 @@ def holding(name: str, *targets: str) -> TableState:
 def test_a_name_is_one_tables_and_all_of_a_tables_names_are_taken_or_none() -> None:
     tables = {"p.a": holding("p.a", "c.p.a", "c.p.a_changes")}
     claims = NameClaims(lambda: tables)
-    claims.take("p.a", ["c.p.a", "c.p.a_changes"], tells_case=True)
+    claims.take("p.a", ["c.p.a", "c.p.a_changes"], is_case_sensitive=True)
     with pytest.raises(NameTaken, match=r"p\.a's already") as reported:
-        claims.take("p.a_changes", ["c.p.x", "c.p.a_changes"], tells_case=True)
+        claims.take("p.a_changes", ["c.p.x", "c.p.a_changes"], is_case_sensitive=True)
     assert r"format.names = p\.a_changes:NAME" in str(reported.value)
-    claims.take("p.b", ["c.p.x"], tells_case=True)
-    claims.take("p.A", ["c.p.A"], tells_case=True)
+    claims.take("p.b", ["c.p.x"], is_case_sensitive=True)
+    claims.take("p.A", ["c.p.A"], is_case_sensitive=True)
     with pytest.raises(NameTaken, match=r"take for c\.p\.x"):
-        claims.take("p.X", ["c.p.X"], tells_case=False)
+        claims.take("p.X", ["c.p.X"], is_case_sensitive=False)
     claims.release("p.b")
-    claims.take("p.X", ["c.p.X"], tells_case=False)
+    claims.take("p.X", ["c.p.X"], is_case_sensitive=False)
 
 
 @pytest.mark.parametrize(
@@ -366,11 +366,11 @@ def test_sources_share_a_name_with_other_sources_and_with_nobody_else() -> None:
     place = source("t_a").place
     tables = {"t_a.orders": TableState(schema="t_a", table="orders", held=held, place=place)}
     claims = NameClaims(lambda: tables)
-    claims.take("t_b.orders", ["c.all.orders"], tells_case=True, source="b")
+    claims.take("t_b.orders", ["c.all.orders"], is_case_sensitive=True, source="b")
     with pytest.raises(NameTaken, match=r"that is t_a\.orders's already"):
-        claims.take("other.orders", ["c.all.orders"], tells_case=True, source="a")
+        claims.take("other.orders", ["c.all.orders"], is_case_sensitive=True, source="a")
     with pytest.raises(NameTaken, match=r"already"):
-        claims.take("all.orders", ["c.all.orders"], tells_case=True)
+        claims.take("all.orders", ["c.all.orders"], is_case_sensitive=True)
 
 
 # --- where files are --------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake: Lake) -> Non
     ]
 
 
-def test_rows_whose_manifests_were_retired_are_unknown_and_later_ones_are_not(lake: Lake) -> None:
+def test_rows_whose_manifests_were_expired_are_unknown_and_later_ones_are_not(lake: Lake) -> None:
     lake.change(orders=1)
     lake.change(orders=2)
     lake.commit()

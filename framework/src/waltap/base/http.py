@@ -29,7 +29,7 @@ LOOK_S: Final = 0.2
 PIECE: Final = 1 << 16
 # Seconds that an exchange may last after the run stops. Most servers answer in that time, and a
 # clean end then delivers the events that the sink has collected.
-GRACE_S: Final = 3.0
+MARGIN_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ _limits = _ExchangeLimits()
 def _exchange(seconds: float, stopping: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Limit the requests of this thread to ``seconds``.
 
-    The limit holds for an `HttpClient`. Once ``stopping`` returns true, `GRACE_S` remain. A request
+    The limit holds for an `HttpClient`. Once ``stopping`` returns true, `MARGIN_S` remain. A request
     beyond the limit raises `httpx.TimeoutException`.
     """
     # Exchanges may be nested, so the outer limits return at the end.
@@ -211,7 +211,7 @@ def _left(kind: type[Exception], timeout: float | None) -> float:
     """
     now = time.monotonic()
     if _limits.stopping():
-        _limits.until = min(_limits.until, now + GRACE_S)
+        _limits.until = min(_limits.until, now + MARGIN_S)
         # `bool()` is false, so later steps of the exchange do not ask again.
         _limits.stopping = bool
     left = _limits.until - now

@@ -83,7 +83,7 @@ HEADS = ("pipeline", "state", "events/s", "lag", "lag time", "WAL kept", "slot",
 def overview(reports: Sequence[dict[str, Any]], order: str = "name", *, now_ms: int = 0) -> Table:
     """Return one line for each report of a pipeline.
 
-    ``order``: name, lag, rate or state. ``now_ms`` tells how old a stored offset is.
+    ``order``: name, lag, rate or state. ``now_ms`` shows how old a stored offset is.
     """
     lines = (_line(each, now_ms) for each in sorted(reports, key=lambda found: _rank(found, order)))
     made = table(HEADS, lines, right=("events/s", "lag", "lag time", "WAL kept", "events"))

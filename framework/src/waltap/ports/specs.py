@@ -79,7 +79,7 @@ __all__ = [
 
 
 def late(reference: str) -> Any:
-    """Return a stand-in for the class or function ``package.module:name``.
+    """Return a substitute for the class or function ``package.module:name``.
 
     It is imported when the spec's model is read, or its factory called.
     """

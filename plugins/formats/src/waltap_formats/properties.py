@@ -290,7 +290,7 @@ class CloudEventsProperties(Properties):
         "metadata.source",
         default=("value", "id:generate", "type:generate", "dataSchemaName:generate"),
         words=("value", "id:generate", "type:generate", "dataSchemaName:generate"),
-        summary="Accepted for Debezium's sake: attributes come of the value.",
+        summary="Accepted for Debezium's sake: attributes are made from the value.",
         advanced=True,
     )
     names: Literal["avro", "none"] = declare(

@@ -348,7 +348,7 @@ class PostgresConnector(
         self._made_slot = True
         self.context.made.unreadable.pop(properties.slot_name, None)
         self._exported = made.snapshot
-        self.context.memory.start_anew(table.relation for table in self.captured())
+        self.context.memory.start_over(table.relation for table in self.captured())
         notes.append(f"slot {properties.slot_name} created at {lsn_text(made.consistent_lsn)}")
         progress = SnapshotProgress(kind="initial", lsn=made.consistent_lsn) if snapshot else None
         offset = self._offset(

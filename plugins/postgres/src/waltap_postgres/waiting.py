@@ -20,9 +20,9 @@ from waltap.errors import ConnectionLost, StopRequested
 READ, WRITE = select.POLLIN, select.POLLOUT
 POLL_S = 0.1
 # A query may run for so long after a stop; the queries of a clean end take milliseconds.
-STOP_GRACE_S = 0.5
+STOP_WAIT_S = 0.5
 # The same for the clean end itself, which drops a slot or a publication on a slow server.
-END_GRACE_S = 5.0
+END_WAIT_S = 5.0
 CANCEL_S = 0.5
 
 T = TypeVar("T")
@@ -51,13 +51,13 @@ class ServerWaits:
     ) -> None:
         self.stopping, self.timeout_s, self.deadline_s = stopping, timeout_s, deadline_s
         self.busy = busy
-        self._grace_s = STOP_GRACE_S
+        self._wait_s = STOP_WAIT_S
         self._stop_seen: float | None = None
         self.connection_class = watched(self)
 
     def ends(self) -> None:
         """Wait longer from now on: these queries belong to the clean end."""
-        self._grace_s = END_GRACE_S
+        self._wait_s = END_WAIT_S
 
     def check(self, began: float) -> None:
         """End a wait that began at ``began`` after a stop.
@@ -69,7 +69,7 @@ class ServerWaits:
         now = time.monotonic()
         if self._stop_seen is None:
             self._stop_seen = now
-        if now - max(began, self._stop_seen) >= self._grace_s:
+        if now - max(began, self._stop_seen) >= self._wait_s:
             raise StopRequested
 
     def waiting(self, pgconn: "pq.abc.PGconn") -> "ServerWait":

@@ -15,14 +15,13 @@ SinkError
 ├── TableUnknown        WT-5207   there is no such table
 ├── TableSuspended      WT-5270   a table that is read lacks changes that others have
 ├── SnapshotNeeded      WT-5271   rows of a table that is read may differ from the source's
-├── TableSetAside       WT-5274   another table took the name of a table that is read
-├── MomentUnread        WT-5264   a text is no position of the source
+├── MomentUnreadable    WT-5264   a text is no position of the source
 ├── TablesSuspended    WT-5208   changes of some tables cannot be applied
 ├── PysparkUnfit        WT-5210   pyspark is missing or too old
 ├── SegmentDamaged      WT-5211   a segment of the change log is missing or damaged
 ├── PipelinesUnfit      WT-5255   this pyspark's declarative pipelines lack a feature
 ├── ChangeUnfit         WT-5256   AUTO CDC would apply a change wrongly
-├── ChunksUnread        WT-5257   executors could not reach the source of a snapshot
+├── ChunkSourceUnreachable WT-5257   executors could not reach the source of a snapshot
 ├── ChunksRefused       WT-5260   executors cannot read or store rows of a snapshot
 ├── RowsAwaited         WT-5258   no process provides the rows of a snapshot
 └── FormatError         WT-5229   a table format failed
@@ -201,17 +200,8 @@ SnapshotNeeded = SinkError.define(
     "--set snapshot.mode=always` once. allow_stale=True (`waltap spark sql --allow-stale`) reads "
     "the table as it is.",
 )
-# Only a change tells the new name of a renamed table, and nothing tells that a table was dropped.
-TableSetAside = SinkError.define(
-    "TableSetAside",
-    "WT-5274",
-    "A query reads a table whose name another table took at the source.",
-    "If the source renamed it, change a row there, as by UPDATE … SET id = id: the table then gets "
-    "its name, and is complete. If the source dropped it, these are its last rows, which "
-    "allow_stale=True (`waltap spark sql --allow-stale`) reads.",
-)
-MomentUnread = SinkError.define(
-    "MomentUnread",
+MomentUnreadable = SinkError.define(
+    "MomentUnreadable",
     "WT-5264",
     "The requested time or position is not readable.",
     "Give `at` an LSN as PostgreSQL prints it (16/B374D848), a position as `waltap spark status` "
@@ -395,8 +385,8 @@ CatalogueUnreachable = FormatError.define(
     "See the text. The profile's settings spark.sql.catalog.{catalog} and "
     "spark.sql.catalog.{catalog}.* define the catalogue; its driver must be among the jars.",
 )
-ChunksUnread = SinkError.define(
-    "ChunksUnread",
+ChunkSourceUnreachable = SinkError.define(
+    "ChunkSourceUnreachable",
     "WT-5257",
     "Spark tasks could not read the snapshot, now discarded.",
     "The next try takes another snapshot. Executors must reach the database by the address and "
@@ -431,6 +421,8 @@ def first_words(error: BaseException) -> str:
     The stack traces of a JVM are left out.
     """
     lines = [line.strip() for line in str(error).splitlines()]
-    told = list(itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines))
-    own = [line for line in told if not _FRAME.match(line)]
+    lines_before = list(
+        itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines)
+    )
+    own = [line for line in lines_before if not _FRAME.match(line)]
     return " ".join(dict.fromkeys(own)) or type(error).__name__

@@ -76,12 +76,12 @@ def changes(path: str, table: str, **options: str) -> "DataFrame":
 
     emptied = F.raise_error(F.lit(str(ChangeUnfit(f"{table} was truncated"))))
     refused = F.raise_error(F.lit(str(ChangeUnfit(f"a change of {table} lacks values"))))
-    told = (
+    op = (
         F.when(F.col("_op") == "t", emptied.cast("string"))
         .when(F.coalesce(F.size("_unchanged"), F.lit(0)) > 0, refused.cast("string"))
         .otherwise(F.col("_op"))
     )
-    return history(path, table, **options).withColumn("_op", told)
+    return history(path, table, **options).withColumn("_op", op)
 
 
 def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
@@ -115,9 +115,9 @@ def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
         wanted += [value.alias(f"__{number}"), F.max(F.when(sent, order)).alias(f"__at{number}")]
     by_key = [F.col(quoted(name)).alias(f"__key{n}") for n, name in enumerate(keys)]
     steps = rows.groupBy(*by_key, *TRANSACTION).agg(*wanted)
-    told = F.when(F.col("__alive").isNotNull(), F.struct(*TRANSACTION))
+    latest = F.when(F.col("__alive").isNotNull(), F.struct(*TRANSACTION))
     last = steps.groupBy(*(f"__key{n}" for n in range(len(keys)))).agg(
-        F.max_by("__alive", told).alias("__alive"),
+        F.max_by("__alive", latest).alias("__alive"),
         *(F.max_by(f"__{n}", f"__at{n}").alias(f"__{n}") for n in range(len(own))),
     )
     return last.where("__alive").select(

@@ -22,16 +22,16 @@ def _keeps(properties: Any, table: str) -> str:
     return said(options.modes.of(table if place is None else place.name))
 
 
-def _kept_as_said(context: Any) -> Any:
+def _check_modes(context: Any) -> Any:
     profile = context.profile
     sinks = [branch.sink for branch in profile.branches] or [profile.sink]
     properties = [sink.properties for sink in sinks if sink.spec.name == SPARK]
     if not properties:
         # the check loads pyarrow and the applier, a third of the start of a run into other sinks
         return []
-    from waltap_spark.driver.mode_check import kept_as_said
+    from waltap_spark.driver.mode_check import check_modes
 
-    return kept_as_said(context, properties)
+    return check_modes(context, properties)
 
 
 def _parquet(_properties: Any, context: Any) -> Any:
@@ -60,7 +60,7 @@ def register_checks() -> Iterable[CheckSpec]:
     yield CheckSpec(
         name="spark tables",
         summary="Tables that would be suspended: their mode, their key, what their files are divided by.",
-        factory=_kept_as_said,
+        factory=_check_modes,
     )
 
 

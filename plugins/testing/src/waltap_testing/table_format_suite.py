@@ -146,7 +146,7 @@ class _LogAndTables:
         """Start a new driver."""
         self.output = SparkOutput(str(self.folder / "out"))
         # One table after another, so that the moments of a kill repeat.
-        options = ApplyOptions(parallel=1, fold_rows=0, modes=self.modes)
+        options = ApplyOptions(parallel=1, compact_rows=0, modes=self.modes)
         self.applier = OutputApplier(self.spark, self.log, self.output, options, self.choice)
         self.applier.open()
 
@@ -280,7 +280,7 @@ class TableFormatSuite(RigSuite):
         tables.apply()
         tables.check(ITEMS)
 
-    def test_a_key_that_comes_again_behind_a_missing_delete_stands_once(
+    def test_a_key_that_comes_again_behind_a_missing_delete_is_there_once(
         self, tables: _LogAndTables
     ) -> None:
         """A key is there once if its delete never reached the change log."""

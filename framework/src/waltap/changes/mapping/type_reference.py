@@ -40,7 +40,7 @@ change log and of Spark tables. The first row of a type holds with every mode at
 rows are the modes that change it. A mode that is not named changes nothing.
 
 A schema is optional where the column may be null, and carries the column's default where Debezium can
-tell it: literals, and a stand-in for calls (0, "", false, 1970-01-01). `Decimal` is base64 of the
+show it: literals, and a substitute for calls (0, "", false, 1970-01-01). `Decimal` is base64 of the
 unscaled number. Types that are left out have no field at all.
 
 Values that a form cannot hold are in the last column. In JSON they follow

@@ -191,7 +191,7 @@ def run(
         of_one = {"--sink": sink, "--http": http, "--ready-file": ready_file}
         raise typer.Exit(_all(Path(file), arguments, set_ or [], of_one, log_file))
     with uncollected():
-        from waltap.cli.commands.supervisor import START_ANEW, ProfileReloader, reloaded_by_signal
+        from waltap.cli.commands.supervisor import START_OVER, ProfileReloader, reloaded_by_signal
         from waltap.cli.log_output import telemetry
         from waltap.config.resolve import resolve
         from waltap.pipeline import Engine
@@ -215,8 +215,8 @@ def run(
         again = reloaded_by_signal(reloading, engine.stop)
         with stopped_by_signals(engine), again, observed(engine, host, http=http):
             engine.run()
-    if reloading.start_anew:
-        raise typer.Exit(START_ANEW)
+    if reloading.start_over:
+        raise typer.Exit(START_OVER)
 
 
 def epilog() -> str:

@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 # SIGHUP of a run: its profile is read again, and what may change while it runs holds from then
 # on.
 
-START_ANEW = 4
+START_OVER = 4
 """Exit code of a run that ended since a changed profile needs a new start."""
 
 
 class ProfileReloader:
     """Reads a profile again with ``load``, and applies it to run and log.
 
-    ``exits``: the run ends cleanly if a change needs a new start; ``start_anew`` reports that.
+    ``exits``: the run ends cleanly if a change needs a new start; ``start_over`` reports that.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ProfileReloader:
         exits: bool = False,
     ) -> None:
         self._engine, self._load, self._obey, self._exits = engine, load, obey, exits
-        self.start_anew = False
+        self.start_over = False
 
     def again(self) -> None:
         """Reload; a fault in the file is logged, and changes nothing."""
@@ -85,7 +85,7 @@ class ProfileReloader:
                 extra=extra,
             )
             if self._exits:
-                self.start_anew = True
+                self.start_over = True
                 self._engine.stop()
 
 
@@ -111,7 +111,9 @@ def reloaded_by_signal(reloading: ProfileReloader, stop: Callable[[], None]) -> 
     signal.signal(signal.SIGHUP, lambda _number, _frame: asked.put(True))
     thread = threading.Thread(target=look, name="waltap-reload", daemon=True)
     thread.start()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # who started it may hold one back
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, {signal.SIGHUP}
+    )  # its parent process may hold one back
     try:
         yield
     finally:
@@ -230,7 +232,7 @@ class Supervisor:
         if code is None:
             return
         child.process, child.code = None, code
-        if code == START_ANEW:
+        if code == START_OVER:
             log.info("%s has changed: its pipeline restarts", child.path.name)
             child.due, child.rest_s = now, REST_S
             return

@@ -148,7 +148,7 @@ def decoders_page(host: "Host") -> str:
     lines = ["# Decoders", "", GENERATED, ""]
     lines += [
         "A decoder reads what one logical decoding output plugin of the server sends; `plugin.name`",
-        "chooses it. Whatever the decoder, the same statements give the same events, but for what",
+        "chooses it. Whatever the decoder, the same statements give the same events, except for what",
         "this page says. Tests hold it to that: one scenario runs through all decoders at once on a",
         "real server, and their records are compared, one by one.",
         "",

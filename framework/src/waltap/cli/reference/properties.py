@@ -160,9 +160,9 @@ def _allowed(declaration: PropertyDeclaration) -> str:
     if isinstance(declaration.default, bool) and allowed == "true or false":
         return ""
     if declaration.choices:
-        told = set(_WORD.findall(declaration.summary))
+        described = set(_WORD.findall(declaration.summary))
         # A Java class is chosen by its last part, too.
-        choices = [c for c in declaration.choices if c.rpartition(".")[2] not in told]
+        choices = [c for c in declaration.choices if c.rpartition(".")[2] not in described]
         short = [c for c in declaration.choices if c.rpartition(".")[2] == c]
         return ", ".join(short) if choices else ""
     # The introduction says that numbers are whole and at least 0, and lists have commas.

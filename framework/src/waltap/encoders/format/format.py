@@ -67,7 +67,7 @@ class FormatContext:
     renew: Callable[[Relation], Relation] = _same
     # Whether the decoder's protocol announces relations (`DecoderCapabilities.relations`).
     announced: bool = True
-    # Write a key of stand-ins, as Debezium does, for an old row without the columns of
+    # Write a key of substitutes, as Debezium does, for an old row without the columns of
     # `message.key.columns`. Otherwise its delete has no key.
     stand_in_keys: bool = True
     # The shape of values in rows and keys.

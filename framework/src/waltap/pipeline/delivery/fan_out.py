@@ -169,7 +169,7 @@ class FanOut(Sink):
         """
         if self._given[0] is not batch and batch.snapshot and _opens(batch):
             for branch in self.branches:
-                branch.begin_anew()
+                branch.begin_again()
         self._each(batch, lambda branch: branch.write(batch))
 
     def notify(

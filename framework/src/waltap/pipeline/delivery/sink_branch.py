@@ -215,7 +215,7 @@ class PositionedBranch(SinkBranch):
         if first is not None:
             self.order.restore(counted, first)
 
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         """Forget positions: a new snapshot begins."""
         self.reached = self.durable = Positions()
 

@@ -420,7 +420,7 @@ class SinkWriter:
         self._owed()
 
     def _owed(self, *, moved: bool = False) -> None:
-        """Record which acknowledgement the sink owes.
+        """Record which acknowledgement is due from the sink.
 
         ``moved``: some came just now.
         """

@@ -172,7 +172,7 @@ class SourceConnection:
             for made in start.offset.partitions.values():
                 self._state.slot_notice("created", made, made.slot_created_lsn)
         if start.stream and (start.snapshot or start.slot_created):
-            self._stages.new_tables.start_anew(connector, start.offset)
+            self._stages.new_tables.start_over(connector, start.offset)
         return start, self._deliver(start, offset)
 
     def _deliver(self, start: StartPosition, offset: Offset | None) -> SinkWriter:

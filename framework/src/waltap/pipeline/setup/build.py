@@ -479,7 +479,7 @@ class _StoreWithMemory(OffsetStore):
 
     def clear(self) -> None:
         self._store.clear()
-        self._memory.start_anew(())
+        self._memory.start_over(())
 
 
 def _mode(component: Component[SnapshotterSpec] | None) -> Snapshotter | None:

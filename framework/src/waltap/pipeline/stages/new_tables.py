@@ -153,7 +153,7 @@ class NewTables:
             before.left = sorted(gaps | set(before.left))
             self._document.save(before)
 
-    def start_anew(self, connector: Connector, offset: Offset) -> None:
+    def start_over(self, connector: Connector, offset: Offset) -> None:
         """Record the captured tables of a fresh start."""
         tables = tables_of(connector)
         self._names, captured = tables.existing_tables(), tables.captured_tables()

@@ -38,7 +38,7 @@ COPY_STEP: Final = 1 << 20
 BEHIND_BYTES: Final = 1 << 18
 """Blocks from this size are written in a thread, which takes 50 µs to start."""
 STOP_LOOK_S: Final = 0.1
-STOP_GRACE_S: Final = 1.0
+STOP_WAIT_S: Final = 1.0
 _CAN_ADVISE: Final = hasattr(os, "posix_fadvise")
 
 
@@ -250,7 +250,7 @@ class JsonLinesSink(Sink):
         while not poll.poll(STOP_LOOK_S * 1000):
             if self._stopping():
                 stop_seen = stop_seen or time.monotonic()
-                if time.monotonic() - stop_seen >= STOP_GRACE_S:
+                if time.monotonic() - stop_seen >= STOP_WAIT_S:
                     raise StopRequested
         return select.PIPE_BUF
 

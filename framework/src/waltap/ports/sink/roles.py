@@ -159,7 +159,7 @@ class ProgressSink(Protocol):
 
 @runtime_checkable
 class SnapshotChoosingSink(Protocol):
-    """A sink that is asked who reads the rows of an initial snapshot."""
+    """A sink that chooses the reader of the rows of an initial snapshot."""
 
     def wants_chunks(self) -> bool:
         """Return whether an initial snapshot should arrive as chunks (`hand_over`).

@@ -534,7 +534,7 @@ class IncrementalSnapshots:
         idle = not state.queue
         accepted = accepted_of(wanted, state.queue, known)
         if accepted:
-            state.begin_anew({request.name for request in accepted})
+            state.begin_again({request.name for request in accepted})
             log.info("incremental snapshot: %s will be read", some(accepted))
         state.queue = state.queue + accepted
         if accepted:

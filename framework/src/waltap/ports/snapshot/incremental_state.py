@@ -100,7 +100,7 @@ class IncrementalState(msgspec.Struct):
         self.chunks = {name: chunk for name, chunk in self.chunks.items() if name not in done}
         self.queue, self.awaiting_stream = [*tables, *self.queue], []
 
-    def begin_anew(self, names: set[str]) -> None:
+    def begin_again(self, names: set[str]) -> None:
         """Forget the last reading of tables that a new signal requests."""
         again = {request.name for request in self.awaiting_stream} & names
         self.awaiting_stream = [

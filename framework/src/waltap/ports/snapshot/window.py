@@ -128,9 +128,9 @@ class SnapshotWindow:
 # Rows whose key changes during an incremental snapshot.
 #
 # Chunks follow the keys of a table, or hashes of keys, in ascending order. An update may move a row from
-# the unread part to the read part, or beyond the greatest key; then no chunk has it. Most updates contain
-# the whole row. But an update may leave out a large value that it did not touch, and no later event would
-# have the value. Such rows are recorded, and read by their keys after the last chunk.
+# the part that is not read yet to the read part, or beyond the greatest key; then no chunk has it. Most
+# updates contain the whole row. But an update may leave out a large value that it did not touch, and no
+# later event would have the value. Such rows are recorded, and read by their keys after the last chunk.
 #
 # A chunk without rows is the last one. Its snapshot may have seen changes that have yet to stream, and one
 # of them may move a row. So the table waits until they have streamed, and moved rows are read then.

@@ -92,7 +92,7 @@ class RelationMemory:
             if known is not None and known is not relation:
                 self.judge(known, relation)
 
-    def start_anew(self, relations: Iterable[Relation]) -> None:
+    def start_over(self, relations: Iterable[Relation]) -> None:
         """Replace the content by ``relations``, for a new slot and stream."""
         self._forget()
         if self._path is not None:

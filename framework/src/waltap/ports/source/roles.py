@@ -94,7 +94,7 @@ class WalSource(Protocol):
     """A source whose log has an end, and whose slots may retain row versions."""
 
     def wal_end(self) -> int | None:
-        """Return the end of the source's log, None if this server does not tell it.
+        """Return the end of the source's log, None if this server does not report it.
 
         Raises: SourceError.
         """

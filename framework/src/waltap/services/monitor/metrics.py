@@ -205,7 +205,7 @@ def _snapshot_table_count(status: PipelineStatus) -> int:
     return max(captured, len(status.snapshot) + waiting)
 
 
-def _unread_tables(status: PipelineStatus) -> int:
+def _tables_not_read(status: PipelineStatus) -> int:
     return _snapshot_table_count(status) - sum(table.complete for table in status.snapshot)
 
 
@@ -432,7 +432,7 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge("waltap_snapshot_tables", _snapshot_table_count, "Tables that it reads."),
     gauge(
         "waltap_snapshot_tables_remaining",
-        _unread_tables,
+        _tables_not_read,
         "Of these, those that are not read to their end.",
     ),
     gauge(

@@ -205,7 +205,7 @@ class ReplicationSplitter:
         """Return the places of XLogData in ``buffer``, None if it has few messages."""
         if len(buffer) < self._together * XLOG_PAYLOAD or not has_columns():
             return None
-        # The first message tells about the others.
+        # The first message describes the others.
         if HEADER(buffer, 0)[1] * self._together > len(buffer):
             return None
         return _MessageChain(buffer)

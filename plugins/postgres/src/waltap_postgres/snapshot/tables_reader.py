@@ -199,7 +199,7 @@ class TablesReader:
                 pieces = self._rows(
                     transaction, target, shape, work.visible if work.begun else visible
                 )
-                yield from _begun_anew(pieces, target, visible, shape, work)
+                yield from _begun_again(pieces, target, visible, shape, work)
             except SourceError as error:
                 if error.retry is not RetryVerdict.NEVER:
                     raise
@@ -267,7 +267,7 @@ class TablesReader:
         )
 
 
-def _begun_anew(
+def _begun_again(
     pieces: Iterator[SnapshotRows],
     target: SnapshotTable,
     visible: str,

@@ -413,7 +413,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         # Debezium also refuses to create a publication without tables.
         mode = self.properties.publication_autocreate_mode
         filtered = self._decoder.capabilities.filters and mode == "filtered"
-        # The unread WAL may still have rows of a table that was dropped since.
+        # WAL that is not read yet may still have rows of a table that was dropped since.
         resumes = decision is not None and decision.offset is not None
         fatal = listed and not resumes and (filtered or not self.context.debezium)
         return check if fatal else check.as_warning()

@@ -97,7 +97,7 @@ class ResumeCheck:
                 slot=slot.name,
                 reason=slot.reason,
             )
-        if offset is not None and _made_anew(offset, slot):
+        if offset is not None and _recreated(offset, slot):
             return PositionGap(
                 f"slot {slot.name!r} was dropped and created again since the offset was stored: its "
                 "positions start again"
@@ -167,7 +167,7 @@ class ResumeCheck:
         return None
 
 
-def _made_anew(offset: Offset, slot: ReplicationSlot) -> bool:
+def _recreated(offset: Offset, slot: ReplicationSlot) -> bool:
     known = offset.sole.slot_identity
     return bool(known and slot.identity and known != slot.identity)
 

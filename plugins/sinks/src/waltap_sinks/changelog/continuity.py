@@ -55,7 +55,7 @@ def make_log_identity(store: FileStore) -> str:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Return whether two locations are equal but for slashes at the end."""
+    """Return whether two locations are equal except for slashes at the end."""
     return _plain(one) == _plain(other)
 
 

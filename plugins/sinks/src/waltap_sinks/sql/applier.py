@@ -54,9 +54,9 @@ class SqlApplier:
         # None if no table has a history.
         self.history: HistoryWriter | None = None
         if properties.history != "none" and types is not None:
-            self.history = HistoryWriter(target, tables, shapes, types, properties, self._stands_at)
+            self.history = HistoryWriter(target, tables, shapes, types, properties, self._is_at)
 
-    def _stands_at(self, table: BoundTable) -> None:
+    def _is_at(self, table: BoundTable) -> None:
         self.at = table
 
     def forget(self) -> None:

@@ -232,7 +232,7 @@ def _named(column: Column) -> int | str:
 
 
 # The history's own columns: name (a prefix precedes it), OID and name of PostgreSQL's type.
-TOLD: Final = (
+REPORTED: Final = (
     ("op", 25, "text"),
     ("commit_lsn", 20, "int8"),
     ("seq", 20, "int8"),
@@ -251,8 +251,8 @@ LONGEST: Final = 63
 class HistoryShape(TargetShape):
     """Describe the history of the table ``base``.
 
-    Its tuples have the values of `TOLD` behind those of the table. It has the table's key, of which it has
-    many rows.
+    Its tuples have the values of `REPORTED` behind those of the table. It has the table's key, of which it
+    has many rows.
     """
 
     __slots__ = ("base", "current", "valid_to")
@@ -275,7 +275,7 @@ class HistoryShape(TargetShape):
                 nullable=True,
                 type_text=type_name,
             )
-            for name, oid, type_name in TOLD
+            for name, oid, type_name in REPORTED
         )
         taken = {c.name for c in relation.columns} | {c.name for c in base.columns}
         for column in computed:

@@ -179,7 +179,7 @@ class TargetTables:
         Raises: SqlNameTaken, SqlColumnNameTaken.
         """
         target, name, oid = self._target, shape.name, shape.relation.oid
-        if target.folds_columns:
+        if target.ignores_column_case:
             for one, other in _alike(column.name for column in shape.columns):
                 raise SqlColumnNameTaken(
                     f"the target takes columns {one} and {other} of {shape.source} for the same",
@@ -193,7 +193,7 @@ class TargetTables:
             if there != oid and any(other.source == source for other in self._bound):
                 raise SqlNameTaken(f"{source} and {shape.source} both lead to {name}")
             self._sources[self._folded(name)] = oid, shape.source
-        if not target.folds_tables:
+        if not target.ignores_table_case:
             return
         for number in self._known_alike().get(self._folded(name), ()):
             known = self._metadata.known[number]
@@ -213,7 +213,7 @@ class TargetTables:
 
     def _folded(self, name: TargetName) -> TargetName:
         """Return the name by which the target knows a table."""
-        if not self._target.folds_tables:
+        if not self._target.ignores_table_case:
             return name
         return TargetName(name.schema and name.schema.lower(), name.name.lower())
 
@@ -223,7 +223,7 @@ class TargetTables:
         Columns have the shape's names where case makes no difference.
         """
         found = self._target.describe(shape.name)
-        if found is None or not self._target.folds_columns:
+        if found is None or not self._target.ignores_column_case:
             return found
         ours = {column.name.lower(): column.name for column in shape.columns}
         called = {name: ours.get(name.lower(), name) for name in found.columns}
@@ -389,7 +389,7 @@ class TargetTables:
             }
             stale = () if known is None else self._doubts(shape, types, known)
         oid = shape.relation.oid
-        if self._target.folds_tables:
+        if self._target.ignores_table_case:
             alike, before = self._known_alike(), self._metadata.known.get(oid)
             if before is not None:
                 alike[self._folded(before.name)].discard(oid)

@@ -21,14 +21,14 @@ from waltap_spark.apply.compaction_worker import CompactionResult, CompactionWor
 from waltap_spark.apply.damage import damage, require_sizes, without
 from waltap_spark.apply.external_snapshots import (
     ExternalSnapshots,
+    read_error,
     replaced_from_chunks,
-    unread,
     wait_for,
 )
 from waltap_spark.apply.idle_tables import IdleTables
 from waltap_spark.apply.resume_requests import AnsweredRequests, ResumeRequests, resumed
 from waltap_spark.apply.snapshot_splits import Handed
-from waltap_spark.apply.synthetic_truncate import ending, with_spare_names
+from waltap_spark.apply.synthetic_truncate import ending
 from waltap_spark.compact.log_rows import logged, logged_types, with_epoch
 from waltap_spark.compact.small_sets import is_small
 from waltap_spark.config.options import ApplyOptions
@@ -52,13 +52,15 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.history.retained_keys import spared
 from waltap_spark.planning.added_keys import take_late_key
 from waltap_spark.planning.column_identity import (
+    aside,
     doubted,
     dropped,
     forgotten,
     identify,
+    put_aside,
     renames,
+    renews_columns,
     replaced,
-    retold,
     whereabouts,
 )
 from waltap_spark.planning.plan import SegmentGroup, TableTask, another_table, doubles, plan
@@ -69,7 +71,7 @@ from waltap_spark.planning.redelivery import (
     needed,
     reached,
 )
-from waltap_spark.planning.table_renames import Name, TableRenames, find_renames, free_place
+from waltap_spark.planning.table_renames import Name, find_renames, free_place, joined
 from waltap_spark.planning.wide_decimals import make_readable
 from waltap_spark.schema.schema import LOG_FIELDS, common_type
 from waltap_spark.session.failures import OF_ONE, refused, require_one
@@ -89,6 +91,7 @@ __all__ = [
     "OutputApplier",
     "TableRetries",
     "readable_types",
+    "with_spare_names",
 ]
 
 log = logging.getLogger(__name__)
@@ -143,6 +146,40 @@ class TableRetries:
         self._failed.clear()
 
 
+# A table that took the name of a dropped one: columns whose type changed.
+# The history of the dropped table stays. Where one type holds the values of both, the column gets
+# that type. Otherwise the old column gets another name, as a dropped column does whose name a new
+# one takes.
+
+
+def with_spare_names(
+    tables: TableFormat,
+    step: CommitContext,
+    gone: TableState,
+    table: TableState,
+    group: SegmentGroup,
+    types: Mapping[str, str],
+) -> TableState:
+    """Return ``table`` with conflicting columns of ``gone`` renamed.
+
+    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. Columns that
+    divide files, and columns of a shared target, keep their names.
+    """
+    # without a history no value of the dropped table remains
+    if table.place is not None or not (table.mode.history or table.mode.name == "append"):
+        return table
+    spares = aside(gone, types, by_number=not tables.writes_in_place)
+    spares = {name: new for name, new in spares.items() if name not in tables.needed(table)}
+
+    def learn(before: TableState) -> TableState:
+        return put_aside(before, gone, group, types, spares)
+
+    if not spares:
+        return learn(table)
+    change = TableChange(key=table.key, renames=spares, replaces=False, learn=learn)
+    return tables.evolve(step, table, change)
+
+
 def readable_types(
     step: CommitContext,
     table: TableState,
@@ -185,7 +222,7 @@ class OutputApplier:
         self._options = options or ApplyOptions()
         self._choice = choice or FormatChoice()
         self._format = self._choice.factory(self._context(output))
-        self._upkeep: CompactionWorker | None = None
+        self._compaction: CompactionWorker | None = None
         # Compaction results that the next commit will name.
         self._kept: list[CompactionResult] = []
         self.state: OutputState
@@ -231,13 +268,13 @@ class OutputApplier:
         self.state = state
         if self._owed is None:
             # rows that wait for a pending commit must stay
-            self._elsewhere.settle()
-        if self._upkeep is not None:
-            self._upkeep.stop()
-        self._upkeep, self._kept = None, []
+            self._elsewhere.remove_waiting()
+        if self._compaction is not None:
+            self._compaction.stop()
+        self._compaction, self._kept = None, []
         if not self._format.writes_in_place:
-            self._upkeep = self._make_upkeep()
-            self._upkeep.look(state)
+            self._compaction = self._make_compaction_worker()
+            self._compaction.look(state)
         if self._sessions.empty():
             for _each in range(self._parallel):
                 self._sessions.put(SizedSession(prepare(self._spark)))
@@ -245,11 +282,11 @@ class OutputApplier:
 
     def close(self) -> None:
         """Stop the compaction thread and unlock the output."""
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self._compaction is not None:
+            self._compaction.stop()
         self._output.close()
 
-    def _make_upkeep(self) -> CompactionWorker:
+    def _make_compaction_worker(self) -> CompactionWorker:
         # the thread must not share these objects with the commits
         output = SparkOutput(self._output.store.reached_alike(self._output.location))
         made = self._choice.factory(self._context(output))
@@ -268,18 +305,18 @@ class OutputApplier:
 
     def keep_up(self) -> None:
         """Compact files in a thread beside the commits, until `close`."""
-        if self._upkeep is not None:
-            self._upkeep.start()
+        if self._compaction is not None:
+            self._compaction.start()
 
     def maintain(self, *, patient: bool = False) -> OutputState:
         """Compact the files of all tables now, in this thread."""
-        while self._upkeep is not None and self._upkeep.maintain(patient=patient):
+        while self._compaction is not None and self._compaction.maintain(patient=patient):
             self._apply([], again=False)
         return self.state
 
     def collect(self) -> int:
-        """Delete dropped files after the grace period; return their number."""
-        return self._output.collect(self._options.grace_s)
+        """Delete dropped files after the retention time; return their number."""
+        return self._output.collect(self._options.retention_s)
 
     # --- one commit -------------------------------------------------------------------------------
 
@@ -312,38 +349,50 @@ class OutputApplier:
         maintained = self._maintained() | rested
         if not manifests and not due and not maintained:
             return self.state
-        started, stood = time.monotonic(), self.state
-        before = msgspec.structs.replace(
-            stood, tables={**stood.tables, **maintained, **asked.tables}
-        )
+        started = time.monotonic()
+        last = self.state
+        before = msgspec.structs.replace(last, tables={**last.tables, **maintained, **asked.tables})
         moves = find_renames(manifests, before.tables)
-        tables = moves.applied(before.tables, in_place=self._format.writes_in_place)
-        before = msgspec.structs.replace(before, tables=tables)
-        rests = list(rested)
-        if moves.renamed:
+        named, rests = before.tables, list(rested)
+        if moves is not None:
+            named = moves.applied(named, in_place=self._format.writes_in_place)
+            before = msgspec.structs.replace(before, tables=named)
             due, rests = moves.names(due), moves.names(rested)
-            self._shapes = SharedShapes(self._tables)
-            moves.report()
+        routes, renamed = (None, {}) if moves is None else (moves.routes, moves.renamed)
         number = before.number + 1
         mark = manifests[-1].mark if manifests else before.mark
-        plans = self._plans(before.tables, manifests, due, mark, moves.routes)
+        plans = self._plans(before.tables, manifests, due, mark, routes)
         self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
-            before = self._intended(before, mark, moves, repeats=repeats)
+            begun = self._output.begun(last) if repeats else None
+            after = [] if moves is None else [named[name] for name in moves.names(renamed)]
+            goes = self._format.moves(self._spark, after) if begun is None else begun.moves
+            # written before the first step: a crash must not lose how far the steps go
+            self._output.intend(
+                CommitIntent(number=number, mark=mark, identity=before.identity, moves=goes)
+            )
+            self._owed = mark
+            if goes:
+                named = {**named, **self._format.moved(self._spark, named, goes)}
+                before = msgspec.structs.replace(before, tables=named)
+        if renamed:
+            self._shapes = SharedShapes(self._tables)
         called = whereabouts(before.tables)
         step = CommitContext(
             spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8]
         )
-        told = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
-        at_us = (told or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
+        times = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
+        at_us = (times or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
         reach = reached(before, manifests)
         attempt = _CommitAttempt(
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
         attempt.handed, attempt.shapes, attempt.repeats = self._elsewhere.of, self._shapes, repeats
-        self._named = before.tables
+        self._named = named
         try:
             applied = self._attempts(attempt, plans, before)
+            if not all(name in named and named[name].failed for name in plans):
+                require_one([error for _table, error in applied])
             tables = before.tables | {table.name: table for table, _error in applied}
             tables |= self._format.aligned(self._spark, tables, [*plans, *rests])
         except Exception:
@@ -362,25 +411,32 @@ class OutputApplier:
             tables=tables,
             garbage={},
             rows_applied=before.rows_applied + rows,
-            last_commit_ts=told[-1] if told else before.last_commit_ts,
+            last_commit_ts=times[-1] if times else before.last_commit_ts,
             reached_by=needed(reach, mark, tables.values()),
         )
-        self._output.collect(self._options.grace_s)
-        self._output.garbage.note(number, stood.dropped(tables))  # commits do not repeat it
+        self._output.collect(self._options.retention_s)
+        self._output.garbage.note(number, last.dropped(tables))  # commits do not repeat it
         if self._format.writes_in_place:
-            state = noted(self._output, state, stood, moves.renamed)
+            state = noted(self._output, state, last, renamed)
         self._output.commit(state)
+        if moves is not None:
+            moves.report()
         self.state, self._owed, self._kept = state, None, []
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         for path in asked.paths:
             self._requests.answered(path)
-        if self._upkeep is not None:
-            self._upkeep.settle(maintained)
-            self._upkeep.look(state)
-        self._elsewhere.settle()
-        duration_ms = round((time.monotonic() - started) * 1000)
-        counts = {"batch_rows": rows, "lsn": str(state.mark), "duration_ms": duration_ms}
-        log.info("applied", extra=counts)
+        if self._compaction is not None:
+            self._compaction.handled(maintained)
+            self._compaction.look(state)
+        self._elsewhere.remove_waiting()
+        log.info(
+            "applied",
+            extra={
+                "batch_rows": rows,
+                "lsn": str(state.mark),
+                "duration_ms": round((time.monotonic() - started) * 1000),
+            },
+        )
         return state
 
     def _attempts(
@@ -389,42 +445,19 @@ class OutputApplier:
         """Apply each plan, several at a time; report each table that a first commit has."""
         with ThreadPoolExecutor(self._parallel) as pool:
             found = pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
-            applied = list(_reported(found, len(plans), self.state))
-        tables = before.tables
-        if not all(name in tables and tables[name].failed for name in plans):
-            require_one([error for _table, error in applied])
-        return applied
-
-    def _intended(
-        self, before: OutputState, mark: LogPosition, moves: TableRenames, *, repeats: bool
-    ) -> OutputState:
-        """Note that the commit begins, and rename tables in the catalogue."""
-        tables, begun = before.tables, self._output.begun(self.state) if repeats else None
-        goes = () if begun is None else begun.moves
-        if begun is None and moves.renamed:
-            after = [tables[name] for name in moves.names(moves.renamed)]
-            goes = self._format.moves(self._spark, after)
-        # written before the first step: a crash must not lose how far the steps go
-        self._output.intend(
-            CommitIntent(number=before.number + 1, mark=mark, identity=before.identity, moves=goes)
-        )
-        self._owed = mark
-        if not goes:
-            return before
-        moved = self._format.moved(self._spark, tables, goes)
-        return msgspec.structs.replace(before, tables={**tables, **moved})
+            return list(_reported(found, len(plans), self.state))
 
     def _maintained(self) -> dict[str, TableState]:
         """Return tables with compaction results since the last commit."""
-        if self._upkeep is None:
+        if self._compaction is None:
             return {}
         found, fits = dict[str, TableState](), list[CompactionResult]()
-        for kept in [*self._kept, *self._upkeep.done()]:
+        for kept in [*self._kept, *self._compaction.done()]:
             name = kept.before.name
             now = self.state.tables.get(name)
             table = None if now is None or now.failed else grafted(now, kept)
             if table is None:
-                self._upkeep.settle([name])
+                self._compaction.handled([name])
                 for path in kept.made:
                     self._output.remove(path)
             else:
@@ -468,8 +501,8 @@ class OutputApplier:
         routes: Mapping[EntryId, Name] | None,
     ) -> dict[str, TableTask]:
         standing = {name for name, each in tables.items() if each.failed}
-        stands = {n: each for n, each in tables.items() if n not in standing}
-        plans = plan(manifests, stands, routes)
+        suspended = {n: each for n, each in tables.items() if n not in standing}
+        plans = plan(manifests, suspended, routes)
         # a suspended table's changes wait in the log until its retry
         plans = {name: found for name, found in plans.items() if name not in standing}
         for name in due:
@@ -517,7 +550,7 @@ class OutputApplier:
             table = msgspec.structs.replace(table, place=place)
             mode = self._options.modes.of(table.target_name)
             if mode != table.mode:
-                table = msgspec.structs.replace(table, kept_as=mode)
+                table = msgspec.structs.replace(table, own_mode=mode)
         take_late_key(table.mode, found.groups)
         suited = self._sessions.get()
         try:
@@ -529,7 +562,7 @@ class OutputApplier:
         except (*OF_ONE, PySparkException, Py4JJavaError) as error:
             last = found.tried[-1] if found.tried else None
             if last is not None and last.elsewhere and not last.lost:
-                wrong = unread(error, name)
+                wrong = read_error(error, name)
                 if wrong is None:
                     raise  # fails the commit: a later try may find the snapshot gone
                 raise wrong from error
@@ -539,15 +572,15 @@ class OutputApplier:
                 log.error("%s is suspended, other tables continue: %s", name, reason)  # noqa: TRY400
             self._retries.failed(name)
             segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
-            stands = msgspec.structs.replace(
+            suspended = msgspec.structs.replace(
                 table,
                 failed=reason,
                 mark=table.mark or before.mark,
                 attempts=found.ends(table.attempts, every=attempt.repeats),
-                waits=found.waiting(table),
+                waits=_waits(table, found),
                 damaged=str(segment),
             )
-            return stands, cause
+            return suspended, cause
         finally:
             self._sessions.put(suited)
         self._retries.forget(name)
@@ -562,6 +595,14 @@ class OutputApplier:
         if self._format.writes_in_place:
             place = free_place(before.tables, name, found.oid)
         return TableState(schema=found.schema, table=found.table, kept_at=place)
+
+
+def _waits(table: TableState, found: TableTask) -> tuple[EntryId, ...]:
+    """Return the entries that wait for a suspended table."""
+    # an earlier release did not note those that wait
+    if table.failed and not table.waits:
+        return ()
+    return joined(table.waits, found.entries)
 
 
 def _reported(
@@ -674,7 +715,7 @@ class _CommitAttempt:
             replaces=group.replaces and not past,
             learn=learn,
             forgets=lost,
-            retold=retold(table, group),
+            renews_columns=renews_columns(table, group),
         )
         handed = self.handed(group.elsewhere)
         if group.elsewhere and self._format.writes_in_place:

@@ -43,11 +43,11 @@ class ChunkRows:
     """
 
     rows: "DataFrame"
-    _told: "Accumulator[frozenset[str]]"
+    _nulls: "Accumulator[frozenset[str]]"
 
-    def told(self) -> tuple[str, ...]:
+    def nulls(self) -> tuple[str, ...]:
         """Return the reports of the tasks so far, each once."""
-        return tuple(sorted(self._told.value))
+        return tuple(sorted(self._nulls.value))
 
 
 @contextlib.contextmanager
@@ -74,13 +74,13 @@ def chunk_rows(
     tasks = min(chunks.count, max(TASKS_EACH * slots, -(-chunks.count // CHUNKS_EACH)))
     # each worker fetches the chunks once, not with every task
     given = context.broadcast(chunks.pickled)
-    told = context.accumulator(
+    nulls = context.accumulator(
         frozenset[str](), cast("AccumulatorParam[frozenset[str]]", _TextAccumulator())
     )
-    reading = _reader(given, told, carried.json())
+    reading = _reader(given, nulls, carried.json())
     try:
         rows = spark.range(0, chunks.count, 1, tasks).mapInArrow(reading, carried)
-        yield ChunkRows(rows.selectExpr(*casts), told)
+        yield ChunkRows(rows.selectExpr(*casts), nulls)
     finally:
         given.destroy()
 
@@ -104,24 +104,24 @@ class _TextAccumulator:
 
 
 def _reader(
-    given: "Broadcast[bytes]", told: "Accumulator[frozenset[str]]", struct: str
+    given: "Broadcast[bytes]", nulls: "Accumulator[frozenset[str]]", struct: str
 ) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
     def read(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         if numbers:
             yield from read_chunks(
-                given.value, numbers, struct, lambda text: told.add(frozenset((text,)))
+                given.value, numbers, struct, lambda text: nulls.add(frozenset((text,)))
             )
 
     return read
 
 
 def read_chunks(
-    pickled: bytes, numbers: list[int], struct: str, tell: Callable[[str], None]
+    pickled: bytes, numbers: list[int], struct: str, report: Callable[[str], None]
 ) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of the numbered chunks within a task.
 
-    ``struct`` is Spark's schema as JSON. ``tell`` receives a text for each column whose values
+    ``struct`` is Spark's schema as JSON. ``report`` receives a text for each column whose values
     become null.
 
     Raises: SnapshotError, ConnectionLost, SourceError.
@@ -144,7 +144,7 @@ def read_chunks(
     for number in numbers:
         chunk = chunks[number]
         if buffer is None:
-            buffer = TableBuffer(TableVersion(chunk.relation, context, tell))
+            buffer = TableBuffer(TableVersion(chunk.relation, context, report))
         for piece in chunk.read():
             if piece.rows:
                 lsn = piece.lsn if piece.lsn is not None else 0

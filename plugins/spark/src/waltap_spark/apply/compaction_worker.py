@@ -17,7 +17,7 @@ Why two threads are safe here:
   so they cannot deadlock.
 - *Compaction and a commit.* Only the commit thread names files. It uses a result when all its
   input files still count (`grafted`); otherwise it removes the new files. Files that the thread
-  reads may disappear when a commit dropped them longer ago than the grace period. The job then
+  reads may disappear when a commit dropped them longer ago than the retention time. The job then
   fails; its result would be rejected in any case.
 - *Compaction and the end.* `stop` makes Spark cancel the thread's jobs, and waits for the thread.
   Uncommitted files stay on disk until the next `SparkOutput.open` removes them.
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 60.0
 
 # Spark's scheduler pool of the thread.
-POOL: Final = "waltap-upkeep"
+POOL: Final = "waltap-compaction"
 
 # Seconds between two attempts to cancel running jobs at the end.
 CANCEL_S: Final = 0.5
@@ -86,8 +86,8 @@ def grafted(now: TableState, kept: CompactionResult) -> TableState | None:
     """
     before, after = kept.before, kept.after
     # pending changes went into a new base: it replaces the base that they applied to
-    folded = before.pending != after.pending and len(after.pending) < len(before.pending)
-    if now.key != before.key or (folded and now.base != before.base):
+    compacted = before.pending != after.pending and len(after.pending) < len(before.pending)
+    if now.key != before.key or (compacted and now.base != before.base):
         return None
     was = {part.path: part for part in before.base}
     if any(was.get(part.path, part) != part for part in now.base):
@@ -162,7 +162,7 @@ class CompactionWorker:
         """Return the results since the last call.
 
         The caller commits a result or removes its files (`CompactionResult.made`), and calls
-        `settle`.
+        `handled`.
         """
         found = []
         while True:
@@ -171,7 +171,7 @@ class CompactionWorker:
             except Empty:
                 return found
 
-    def settle(self, names: Iterable[str]) -> None:
+    def handled(self, names: Iterable[str]) -> None:
         """Record that the results for tables ``names`` were handled.
 
         They were committed or discarded; the tables may be compacted again.
@@ -252,7 +252,7 @@ class CompactionWorker:
             return
         with self._maintaining:
             self._session = None  # it belongs to the thread that called `maintain`
-        self._thread = threading.Thread(target=self._run, name="waltap-upkeep", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="waltap-compaction", daemon=True)
         self._thread.start()
 
     def stop(self, patience_s: float = 30.0) -> None:

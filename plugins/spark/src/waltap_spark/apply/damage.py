@@ -43,9 +43,9 @@ def damage(store: FileStore, group: SegmentGroup) -> SegmentDamaged | None:
     Raises: FilesUnavailable, where the log cannot be reached at all.
     """
     for path in group.segments:
-        told = group.known.get(path)
+        known = group.known.get(path)
         wrong = _wrong_size(store, path, _bytes(group, path)) or _unreadable(
-            store, path, -1 if told is None else told.rows
+            store, path, -1 if known is None else known.rows
         )
         if wrong:
             return _error(store, path, wrong)

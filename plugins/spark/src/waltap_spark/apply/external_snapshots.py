@@ -27,7 +27,12 @@ from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
 from waltap_spark.apply.chunks import chunk_rows, chunk_struct
 from waltap_spark.apply.snapshot_splits import Handed
 from waltap_spark.compact.log_rows import stored_as, with_epoch
-from waltap_spark.errors import CatalogueUnreachable, ChunksRefused, ChunksUnread, RowsAwaited
+from waltap_spark.errors import (
+    CatalogueUnreachable,
+    ChunkSourceUnreachable,
+    ChunksRefused,
+    RowsAwaited,
+)
 from waltap_spark.formats import CommitContext, GroupRows, TableFormat
 from waltap_spark.planning.plan import SegmentGroup, TableTask
 from waltap_spark.schema.expression import with_names
@@ -109,7 +114,7 @@ class ExternalSnapshots:
                 # rows that were copied to the output survive the engine
                 group.lost = gone and not _is_whole(self._output, _place(group, folder))
 
-    def settle(self) -> None:
+    def remove_waiting(self) -> None:
         """Remove waiting rows when no commit is pending."""
         if not self._seen:
             return
@@ -150,10 +155,10 @@ def wait_for(
         types = stored_as(group, table.versions[group.fingerprint])
         with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
             read.rows.write.mode("overwrite").parquet(output.uri(place))
-            told = read.told()
+            nulls = read.nulls()
         # the marker must not survive a power failure that the rows do not survive
         output.sync(place)
-        output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(told))
+        output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(nulls))
 
 
 def replaced_from_chunks(
@@ -180,14 +185,14 @@ def replaced_from_chunks(
     if not format_.writes_in_place:
         with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
             done = replaced(read.rows)
-            return msgspec.structs.replace(done, handed_nulls=read.told())
+            return msgspec.structs.replace(done, handed_nulls=read.nulls())
     place = _place(group, table.folder)
     text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # version 0.1 wrote no reports
-    told = msgspec.json.decode(text, type=tuple[str, ...])
+    nulls = msgspec.json.decode(text, type=tuple[str, ...])
     waiting = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
     # the log does not know how many rows tasks read
     group.count(waiting.count())
-    return msgspec.structs.replace(replaced(waiting), handed_nulls=told)
+    return msgspec.structs.replace(replaced(waiting), handed_nulls=nulls)
 
 
 def _place(group: SegmentGroup, folder: str) -> str:
@@ -199,7 +204,7 @@ def _is_whole(output: SparkOutput, place: str) -> bool:
     return WHOLE in output.store.names(place)
 
 
-def unread(error: BaseException, table: str) -> SinkError | None:
+def read_error(error: BaseException, table: str) -> SinkError | None:
     """Return the error for a table whose snapshot failed.
 
     The error has the task's message: it could not read the source, could not convert rows, or the
@@ -213,4 +218,4 @@ def unread(error: BaseException, table: str) -> SinkError | None:
     if said is None:
         return None
     text = f"the snapshot of {table} could not be read on executors: {said.group()}"
-    return (ChunksUnread if said.group().startswith("WT-2") else ChunksRefused)(text)
+    return (ChunkSourceUnreachable if said.group().startswith("WT-2") else ChunksRefused)(text)

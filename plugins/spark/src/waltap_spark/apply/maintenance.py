@@ -72,11 +72,11 @@ def take(output: SparkOutput) -> OutputState:
 
 
 def maintain(
-    spark: "SparkSession", output: SparkOutput, *, grace_s: float = 600.0
+    spark: "SparkSession", output: SparkOutput, *, retention_s: float = 600.0
 ) -> Iterator[MaintenanceResult]:
     """Maintain all tables of ``output``, and yield each result.
 
-    Files of earlier commits stay for ``grace_s``, versions of formats in place for their
+    Files of earlier commits stay for ``retention_s``, versions of formats in place for their
     retention, because readers may use them. Suspended tables are left alone. Raises: as `take`,
     and Spark's errors.
     """
@@ -85,7 +85,7 @@ def maintain(
         modes = _AsMade(tables=state.tables)
         # These limits make every pending change due for compaction.
         options = ApplyOptions(
-            fold_rows=0, fold_share=0.0, fold_sets=1, grace_s=grace_s, modes=modes
+            compact_rows=0, compact_share=0.0, compact_sets=1, retention_s=retention_s, modes=modes
         )
         log = ChangeLog(output.store.reached_alike(state.changelog))
         choice = choice_of(state)
@@ -98,7 +98,7 @@ def maintain(
                     yield _in_place(prepare(spark), output, applier, kind, name)
                 return
             applier.maintain()
-            output.collect(grace_s)
+            output.collect(retention_s)
             for name in sorted(before):
                 had, has = before[name], applier.state.tables[name]
                 yield MaintenanceResult(name, len(had.paths()), len(has.paths()), has.failed)

@@ -28,7 +28,7 @@ Part = TypeVar("Part", BasePart, ChangeSet, StagedSegment)
 FOLDER: Final = "_waltap/requests"
 LOOK_S: Final = 2.0
 
-ANEW: Final = "it was begun anew, rows from before come with a snapshot"
+REFRESHED: Final = "it was emptied, earlier rows come with a snapshot"
 
 
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ def resumed(table: TableState, how: How) -> TableState:
         return msgspec.structs.replace(table, as_text=True)
     passed = (*table.passed, table.damaged) if table.damaged else table.passed
     if how == "over":
-        doubt = f"segment {table.damaged} was passed over"
+        doubt = f"segment {table.damaged} was skipped"
         stale = table.stale if not table.damaged else (*table.stale, doubt)
         return _broken(msgspec.structs.replace(table, passed=passed, stale=stale))
     if how == "anew":
@@ -98,13 +98,13 @@ def resumed(table: TableState, how: How) -> TableState:
             schema=table.schema,
             table=table.table,
             staged=table.staged,
-            stale=(ANEW,),
+            stale=(REFRESHED,),
             failed=table.failed,
             mark=table.mark,
             waits=table.waits,
             incarnation=table.incarnation + 1,
             as_text=table.as_text,
-            kept_as=table.kept_as,
+            own_mode=table.own_mode,
             place=table.place,
             passed=passed,
         )

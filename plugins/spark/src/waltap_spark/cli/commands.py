@@ -174,11 +174,11 @@ def status(
     if state is None:
         answers().print(f"{found.location}: nothing was applied yet")
         raise typer.Exit(1)
-    told = status_of(found, state)
+    shown = status_of(found, state)
     if as_json:
-        echo(msgspec.json.encode(told).decode())
+        echo(msgspec.json.encode(shown).decode())
     else:
-        draw(told, answers())
+        draw(shown, answers())
 
 
 @application.command()
@@ -242,14 +242,14 @@ def maintain(
     from waltap_spark.driver.settings import properties_of
 
     found = _output(output, _storage(profile))
-    grace_s = properties_of(set_ or [], found.location).grace_s
+    retention_s = properties_of(set_ or [], found.location).retention_s
     take(found)  # fails without starting Spark where another process uses the tables
     found.close()
     table = Table()
     for title in ("table", "files before", "files now", ""):
         table.add_column(title, justify="right" if title.startswith("files") else "left")
     with _spark("waltap maintain", found, master, set_) as spark:
-        results = list(maintained(spark, found, grace_s=grace_s))
+        results = list(maintained(spark, found, retention_s=retention_s))
     if as_json:
         echo(msgspec.json.encode(results).decode())
         return
@@ -270,14 +270,14 @@ def resume(
             help="Store types that do not fit as text, in this table.",
         ),
     ] = False,
-    anew: Annotated[
+    full_refresh: Annotated[
         bool,
         typer.Option(
             "--full-refresh",
             help="Discard the table's rows, and begin with later changes.",
         ),
     ] = False,
-    pass_over: Annotated[
+    skip_damaged: Annotated[
         bool,
         typer.Option(
             "--skip-damaged",
@@ -295,7 +295,7 @@ def resume(
     from waltap.cli.terminal import notices
     from waltap_spark.apply.resume_requests import How, ResumeRequests
 
-    if as_text + anew + pass_over > 1:
+    if as_text + full_refresh + skip_damaged > 1:
         text = "--cast-to-text, --full-refresh and --skip-damaged are three ways: choose one"
         raise typer.BadParameter(text)
     found = _output(output, _storage(profile))
@@ -304,19 +304,21 @@ def resume(
     if not chosen.failed:
         notices().print(f"{chosen.name} is not suspended")
         return
-    if anew and chosen.held is not None:
+    if full_refresh and chosen.held is not None:
         raise typer.BadParameter("is for tables in Parquet", param_hint="--full-refresh")
-    if pass_over and not chosen.damaged:
+    if skip_damaged and not chosen.damaged:
         text = f"is for damaged segments, and {chosen.name} is suspended for another reason"
         raise typer.BadParameter(text, param_hint="--skip-damaged")
     if as_text and TypeChanged.code not in chosen.failed:
         text = f"is for types that do not fit, and {chosen.name} is suspended for another reason"
         raise typer.BadParameter(text, param_hint="--cast-to-text")
-    how: How = "text" if as_text else "anew" if anew else "over" if pass_over else "again"
+    how: How = (
+        "text" if as_text else "anew" if full_refresh else "over" if skip_damaged else "again"
+    )
     ResumeRequests(found).ask(chosen, how)
     notices().print(f"{chosen.name} is tried again from {chosen.mark}")
-    if anew or pass_over:
-        missing = f"rows of {chosen.damaged}" if pass_over else "rows from before"
+    if full_refresh or skip_damaged:
+        missing = f"rows of {chosen.damaged}" if skip_damaged else "rows from before"
         notices().print(
             f"{missing} come with a new snapshot: `waltap snapshot PROFILE {chosen.name} --blocking`, "
             "or without a key `waltap run PROFILE --set snapshot.mode=always`",
@@ -441,7 +443,7 @@ def _spark(
     from waltap.cli.terminal import notices
     from waltap_spark.driver.settings import properties_of
     from waltap_spark.formats.choice import choice_of
-    from waltap_spark.session.failures import NOT_KEPT, told
+    from waltap_spark.session.failures import NOT_KEPT, explained_failures
     from waltap_spark.session.java import require_pyspark
     from waltap_spark.session.session import quiet, start_session
 
@@ -451,7 +453,7 @@ def _spark(
     require_pyspark()
     with (
         quiet() as notes,
-        told(settings.get("spark.driver.memory"), log=NOT_KEPT),
+        explained_failures(settings.get("spark.driver.memory"), log=NOT_KEPT),
     ):
         with notices().status("starting Spark (about 5 s)"):
             spark = start_session(

@@ -8,7 +8,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from waltap_spark.errors import TypeChanged
-from waltap_spark.planning.table_renames import SET_ASIDE
 from waltap_spark.state.modes import said
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.stored_rows import stored_rows
@@ -43,7 +42,7 @@ class AppliedTable(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, ...]
     # The mark up to which the table has the source's changes.
     position: str
-    # None when the format's metadata does not tell: a table in a catalogue, or a shared target.
+    # None when the format's metadata does not say: a table in a catalogue, or a shared target.
     rows: int | None
     # Changes that Parquet joins at reading. ``rows`` is without them.
     pending: int
@@ -124,11 +123,10 @@ def draw(status: AppliedOutput, console: "Console") -> None:
                 advice = TYPE_ADVICE
             console.print(advice.format(output=status.output, table=each.table), markup=False)
         for doubt in each.stale:
-            how = "is set aside" if doubt == SET_ASIDE else "needs a new snapshot"
-            console.print(f"[yellow]{escape(each.table)} {how}[/]:", escape(doubt))
+            console.print(f"[yellow]{escape(each.table)} needs a new snapshot[/]:", escape(doubt))
         for text in each.notes:
             console.print(text, style="yellow", markup=False, highlight=False)
-    if any(set(each.stale) - {SET_ASIDE} for each in status.tables):
+    if any(each.stale for each in status.tables):
         console.print(SNAPSHOT_ADVICE, highlight=False)
     at = dt.datetime.fromtimestamp(status.committed_ms / 1000, dt.UTC)
     console.print(f"commit {status.commit} of {at:%Y-%m-%d %H:%M:%S} UTC")
@@ -143,8 +141,8 @@ def _drawn(status: AppliedOutput) -> Table:
     for title in numbers if parquet else ("rows",):
         table.add_column(title, justify="right")
     for each in status.tables:
-        told = [escape(each.table), escape(each.mode), escape(", ".join(each.key) or "none")]
+        cells = [escape(each.table), escape(each.mode), escape(", ".join(each.key) or "none")]
         counts = [each.rows, each.pending, each.change_sets, each.changes]
         shown = ["" if count is None else f"{count:,}" for count in counts]
-        table.add_row(*told, *(shown if parquet else shown[:1]))
+        table.add_row(*cells, *(shown if parquet else shown[:1]))
     return table

@@ -15,9 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap_spark.compact.compaction import after_last_truncate, settled, with_moves
+from waltap_spark.compact.compaction import after_last_truncate, compacted, with_moves
 from waltap_spark.compact.small_sets import LARGE
-from waltap_spark.compact.value_sources import LogEvent, Place, ValueSource, ValueSources, stands
+from waltap_spark.compact.value_sources import (
+    LogEvent,
+    Place,
+    ValueSource,
+    ValueSources,
+    exists_after,
+)
 from waltap_spark.errors import first_words
 from waltap_spark.planning.temp_columns import gone, unlike
 from waltap_spark.schema.expression import ORDER, column_of, long_bytes, quoted
@@ -55,7 +61,7 @@ def moved(
     return with_moves(table, changes, rows, base) if found is None else found
 
 
-def settle(
+def compact(
     spark: "SparkSession",
     table: "TableState",
     changes: "Sequence[LogFacts]",
@@ -65,30 +71,30 @@ def settle(
     *,
     read: "pa.Table | None" = None,
 ) -> "DataFrame":
-    """Return one row for each key of ``rows``, as `compaction.settled` does.
+    """Return one row for each key of ``rows``, as `compaction.compacted` does.
 
     Rows whose key changed have their earlier values. A truncate discards all rows before it.
     ``plainly`` is a cheaper way for large plain sets; it returns None where it does not apply.
     ``read`` are the rows where the driver has them already.
     """
-    found = settled_few(spark, table, changes, rows, base, read=read)
+    found = compact_small(spark, table, changes, rows, base, read=read)
     if found is None:
         found = plainly()
     if found is not None:
         return found
-    return _settled_by_spark(table, changes, rows(), base())
+    return _compacted_by_spark(table, changes, rows(), base())
 
 
-def _settled_by_spark(
+def _compacted_by_spark(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     rows = with_moves(table, changes, rows, base)
     if any("t" in change.operations for change in changes):
         base, rows = base.limit(0), after_last_truncate(rows)
-    return settled(table, changes, rows, base)
+    return compacted(table, changes, rows, base)
 
 
-def settled_few(
+def compact_small(
     spark: "SparkSession",
     table: "TableState",
     changes: "Sequence[LogFacts]",
@@ -97,11 +103,11 @@ def settled_few(
     *,
     read: "pa.Table | None" = None,
 ) -> "DataFrame | None":
-    """Return the result of `settle` for one small table.
+    """Return the result of `compact` for one small table.
 
     None means that the changes are too many.
     """
-    return _few(spark, table, changes, rows, base, _InMemoryRows.settled, read)
+    return _few(spark, table, changes, rows, base, _InMemoryRows.compacted, read)
 
 
 def _few(
@@ -134,14 +140,14 @@ def _few(
             return None
         return made(_InMemoryRows(spark, table, changes, read, base))
     except (pa.ArrowNotImplementedError, PySparkTypeError, UnsupportedOperationException) as error:
-        log.debug("%s is settled by Spark: %s", table.name, error)
+        log.debug("%s is compacted by Spark: %s", table.name, error)
     except (pa.ArrowException, PySparkException) as error:
-        _tell(table.name, f"{type(error).__name__}: {first_words(error)}")
+        _log_fallback(table.name, f"{type(error).__name__}: {first_words(error)}")
     return None
 
 
 @functools.lru_cache(maxsize=1024)
-def _tell(table: str, problem: str) -> None:
+def _log_fallback(table: str, problem: str) -> None:
     """Warn once that Spark compacts small sets of ``table``."""
     log.warning("%s: few changes are left to Spark, which is slower: %s", table, problem)
 
@@ -156,9 +162,9 @@ def _are_light(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    told = unpacked_in_all(changes)
-    if told:
-        return told <= LARGE
+    unpacked = unpacked_in_all(changes)
+    if unpacked:
+        return unpacked <= LARGE
     size = long_bytes(table.columns)
     return size is None or (rows().agg(F.sum(size)).collect()[0][0] or 0) <= LARGE
 
@@ -178,9 +184,9 @@ class _InMemoryRows:
         # Whether a transaction deleted a key that it had inserted before.
         self._crossed = any(change.crossed for change in changes)
         self._moves = any(change.moved for change in changes)
-        told = dict.fromkeys(name for change in changes for name in change.unchanged)
+        not_sent = dict.fromkeys(name for change in changes for name in change.unchanged)
         # Columns that some change did not send.
-        self._partial = [name for name in told if name not in table.key]
+        self._partial = [name for name in not_sent if name not in table.key]
         self._truncates = _truncates(rows)
         # Keys used after a truncate; the base has no row for them.
         self._events, self._later = _events(table.key, rows, self._truncates)
@@ -244,8 +250,8 @@ class _InMemoryRows:
             return {}
         events = [event for name in names for event in asked[name]]
         found = self._lookup(events, names).toArrow()
-        told = found.column(self._called("code")).to_pylist()
-        codes = {code: number for number, code in enumerate(told)}
+        distinct = found.column(self._called("code")).to_pylist()
+        codes = {code: number for number, code in enumerate(distinct)}
         return {name: (codes, found.column(self._called("was", n))) for n, name in enumerate(names)}
 
     @cached_property
@@ -256,7 +262,7 @@ class _InMemoryRows:
 
     # --- one row for each key ---------------------------------------------------------------------
 
-    def settled(self) -> "DataFrame":
+    def compacted(self) -> "DataFrame":
         """Return one row for each key, and its `gone` flag."""
         import pyarrow as pa
 
@@ -358,7 +364,7 @@ class _InMemoryRows:
         """Return whether each key has no row after its events."""
         if not self._crossed:
             return {key: events[-1].op == "d" for key, events in keys.items()}
-        found = {key: stands(events) for key, events in keys.items()}
+        found = {key: exists_after(events) for key, events in keys.items()}
         # the events alone do not decide: the base knows whether the row was there before
         asked = [keys[key][0] for key, stays in found.items() if stays is None]
         there = self._standing(asked)
@@ -459,8 +465,8 @@ def _events(
     ops, held = rows.column("_op").to_pylist(), rows.column("_unchanged").to_pylist()
     keys: dict[tuple[int | None, ...], int] = {}
     events = []
-    told = zip(codes, _places(rows), ops, held, strict=True)
-    for number, (code, place, op, names) in enumerate(told):
+    numbered = zip(codes, _places(rows), ops, held, strict=True)
+    for number, (code, place, op, names) in enumerate(numbered):
         if op != "t":
             era = bisect_left(truncates, place)
             # the same key before and after a truncate counts as two keys

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from waltap_spark.compact.key_changes import alive_keys, settle_moves
+from waltap_spark.compact.key_changes import alive_keys, resolve_key_changes
 from waltap_spark.planning.column_identity import file_column, older_value
 from waltap_spark.planning.temp_columns import GONE, set_aside, unlike
 from waltap_spark.schema.expression import EXACT, column_of, order, sent, the_same, unchanged_as
@@ -133,7 +133,7 @@ def of_touched_keys(
 
 
 @set_aside
-def settled(
+def compacted(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Compact changes to one row per key.
@@ -152,8 +152,8 @@ def settled(
     crossed = any(change.crossed for change in changes)
     # a delete may follow the insert of its key in one transaction, and the row still exists
     when = F.when(F.col("_op") != "d", order()) if crossed else order()
-    told = dict.fromkeys(["_op", *whole, *zeros])  # rows may have the log's _op, too
-    wanted = [F.max_by(F.struct(*map(column_of, told)), when).alias("__last")]
+    names_of_values = dict.fromkeys(["_op", *whole, *zeros])  # rows may have the log's _op, too
+    wanted = [F.max_by(F.struct(*map(column_of, names_of_values)), when).alias("__last")]
     wanted += [
         F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
             f"__sent{n}"
@@ -164,9 +164,9 @@ def settled(
     if crossed:
         standing = alive_keys(key, rows, base)
         named = [column_of(name).alias(f"__alive{n}") for n, name in enumerate(key)]
-        standing = standing.select(*named, F.lit(True).alias("__stands"))
+        standing = standing.select(*named, F.lit(True).alias("__exists"))
         last = last.join(standing, _match(key, "__alive"), "left")
-        gone = F.col("__stands").isNull()
+        gone = F.col("__exists").isNull()
     else:
         gone = F.col("__last._op") == "d"
     last = last.withColumn(GONE, gone)
@@ -199,8 +199,8 @@ def with_moves(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Fill in unsent values of rows whose key changed."""
-    told = [name for change in changes if change.moved for name in change.unchanged]
-    names = [name for name in dict.fromkeys(told) if name not in table.key]
+    names_of_values = [name for change in changes if change.moved for name in change.unchanged]
+    names = [name for name in dict.fromkeys(names_of_values) if name not in table.key]
     if not names:
         return rows
     crossed = any(change.crossed for change in changes)
@@ -211,7 +211,7 @@ def with_moves(
         rows, here = _parted(rows, here)
         columns = {ERA: '"integer"', **table.columns}
         table = msgspec.structs.replace(table, columns=columns, key=(ERA, *table.key))
-    found = settle_moves(table, rows, here, names, crossed=crossed)
+    found = resolve_key_changes(table, rows, here, names, crossed=crossed)
     return found.select(*map(column_of, own))
 
 
@@ -245,7 +245,7 @@ def copies(
     """Return ``base`` with added ``rows``, and without deleted ones.
 
     Each delete removes one equal row. Rows are equal when the columns that changes report are
-    equal (`TableState.told`).
+    equal (`TableState.comparable`).
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -261,7 +261,7 @@ def copies(
     )
     alike = [
         distinguishing(name, kind).alias(f"_group {n}")
-        for n, (name, kind) in enumerate(table.told.items())
+        for n, (name, kind) in enumerate(table.comparable.items())
     ]
     if len(alike) < len(own):
         # equal rows may differ in columns that changes no longer report
@@ -286,12 +286,12 @@ def _standing(
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    told = table.told
-    untold = {name: kind for name, kind in table.columns.items() if name not in told}
+    names_of_values = table.comparable
+    others = {name: kind for name, kind in table.columns.items() if name not in names_of_values}
     own = unlike(table.columns, "__waltap_")
     place, count = f"{own}place", f"{own}count"
     each = Window.partitionBy(*alike)
-    first = [distinguishing(name, kind).desc_nulls_last() for name, kind in untold.items()]
+    first = [distinguishing(name, kind).desc_nulls_last() for name, kind in others.items()]
     found = signed.select(
         "*",
         F.row_number().over(each.orderBy(F.desc(weight), *first)).alias(place),

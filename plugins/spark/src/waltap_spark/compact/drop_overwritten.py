@@ -2,7 +2,7 @@
 
 To find the last row of each key, Spark would shuffle and sort all rows with all their values.
 Where the server sent every value, keys and positions alone decide. The driver reads them by
-columns and tells Spark the positions of the overwritten rows, which are usually few. Spark then
+columns and gives Spark the positions of the overwritten rows, which are usually few. Spark then
 reads the rows without a shuffle. Other sets go through `waltap_spark.compact.compaction`.
 """
 
@@ -61,7 +61,7 @@ ALIKE: Final = (
 def last_rows(
     table: "TableState", group: "SegmentGroup", store: "FileStore", rows: "DataFrame"
 ) -> "DataFrame | None":
-    """Return the result of `compaction.settled` for plain ``rows``.
+    """Return the result of `compaction.compacted` for plain ``rows``.
 
     ``rows`` are the rows of ``group`` with the columns of ``table``. None means that the driver
     cannot decide it. Spark's own plan reports damaged segments.
@@ -78,7 +78,7 @@ def last_rows(
             places = [read.column(name).to_numpy() for name in PLACE]
             found = superseded(read.select(names).columns, places)
     except (FilesUnavailable, OSError, pa.ArrowException) as error:
-        log.debug("%s is settled by Spark: %s", table.name, error)
+        log.debug("%s is compacted by Spark: %s", table.name, error)
         return None
     kept = None if read is None or found is None else _left_out(rows, read, found)
     if kept is None:
@@ -154,13 +154,13 @@ def _left_out(rows: "DataFrame", read: "pa.Table", found: "Flags") -> "DataFrame
         return rows
     # Spark gets the shorter list: the rows to drop or the rows to keep
     fewer = count <= len(found) - count
-    told = read.select(PLACE).filter(pa.array(found if fewer else ~found))
-    if told.num_rows > JOINED:
+    listed = read.select(PLACE).filter(pa.array(found if fewer else ~found))
+    if listed.num_rows > JOINED:
         return None
     own = unlike(rows.columns)
     named = [f"{own}{name}" for name in PLACE]
     struct = struct_of({f"{own}{name}": LOG_FIELDS[name] for name in PLACE})
-    places = rows.sparkSession.createDataFrame(told.rename_columns(named), struct)
+    places = rows.sparkSession.createDataFrame(listed.rename_columns(named), struct)
     same = [F.col(name) == F.col(other) for name, other in zip(PLACE, named, strict=True)]
     return rows.join(F.broadcast(places), same, "left_anti" if fewer else "left_semi")
 

@@ -10,8 +10,8 @@ Where deleted rows stay (`deletes = kept`), the base does not say which of its r
 source. An INSERT does: an older row under its key was deleted before. When a row moved to the
 key, an older row there counts as a row of the source.
 
-Only `settle_moves` starts Spark jobs. `waltap_spark.compact.compact_in_memory` does the same for few
-changes without Spark.
+Only `resolve_key_changes` starts Spark jobs. `waltap_spark.compact.compact_in_memory` does the same for
+few changes without Spark.
 """
 
 import functools
@@ -127,7 +127,7 @@ def _at_then(key: Sequence[str]) -> "Column":
 # --- values that move along ---------------------------------------------------------------------------
 
 
-def settle_moves(
+def resolve_key_changes(
     table: "TableState",
     rows: "DataFrame",
     base: "DataFrame",
@@ -145,7 +145,7 @@ def settle_moves(
     # A checkpoint, because each column of ``names`` reads it again.
     placed = _placed(table.key, rows, base, crossed=crossed, kept=kept).localCheckpoint()
     for name in names:
-        rows = _settle_column(table, rows, placed, base, name)
+        rows = _resolve_column(table, rows, placed, base, name)
     return rows
 
 
@@ -203,7 +203,7 @@ def _placed(
     )
 
 
-def _settle_column(
+def _resolve_column(
     table: "TableState", rows: "DataFrame", placed: "DataFrame", base: "DataFrame", name: str
 ) -> "DataFrame":
     """Return ``rows`` with the values of ``name`` that moved along."""
@@ -233,14 +233,14 @@ def _settle_column(
     here = base.select(*map(column_of, table.key), column_of(name).alias("_value"))
     from_base = found.where("_before is null").join(here, at_key(table.key), "left")
     fixed = from_rows.select("_id", "_value").unionByName(from_base.select("_id", "_value"))
-    fixed = fixed.select(F.col("_id").alias("_fixed"), F.col("_value").alias("_settled"))
+    fixed = fixed.select(F.col("_id").alias("_fixed"), F.col("_value").alias("_resolved"))
     joined = rows.join(fixed, is_move & (place == F.col("_fixed")), "left")
     is_fixed = F.col("_fixed").isNotNull()
     columns = []
     for column in [*table.columns, *LOG_FIELDS]:
         plain = column_of(column)
         if column == name:
-            plain = F.when(is_fixed, F.col("_settled")).otherwise(plain).alias(name)
+            plain = F.when(is_fixed, F.col("_resolved")).otherwise(plain).alias(name)
         elif column == "_unchanged":
             rest = F.array_remove("_unchanged", name)
             plain = F.when(is_fixed, rest).otherwise(plain).alias("_unchanged")

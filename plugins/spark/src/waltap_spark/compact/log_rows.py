@@ -46,7 +46,7 @@ def logged_types(spark: "SparkSession", store: FileStore, group: SegmentGroup) -
     """Return the columns of the group's segments.
 
     They come from a segment's footer, because Spark would start a job to read it. Spark reads
-    the columns of a converted group, and of types that the footer does not tell.
+    the columns of a converted group, and of types that the footer does not name.
     """
     if not group.converted:
         found = stored_types(store, group.segments[0])

@@ -82,12 +82,12 @@ def _renamed(rows: "pa.Table", called: dict[str, str]) -> "pa.Table":
 
     rows = rows.rename_columns([called.get(name, name) for name in rows.column_names])
     at = rows.schema.get_field_index("_unchanged")
-    told = (
+    values = (
         None if names is None else [called.get(name, name) for name in names]
         for names in rows.column(at).to_pylist()
     )
     field = rows.schema.field(at)
-    return rows.set_column(at, field, pa.array(list(told), field.type))
+    return rows.set_column(at, field, pa.array(list(values), field.type))
 
 
 def merged_rows(store: FileStore, paths: Sequence[str]) -> "pa.Table":

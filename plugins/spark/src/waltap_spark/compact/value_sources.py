@@ -126,7 +126,7 @@ class ValueSources:
         return found
 
 
-def stands(events: Sequence[LogEvent]) -> bool | None:
+def exists_after(events: Sequence[LogEvent]) -> bool | None:
     """Return whether a row exists under a key after its ``events``; None: as before."""
     verdicts = [_verdict(part) for part in _transactions(events)]
     return next((each for each in reversed(verdicts) if each is not None), None)

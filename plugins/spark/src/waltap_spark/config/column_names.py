@@ -73,8 +73,8 @@ class ColumnNames:
         group.key = tuple(found.get(name, name) for name in group.key)
         group.unchanged = {found.get(name, name): None for name in group.unchanged}
         # files with other names need another version of the schema, so another fingerprint
-        told = "\n".join(f"{name}\t{new}" for name, new in sorted(called.items()))
-        group.fingerprint += f"-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+        renamed = "\n".join(f"{name}\t{new}" for name, new in sorted(called.items()))
+        group.fingerprint += f"-{hashlib.sha256(renamed.encode()).hexdigest()[:8]}"
 
 
 def _require_apart(table: str, found: dict[str, str]) -> None:

@@ -16,16 +16,16 @@ class ApplyOptions:
     type_change: Literal["fail", "string"] = "fail"
     # Pending changes are compacted into the base when they exceed both this number and this share
     # of the base's rows,
-    fold_rows: int = 100_000
-    fold_share: float = 0.25
+    compact_rows: int = 100_000
+    compact_share: float = 0.25
     # or when they are in so many sets (0: no limit of sets).
-    fold_sets: int = 0
+    compact_sets: int = 0
     # So many change sets of one size become one.
     merge_sets: int = 16
     # Rows of one file.
     file_rows: int = 1_000_000
     # How long folders of earlier commits stay for readers.
-    grace_s: float = 600.0
+    retention_s: float = 600.0
     # Tables that are applied at the same time.
     parallel: int = 4
     modes: ModeRules = field(default_factory=ModeRules)

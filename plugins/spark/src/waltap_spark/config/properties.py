@@ -196,7 +196,7 @@ class SparkProperties(StorageProperties):
         "takes this long, the limit is twice its time.",
         unit="ms",
     )
-    fold_rows: int = declare(
+    compact_rows: int = declare(
         "compaction.min.rows",
         default=100_000,
         ge=0,
@@ -204,14 +204,14 @@ class SparkProperties(StorageProperties):
         "more than compaction.share of it.",
         unit="rows",
     )
-    fold_share: float = declare(
+    compact_share: float = declare(
         "compaction.share",
         default=0.25,
         ge=0,
         summary="The share of a table's base that pending changes must exceed before the applier "
         "compacts them.",
     )
-    fold_sets: int = declare(
+    compact_sets: int = declare(
         "compaction.max.sets",
         default=0,
         ge=0,
@@ -233,7 +233,7 @@ class SparkProperties(StorageProperties):
         unit="rows",
         advanced=True,
     )
-    grace_s: float = declare(
+    retention_s: float = declare(
         "retention.seconds",
         default=600.0,
         ge=0,

@@ -78,29 +78,31 @@ class NameClaims:
         self._made: dict[str, list[_NameClaim]] = {}
 
     def take(
-        self, owner: str, targets: Sequence[str], *, tells_case: bool, source: str = ""
+        self, owner: str, targets: Sequence[str], *, is_case_sensitive: bool, source: str = ""
     ) -> None:
         """Claim all ``targets`` for the table ``owner``, or none.
 
         Tables with a ``source`` may share a target with tables of other sources. Raises: NameTaken.
         """
 
-        def folded(at: str) -> str:
-            return at if tells_case else at.casefold()
+        def comparable(at: str) -> str:
+            return at if is_case_sensitive else at.casefold()
 
         with self._lock:
             held: dict[str, list[_NameClaim]] = {}
             for name, table in self._tables().items():
                 part = "" if table.place is None else table.place.source
                 for target in table.held.targets.values() if table.held is not None else ():
-                    held.setdefault(folded(target.at), []).append(_NameClaim(name, target.at, part))
+                    held.setdefault(comparable(target.at), []).append(
+                        _NameClaim(name, target.at, part)
+                    )
             # Names that another thread claimed in this commit are not in the last commit yet.
             for name, claims in self._made.items():
                 known = self._tables().get(name)
                 for claim in claims if known is None or known.held is None else ():
-                    held.setdefault(folded(claim.at), []).append(claim)
+                    held.setdefault(comparable(claim.at), []).append(claim)
             for at in targets:
-                for claim in held.get(folded(at), ()):
+                for claim in held.get(comparable(at), ()):
                     # Only tables with different sources may share a name, and only in the same spelling.
                     if claim.owner == owner or (
                         claim.at == at and claim.source and source and claim.source != source
@@ -110,7 +112,7 @@ class NameClaims:
                         "" if claim.at == at else f", which the catalogue may take for {claim.at}"
                     )
                     text = (
-                        f"{owner} would be kept as {at}{as_well}: that is {claim.owner}'s already"
+                        f"{owner} would be stored as {at}{as_well}: that is {claim.owner}'s already"
                     )
                     raise NameTaken(text, table=owner)
             self._made[owner] = [_NameClaim(owner, at, source) for at in targets]

@@ -29,7 +29,7 @@ from waltap_spark.driver.follower import LogFollower
 from waltap_spark.driver.settings import apply_options, follow_options, properties_of, taken_pairs
 from waltap_spark.errors import (
     CatalogueUnreachable,
-    ChunksUnread,
+    ChunkSourceUnreachable,
     JvmEnded,
     OutputInUse,
     SparkRefused,
@@ -37,8 +37,8 @@ from waltap_spark.errors import (
     first_words,
 )
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.session.exit_codes import FAILED, LOCKED, REFUSED, STANDING, UNREAD
-from waltap_spark.session.failures import told
+from waltap_spark.session.exit_codes import FAILED, LOCKED, REFUSED, SUSPENDED, UNREACHABLE
+from waltap_spark.session.failures import explained_failures
 from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.session.session import prepare, start_session
 from waltap_spark.state.output import SparkOutput
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 PREDECESSOR_S: Final = 60.0
 
 # Seconds between two log lines while the driver waits.
-TELL_S: Final = 30.0
+REPORT_EVERY_S: Final = 30.0
 
 
 def run_driver(
@@ -81,7 +81,7 @@ def run_driver(
     _take(tables, reader, stopping, patience_s)
     try:
         require_pyspark()
-        with told(properties.settings.get("spark.driver.memory")):
+        with explained_failures(properties.settings.get("spark.driver.memory")):
             return _apply(reader, tables, properties, None if once else stopping, handed)
     finally:
         tables.close()
@@ -141,7 +141,7 @@ def _take(
     holder that still runs is waited for, and for ``patience_s`` longer once the driver should
     stop.
     """
-    limit, tell = None, 0.0
+    limit, next_report = None, 0.0
     while True:
         now = time.monotonic()
         if limit is None and stopping():
@@ -151,8 +151,8 @@ def _take(
         except OutputInUse as error:
             if limit is not None and now >= limit:
                 raise
-            if now >= tell:
-                tell = now + TELL_S
+            if now >= next_report:
+                next_report = now + REPORT_EVERY_S
                 left = "" if limit is None else f"; it waits up to {limit - now:.0f} s longer"
                 log.info("waiting: %s%s", error.problem, left)
             time.sleep(0.2)
@@ -189,9 +189,9 @@ def main(arguments: list[str] | None = None) -> int:
     except JvmEnded as error:
         log.error("%s", error)  # noqa: TRY400
         return FAILED
-    except ChunksUnread as error:
+    except ChunkSourceUnreachable as error:
         log.error("%s", error)  # noqa: TRY400
-        return UNREAD
+        return UNREACHABLE
     except WaltapError as error:
         log.error("%s", error)  # noqa: TRY400
         return _status(error)
@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _status(error: WaltapError) -> int:
     if isinstance(error, TablesSuspended):
-        return STANDING
+        return SUSPENDED
     # the catalog, the file system or the store may answer a later try
     passes = isinstance(error, (SparkRefused, CatalogueUnreachable)) or (
         isinstance(error, FilesUnavailable) and error.retry is not RetryVerdict.NEVER

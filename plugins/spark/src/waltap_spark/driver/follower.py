@@ -24,7 +24,7 @@ from waltap_spark.state.output import applied_by_all
 
 log = logging.getLogger(__name__)
 
-RETIRE_EVERY_S: Final = 60.0
+EXPIRE_EVERY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class LogFollower:
         self._log, self._applier = changelog, applier
         self._options = options or FollowOptions()
         self._pace = AdaptiveBatchSize(self._options.batch_s, self._options.batch_rows)
-        self._next_retire = time.monotonic() + RETIRE_EVERY_S
+        self._next_expiry = time.monotonic() + EXPIRE_EVERY_S
 
     def follow(self, stopping: Callable[[], bool]) -> None:
         """Apply until ``stopping`` returns true, then once more.
@@ -65,7 +65,7 @@ class LogFollower:
             if last_time:
                 self.complain()
                 return
-            self.retire()
+            self.expire()
             time.sleep(self._options.trigger_ms / 1000)
 
     def once(self) -> None:
@@ -128,23 +128,23 @@ class LogFollower:
     def tidy(self, *, at_once: bool) -> None:
         """Remove unused files of the tables and the log.
 
-        ``at_once`` has the meaning that `retire` gives it.
+        ``at_once`` has the meaning that `expire` gives it.
         """
         try:
             self._applier.collect()
         except WaltapError as error:
             log.warning("collecting failed", extra={"error_code": error.code})
-        self.retire(at_once=at_once)
+        self.expire(at_once=at_once)
 
-    def retire(self, *, at_once: bool = False) -> None:
+    def expire(self, *, at_once: bool = False) -> None:
         """Remove old applied changes from the change log.
 
-        Without ``at_once`` it does so once in `RETIRE_EVERY_S`.
+        Without ``at_once`` it does so once in `EXPIRE_EVERY_S`.
         """
         now = time.monotonic()
-        if now < self._next_retire and not at_once:
+        if now < self._next_expiry and not at_once:
             return
-        self._next_retire = now + RETIRE_EVERY_S
+        self._next_expiry = now + EXPIRE_EVERY_S
         state = self._applier.state
         if any(table.staged for table in state.tables.values()):
             return  # an unfinished snapshot still needs its segments in the log

@@ -24,7 +24,7 @@ NAME: Final = "spark tables"
 FIT_ALL: Final = frozenset(("append", "scd1", "hard", "keep"))
 
 
-def kept_as_said(
+def check_modes(
     context: CheckContext, properties: Sequence[SparkProperties]
 ) -> list[PreflightCheck]:
     """Warn of each table that its first change would suspend.

@@ -95,12 +95,12 @@ def apply_options(properties: SparkProperties) -> ApplyOptions:
     """Return the options of tables."""
     return ApplyOptions(
         type_change=properties.type_change,
-        fold_rows=properties.fold_rows,
-        fold_share=properties.fold_share,
-        fold_sets=properties.fold_sets,
+        compact_rows=properties.compact_rows,
+        compact_share=properties.compact_share,
+        compact_sets=properties.compact_sets,
         merge_sets=properties.merge_sets,
         file_rows=properties.file_rows,
-        grace_s=properties.grace_s,
+        retention_s=properties.retention_s,
         parallel=properties.parallel,
         modes=ModeRules(
             modes=properties.mode,

@@ -140,7 +140,7 @@ class DeltaFormat(MergingFormat):
         parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
-    def tells_case(self, spark: "SparkSession") -> bool:
+    def is_case_sensitive(self, spark: "SparkSession") -> bool:
         """Return whether the name is a path: catalogues ignore case."""
         return not self._properties.catalog
 

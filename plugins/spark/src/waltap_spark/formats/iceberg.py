@@ -91,10 +91,10 @@ def _digits(kind: str) -> tuple[int, int]:
     return int(precision), int(scale)
 
 
-# From which version on a table of the format must keep its versions, for all who stand at one.
+# From which version on a table of the format must keep its versions, for all outputs that use one.
 #
-# Who removes old versions knows at which its own tables stand. What other outputs need of a
-# target that they share, their notes tell: the version that their last commit names, behind which
+# Who removes old versions knows at which its own tables are. What other outputs need of a
+# target that they share, their notes show: the version that their last commit names, behind which
 # are the steps that no commit names yet. Knows no Spark.
 
 
@@ -114,16 +114,16 @@ def needed_since(
     ``versions``: newest first. ``named``: the versions that tables of the output ``own`` name.
     Other outputs count if they wrote after ``silent_ms``.
     """
-    needed, stands = math.inf, dict[tuple[str, str], int]()
+    needed, latest = math.inf, dict[tuple[str, str], int]()
     for number, made_ms, note in versions:
         if note is not None and note.waltap != own:
             table = note.waltap, note.table
-            if table not in stands and made_ms > silent_ms:
-                stands[table] = note.stands
+            if table not in latest and made_ms > silent_ms:
+                latest[table] = note.named_version
                 needed = made_ms
-            if stands.get(table) == NOWHERE:
+            if latest.get(table) == NOWHERE:
                 needed = made_ms  # no commit names a step of it yet
-        if number in named or number in stands.values():
+        if number in named or number in latest.values():
             needed = made_ms
     return needed
 
@@ -263,7 +263,7 @@ class IcebergFormat(MergingFormat):
 
     # --- tables -------------------------------------------------------------------------------------
 
-    def tells_case(self, spark: "SparkSession") -> bool:
+    def is_case_sensitive(self, spark: "SparkSession") -> bool:
         """Return whether the catalogue is known to respect case."""
         setting = f"spark.sql.catalog.{self._properties.catalog.partition('.')[0]}"
         kind = spark.conf.get(f"{setting}.type", "") or ""

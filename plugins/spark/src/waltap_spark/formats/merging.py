@@ -106,11 +106,11 @@ class MergingFormat(StepwiseFormat):
         elif not table.key:
             work.exchange(self._exchanged(step, table, rows))
         else:
-            settled = rows.settled(table, partial(self.read, step.spark, table, "current"))
+            compacted = rows.compacted(table, partial(self.read, step.spark, table, "current"))
             if rows.only_puts and self._puts_all(step.spark, table):
-                work.put(settled.drop(gone(table)))
+                work.put(compacted.drop(gone(table)))
             else:
-                work.merge(settled)
+                work.merge(compacted)
         if empties or not work.held.epoch:
             return work.done(epoch=epoch, stretch=stretch)
         return work.done(epoch=work.held.epoch, stretch=stretch if unbroken else "")
@@ -275,9 +275,9 @@ class MergingFormat(StepwiseFormat):
                 versions = {target.version for target in targets}
                 newest[what] = self.newest_of(spark, targets[0].at, versions)
             for each in fine:
-                stands = at_versions(each, newest)
-                if stands is not each:
-                    found[each.name] = stands
+                current = at_versions(each, newest)
+                if current is not each:
+                    found[each.name] = current
         return found
 
     def rested(
@@ -294,14 +294,14 @@ class MergingFormat(StepwiseFormat):
 
         found = dict[str, TableState]()
         for table in tables.values():
-            stands = table
+            current = table
             for what in () if table.held is None else self._apart(table, table.held):
                 try:
-                    stands = self._rested(step, stands, what)
+                    current = self._rested(step, current, what)
                 except (WaltapError, PySparkException, Py4JJavaError) as error:
                     log.info("%s stays at its version: %s", table.name, first_words(error))
-            if stands is not table:
-                found[table.name] = stands
+            if current is not table:
+                found[table.name] = current
         return found
 
     @staticmethod
@@ -356,7 +356,7 @@ class MergingFormat(StepwiseFormat):
             if error.getCondition() != NO_NAME:
                 raise
             self._claims.release(table.name)
-            text = f"{table.name} would be kept as {at}, and the catalogue takes no such name"
+            text = f"{table.name} would be stored as {at}, and the catalogue takes no such name"
             raise NameTaken(text, table=table.name) from None
 
     def _created(self, step: CommitContext, table: TableState) -> TableState:
@@ -367,8 +367,10 @@ class MergingFormat(StepwiseFormat):
             layout.require(table.name, stored[what])
         ats = {what: self.identifier(table, what) for what in layouts}
         source = "" if table.place is None else table.place.source
-        tells_case = self.tells_case(step.spark)
-        self._claims.take(table.name, list(ats.values()), tells_case=tells_case, source=source)
+        is_case_sensitive = self.is_case_sensitive(step.spark)
+        self._claims.take(
+            table.name, list(ats.values()), is_case_sensitive=is_case_sensitive, source=source
+        )
         try:
             targets = {what: TargetTable(at=at) for what, at in ats.items()}
             for target in targets.values():
@@ -397,7 +399,7 @@ class MergingFormat(StepwiseFormat):
         """Return the rows after changes that include a truncate."""
         base = self.read(step.spark, table, "current")
         if table.key:
-            return rows.settled(table, lambda: base).where(f"not {gone(table)}").drop(gone(table))
+            return rows.compacted(table, lambda: base).where(f"not {gone(table)}").drop(gone(table))
         changes, base = rows.changes(table, base)
         return copies(table, [rows.group], base, changes)
 
@@ -410,7 +412,7 @@ class MergingFormat(StepwiseFormat):
 
         changes, base = rows.changes(table, self.read(step.spark, table, "current"))
         names = list(table.columns)
-        alike = [distinguishing(name, kind) for name, kind in table.told.items()]
+        alike = [distinguishing(name, kind) for name, kind in table.comparable.items()]
         row = changes.where("_op <> 't'")
         own = unlike(base.columns) + "same"
         same = [each.alias(f"{own}{n}") for n, each in enumerate(alike)]

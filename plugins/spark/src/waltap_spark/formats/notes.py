@@ -23,7 +23,7 @@ class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source whose rows the commit touches; step 0 changes columns for all sources. ``since`` is the
     version that restored the table: the step may exist before it, but its rows are gone. ``kind``
     is the kind of change, and ``until`` the position of its last change; a repeated step must have
-    the same. ``stands`` is the version of a shared target that the table's last commit names.
+    the same. ``named_version`` is the version of a shared target that the table's last commit names.
     """
 
     waltap: str
@@ -34,7 +34,7 @@ class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: int | None = None
     kind: str = ""
     until: str = ""
-    stands: int = NOWHERE
+    named_version: int = msgspec.field(name="stands", default=NOWHERE)
 
     @classmethod
     def read(cls, text: str | None) -> "CommitNote | None":

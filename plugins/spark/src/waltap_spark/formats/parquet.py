@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
-from waltap_spark.compact.compact_in_memory import moved, settled_few
+from waltap_spark.compact.compact_in_memory import compact_small, moved
 from waltap_spark.compact.compaction import with_moves
 from waltap_spark.compact.small_sets import LARGE, is_small, merged_rows, rows_of, write_rows
 from waltap_spark.formats.table_format import (
@@ -67,10 +67,10 @@ class ParquetFormat(TableFormat):
             table.key != change.key
             or change.renames
             or change.forgets
-            or (change.retold and (table.mode.keeps_past or not table.key))
+            or (change.renews_columns and (table.mode.keeps_past or not table.key))
         ):
             # Pending changes need the key and names under which they were written.
-            table = self._fold(step, table)
+            table = self._compact(step, table)
         return change.learn(table)
 
     def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
@@ -85,7 +85,7 @@ class ParquetFormat(TableFormat):
         """Write the changes; only additions join the base at once."""
         # A snapshot of a table with history ends the versions of before, so these must be complete.
         if rows.group.replaces and table.pending:
-            table = self._fold(step, table)
+            table = self._compact(step, table)
         table, written = self._write_changes(step, table, rows)
         if table.mode.name == "append":
             return table
@@ -95,7 +95,7 @@ class ParquetFormat(TableFormat):
         # Readers join pending changes by key; changed keys and truncates would need more for each
         # read.
         if rows.group.moved or rows.truncates or rows.group.replaces:
-            table = self._fold(step, table, rows.spared)
+            table = self._compact(step, table, rows.spared)
         return _kept(table)
 
     def truncate(self, step: CommitContext, table: TableState) -> TableState:
@@ -113,14 +113,14 @@ class ParquetFormat(TableFormat):
         pending_rows = sum(change.rows for change in table.pending)
         options = self._options
         # Relative to the base, so that each of its rows is rewritten a bounded number of times.
-        enough = max(options.fold_rows, options.fold_share * table.open_rows)
+        enough = max(options.compact_rows, options.compact_share * table.open_rows)
         many = (
             pending_rows > enough
-            or 0 < options.fold_sets <= len(table.pending)
+            or 0 < options.compact_sets <= len(table.pending)
             or sum(not part.closed for part in table.base) > MOST_PARTS
         )
         if many:
-            table = self._fold(step, table)
+            table = self._compact(step, table)
         return self._merge(step, self._merge_closed(step, _kept(table)))
 
     # --- files ------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class ParquetFormat(TableFormat):
         )
         return msgspec.structs.replace(table, changes=(*table.changes, written)), written
 
-    def _fold(
+    def _compact(
         self, step: CommitContext, table: TableState, spared: "RetainedKeys | None" = None
     ) -> TableState:
         """Compact the pending changes into a new base.
@@ -169,10 +169,10 @@ class ParquetFormat(TableFormat):
         table = msgspec.structs.replace(
             table, base=tuple(part for part in table.base if not part.closed)
         )
-        rows, after = self._settled(step, table) if table.pending else (None, None)
+        rows, after = self._compacted(step, table) if table.pending else (None, None)
         frame = current_frame(step.spark, table, uri, pending=rows, after=after, spared=spared)
         expected = table.stored_rows
-        epoch, stretch = _epoch_of_fold(table), _stretch_of_fold(table)
+        epoch, stretch = _epoch_of_compaction(table), _continuity_of_compaction(table)
         if table.mode.name != "scd2":
             parts = [self._part(step, table, frame, expected, epoch, stretch)]
         else:
@@ -188,7 +188,7 @@ class ParquetFormat(TableFormat):
             parts = [part for part in parts if part.rows]
         return msgspec.structs.replace(table, base=(*ended, *parts), pending=())
 
-    def _settled(
+    def _compacted(
         self, step: CommitContext, table: TableState
     ) -> "tuple[DataFrame, DataFrame | None]":
         """Return pending rows with resolved keys, and net changes.
@@ -201,7 +201,7 @@ class ParquetFormat(TableFormat):
         )
         if table.mode.keeps_past:
             return moved(table, table.pending, rows, standing(table, base)), None
-        after = settled_few(step.spark, table, table.pending, lambda: rows, lambda: base)
+        after = compact_small(step.spark, table, table.pending, lambda: rows, lambda: base)
         if after is None:
             rows = with_moves(table, table.pending, rows, base)
         return rows, after
@@ -366,7 +366,7 @@ def _only_adds(table: TableState, group: SegmentGroup) -> bool:
     )
 
 
-def _stretch_of_fold(table: TableState) -> str:
+def _continuity_of_compaction(table: TableState) -> str:
     """Return the continuity id of a compacted base."""
     emptied = [n for n, change in enumerate(table.pending) if "t" in change.operations]
     if emptied and not table.mode.keeps_past:
@@ -374,7 +374,7 @@ def _stretch_of_fold(table: TableState) -> str:
     return shared_stretch([*(part for part in table.base if not part.closed), *table.pending])
 
 
-def _epoch_of_fold(table: TableState) -> int:
+def _epoch_of_compaction(table: TableState) -> int:
     """Return a compacted base's epoch, the earliest of its parts.
 
     A later epoch may still deliver again rows that the base has.

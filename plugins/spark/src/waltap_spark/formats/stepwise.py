@@ -143,7 +143,7 @@ class StepwiseFormat(TableFormat):
     def vacuum(self, spark: "SparkSession", at: str) -> None:
         """Remove files that no retained version needs."""
 
-    def tells_case(self, spark: "SparkSession") -> bool:
+    def is_case_sensitive(self, spark: "SparkSession") -> bool:
         """Return whether table names may differ only by case."""
         return False
 
@@ -352,10 +352,12 @@ class StepwiseFormat(TableFormat):
             source="" if table.place is None else table.place.source,
             kind=kind[:KIND],
             until="" if step.until is None else str(step.until),
-            stands=NOWHERE if table.place is None else self._stands(table.name, target.at),
+            named_version=NOWHERE
+            if table.place is None
+            else self._named_version(table.name, target.at),
         )
 
-    def _stands(self, name: str, at: str) -> int:
+    def _named_version(self, name: str, at: str) -> int:
         """Return the version that the last commit names."""
         table = self._tables().get(name)
         held = None if table is None else table.held
@@ -383,7 +385,7 @@ class StepwiseFormat(TableFormat):
         later = self.commits(spark, target)
         if later is None:
             if target.step:
-                raise self._changed(target, "is gone, or was made anew")
+                raise self._changed(target, "is gone, or was created again")
             return {}
         steps: dict[int, TableCommit] = {}
         foreign: TableCommit | None = None
@@ -414,7 +416,7 @@ class StepwiseFormat(TableFormat):
             whose = "another output's" if foreign.note else "another program's"
             if foreign.note is not None and foreign.note.waltap == self._identity():
                 whose = f"{foreign.note.table}'s"
-            text = f"{table.name} would be kept as {target.at}: that is there, and is {whose}"
+            text = f"{table.name} would be stored as {target.at}: that is there, and is {whose}"
             raise NameTaken(text, table=table.name)
         if foreign is not None:
             by = "belongs to another output" if foreign.note else "was written by another program"

@@ -23,7 +23,7 @@ from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from waltap.base.files.store import FileStore
-from waltap_spark.compact.compact_in_memory import moved, settle
+from waltap_spark.compact.compact_in_memory import compact, moved
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
 from waltap_spark.compact.drop_overwritten import last_rows
 from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
@@ -90,7 +90,7 @@ class TableChange:
     """A change of a table's columns, key or number in the source.
 
     ``learn`` returns the table after the change; call it once. ``renames``: present name → new
-    name. ``retold``: columns left the source, or returned. ``forgets``: columns, by new name, that
+    name. ``renews_columns``: columns left the source, or returned. ``forgets``: columns, by new name, that
     the table loses after ``learn``, since the source dropped them.
     """
 
@@ -98,7 +98,7 @@ class TableChange:
     renames: dict[str, str]
     replaces: bool
     learn: Callable[[TableState], TableState]
-    retold: bool = False
+    renews_columns: bool = False
     forgets: tuple[str, ...] = ()
 
 
@@ -140,7 +140,7 @@ class GroupRows:
             return self.spark.createDataFrame(read.select(list(table.columns)), own)
         return fresh(table, self._widened(table, filled=True))
 
-    def settled(self, table: TableState, base: "Callable[[], DataFrame]") -> "DataFrame":
+    def compacted(self, table: TableState, base: "Callable[[], DataFrame]") -> "DataFrame":
         """Return one net row for each touched key, with a `gone` flag.
 
         The key is `waltap_spark.state.modes.row_key`. ``base`` has the rows before the changes.
@@ -154,7 +154,7 @@ class GroupRows:
                 was = self.spared.of(was, table.key, "left_anti")
             return changed(table, [self.group], rows, was)
         filled_once = functools.cache(lambda: self._widened(table, filled=True))
-        return settle(
+        return compact(
             self.spark or base().sparkSession,
             table,
             [self.group],

@@ -88,12 +88,12 @@ class TableWriter:
 
         self.take(what, action, ROWS)
 
-    def merge(self, settled: "DataFrame") -> None:
+    def merge(self, compacted: "DataFrame") -> None:
         """MERGE rows with `gone` by the key."""
 
         def action() -> None:
             away = gone(self._table)
-            names = [name for name in self.view(settled) if name != away]
+            names = [name for name in self.view(compacted) if name != away]
             key = row_key(self._table)
             on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
             if self._table.mode.name == "scd2":  # versions that have ended stay as they are
@@ -122,8 +122,8 @@ class TableWriter:
         def action() -> None:
             away = gone(self._table)
             names = [name for name in self.view(frame) if name != away]
-            told = self._table.told
-            on = " AND ".join(equal(quoted(name), kind) for name, kind in told.items())
+            compared = self._table.comparable
+            on = " AND ".join(equal(quoted(name), kind) for name, kind in compared.items())
             self._spark.sql(
                 f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}s.{away} AND {on}"
                 f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from waltap_spark.compact.compaction import (
     after_last_truncate,
+    compacted,
     copies,
     of_touched_keys,
-    settled,
     widened,
 )
 from waltap_spark.history.timeline import fresh, rows_after
@@ -95,7 +95,7 @@ def current_frame(
         return copies(table, table.pending, base, rows)
     if after is not None:
         return _latest(table, base, after, after)
-    return _latest(table, base, rows, settled(table, table.pending, rows, base))
+    return _latest(table, base, rows, compacted(table, table.pending, rows, base))
 
 
 def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":

@@ -270,7 +270,7 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
         F.lit(True).alias("__is"),
         *(
             distinguishing(name, kind).alias(name)
-            for name, kind in table.told.items()
+            for name, kind in table.comparable.items()
             if name not in table.key
         ),
     )
@@ -353,6 +353,6 @@ def _last_states(table: "TableState", states: "DataFrame") -> "DataFrame":
             {"_deleted": dead, "_deleted_at": F.when(dead, F.col("__deleted_at"))}
         )
         for name in table.mode.extra:
-            told = F.when(dead, F.col("__deletion").getField(name)).otherwise(F.col(name))
-            made = made.withColumn(name, told)
+            value = F.when(dead, F.col("__deletion").getField(name)).otherwise(F.col(name))
+            made = made.withColumn(name, value)
     return made

@@ -319,7 +319,7 @@ def _far(column: str, kind: str) -> str:
     return f"({column} rlike {_quoted_pattern(_FAR)} or try_cast({column} as {kind}) is not null)"
 
 
-def unread(field: TopicField, column: str, *, avro: bool) -> tuple[str, str] | None:
+def unreadable_elements(field: TopicField, column: str, *, avro: bool) -> tuple[str, str] | None:
     """Return SQL of two tests of an array's elements.
 
     Whether one became null since it is unreadable, and whether one did since no type of Spark holds it.

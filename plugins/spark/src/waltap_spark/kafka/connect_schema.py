@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from waltap_spark.kafka.errors import EventUnread
+from waltap_spark.kafka.errors import EventUnreadable
 
 _AVRO: Final = {
     "int": "int32", "long": "int64", "float": "float", "double": "double", "boolean": "boolean",
@@ -19,7 +19,7 @@ _AVRO: Final = {
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 # Parameters that change the meaning of values, unlike labels of an enum or the source's type.
-_TELLING: Final = ("scale", "connect.decimal.precision", "length")
+_DISTINGUISHING: Final = ("scale", "connect.decimal.precision", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +40,23 @@ class TopicField:
     def described(self) -> str:
         """Return the type in a manifest, equal for values of equal meaning."""
         parts = [self.meaning or self.kind]
-        told = sorted(self.parameters.items())
-        parts += [f"{name}={value}" for name, value in told if name in _TELLING]
+        parameters = sorted(self.parameters.items())
+        parts += [f"{name}={value}" for name, value in parameters if name in _DISTINGUISHING]
         parts += [] if self.items is None else [self.items.described()]
         parts += [f"{each.name}:{each.described()}" for each in self.fields]
         return " ".join(parts)
 
 
 def fields_of_json(schema: str) -> tuple[TopicField, ...]:
-    """Return the columns of an event's own JSON schema. Raises: EventUnread."""
+    """Return the columns of an event's own JSON schema. Raises: EventUnreadable."""
     try:
         envelope = json.loads(schema)
         for each in envelope["fields"]:
             if each["field"] == "after":
                 return tuple(map(_of_json, each["fields"]))
     except (ValueError, KeyError, TypeError) as cause:
-        raise EventUnread(f"the schema of an event cannot be read: {cause!r}") from cause
-    raise EventUnread("the schema of an event has no field 'after'")
+        raise EventUnreadable(f"the schema of an event cannot be read: {cause!r}") from cause
+    raise EventUnreadable("the schema of an event has no field 'after'")
 
 
 def _of_json(found: Mapping[str, Any]) -> TopicField:
@@ -75,7 +75,7 @@ def _of_json(found: Mapping[str, Any]) -> TopicField:
 
 
 def fields_of_avro(schema: str) -> tuple[TopicField, ...]:
-    """Return the columns of an Avro schema of events. Raises: EventUnread."""
+    """Return the columns of an Avro schema of events. Raises: EventUnreadable."""
     try:
         envelope = json.loads(schema)
         known: dict[str, Any] = {}
@@ -84,8 +84,8 @@ def fields_of_avro(schema: str) -> tuple[TopicField, ...]:
             if each["name"] in ("before", "after") and made.fields:
                 return made.fields
     except (ValueError, KeyError, TypeError) as cause:
-        raise EventUnread(f"the Avro schema of an event cannot be read: {cause!r}") from cause
-    raise EventUnread("the Avro schema of an event has no field 'after'")
+        raise EventUnreadable(f"the Avro schema of an event cannot be read: {cause!r}") from cause
+    raise EventUnreadable("the Avro schema of an event has no field 'after'")
 
 
 def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> TopicField:
@@ -124,7 +124,7 @@ def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> TopicFi
 
 
 def key_fields(key: str) -> tuple[str, ...]:
-    """Return the columns of a record's key. Raises: EventUnread.
+    """Return the columns of a record's key. Raises: EventUnreadable.
 
     The key is JSON, with or without schema.
     """
@@ -133,21 +133,21 @@ def key_fields(key: str) -> tuple[str, ...]:
         if isinstance(found, dict) and set(found) == {"schema", "payload"}:
             found = found["payload"]
     except ValueError as cause:
-        raise EventUnread(f"the key of an event is no JSON: {key[:100]!r}") from cause
+        raise EventUnreadable(f"the key of an event is no JSON: {key[:100]!r}") from cause
     if found is not None and not isinstance(found, dict):
-        raise EventUnread(f"the key of an event is no JSON object: {key[:100]!r}")
+        raise EventUnreadable(f"the key of an event is no JSON object: {key[:100]!r}")
     return tuple(found or ())
 
 
 def names_in_avro(schema: str) -> dict[str, set[str]]:
     """Return the fields of an Avro record, with the fields of inner records.
 
-    Raises: EventUnread if it is no record.
+    Raises: EventUnreadable if it is no record.
     """
     try:
         return {each["name"]: _names(each["type"]) for each in json.loads(schema)["fields"]}
     except (ValueError, KeyError, TypeError) as cause:
-        raise EventUnread(f"an Avro schema is none of a record: {schema[:100]!r}") from cause
+        raise EventUnreadable(f"an Avro schema is none of a record: {schema[:100]!r}") from cause
 
 
 def _names(kind: Any) -> set[str]:

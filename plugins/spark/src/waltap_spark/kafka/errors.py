@@ -3,7 +3,7 @@
 SinkError
 ├── TopicsUnreadable   WT-5250   Spark cannot read topics, or no broker answers
 ├── OffsetsLost        WT-5251   records after those that were taken are gone
-├── EventUnread        WT-5252   a record is no change event of the declared form
+├── EventUnreadable    WT-5252   a record is no change event of the declared form
 └── ColumnsUnknown     WT-5253   events without a schema, of a table without declared columns
 """
 
@@ -24,8 +24,8 @@ OffsetsLost = SinkError.define(
     "Have the connector take a new snapshot, and read its topics into another change log and "
     "other tables. Keep topics longer than the longest pause of this reader.",
 )
-EventUnread = SinkError.define(
-    "EventUnread",
+EventUnreadable = SinkError.define(
+    "EventUnreadable",
     "WT-5252",
     "A record is no usable Debezium event in the declared format.",
     "Set the topics' form: json or avro, with the registry's address. Topics must have whole "

@@ -31,7 +31,7 @@ def placed(
 ) -> "DataFrame":
     """Return ``events`` with their positions.
 
-    - ``_told``, ``rank``: the position that grows within a partition
+    - ``_stated``, ``rank``: the position that grows within a partition
     - ``_commit``: the same, but not before the first snapshot
     - ``_commit_lsn``, ``_seq``: the order of changes; ``_lsn``
     - ``first_read``: whether it is a row of a first snapshot
@@ -65,11 +65,11 @@ def placed(
     # The first transaction that a connector reads has no commit before it.
     followed = F.greatest(F.max("_follows").over(here), floor, F.col("_high._commit"))
     begins = F.first(F.when(counts, F.col("_lsn")), ignorenulls=True).over(here)
-    told = F.coalesce(F.col("_read"), F.col("_follows"), followed, begins)
-    known = known.withColumn("_told", F.when(counts, told))
-    behind = F.coalesce(F.col("_read"), F.greatest(F.col("_told"), floor))
+    stated = F.coalesce(F.col("_read"), F.col("_follows"), followed, begins)
+    known = known.withColumn("_stated", F.when(counts, stated))
+    behind = F.coalesce(F.col("_read"), F.greatest(F.col("_stated"), floor))
     known = known.withColumn("_commit", F.when(counts, behind))
-    position = F.when(counts, F.struct(F.col("_told").alias("_commit"), "rank"))
+    position = F.when(counts, F.struct(F.col("_stated").alias("_commit"), "rank"))
     streamed = F.when(~F.col("first_read"), position)
     furthest = F.greatest(F.max(streamed).over(before), F.col("_high"))
     once = F.expr("moved and op = 'c'")  # no other event has its position
@@ -97,7 +97,7 @@ def _problem(spread: frozenset[str]) -> "Column":
     operation = F.coalesce(F.col("op").isin("c", "r", "u", "d", "t"), F.lit(False))
     found = (
         F.when(F.col("op").eqNullSafe("m"), None)
-        .when(F.col("told").isNotNull(), F.col("told"))
+        .when(F.col("reason").isNotNull(), F.col("reason"))
         .when(F.col("op").isNull(), "it is no change event")
         .when(~operation, "its operation is none of c, r, u, d, t, m")
         .when(F.col("source.table").isNull(), "its source names no table")

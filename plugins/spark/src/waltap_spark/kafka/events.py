@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.connect_schema import key_fields, names_in_avro, without_decimals
-from waltap_spark.kafka.errors import EventUnread, OffsetsLost, TopicsUnreadable
+from waltap_spark.kafka.errors import EventUnreadable, OffsetsLost, TopicsUnreadable
 from waltap_spark.kafka.event_position import AFTER_ROW, placed
 from waltap_spark.kafka.rows import TableRows, table_rows
 from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, Reached
@@ -38,7 +38,7 @@ class SchemaRegistry:
         self._address, self._known = address, dict[str, str]()
 
     def schema(self, schema_id: str) -> str:
-        """Return a schema by id. Raises: TopicsUnreadable, EventUnread."""
+        """Return a schema by id. Raises: TopicsUnreadable, EventUnreadable."""
         found = self._known.get(schema_id)
         if found is None:
             found = self._known[schema_id] = self._asked(schema_id)
@@ -57,7 +57,7 @@ class SchemaRegistry:
             answer = client.send("GET", f"{bare}/schemas/ids/{schema_id}")
         # An unknown id is a bad record (of another registry), other answers may pass.
         if answer.status == HTTPStatus.NOT_FOUND:
-            raise EventUnread(f"{bare} has no schema {schema_id}")
+            raise EventUnreadable(f"{bare} has no schema {schema_id}")
         if answer.problem:
             raise TopicsUnreadable(f"schema {schema_id} at {bare}: {answer.problem}")
         try:
@@ -135,7 +135,7 @@ class TopicEvents:
             .selectExpr("*", "coalesce(md5(e.schema), '') AS schema_id", f"{inner} AS i")
             .selectExpr(
                 *_OWN, "schema_id", "if(e.payload is null, null, e.schema) AS schema_text",
-                "i.op", "i.before", "i.after", "i.source", row, "cast(null as string) AS told",
+                "i.op", "i.before", "i.after", "i.source", row, "cast(null as string) AS reason",
             )
         )  # fmt: skip
 
@@ -150,19 +150,19 @@ class TopicEvents:
             part = numbered.where(f"schema_id = '{row[0]}'")
             try:
                 frames.append(self._envelopes(part, row[0]))
-            except EventUnread as error:
+            except EventUnreadable as error:
                 frames.append(_no_envelopes(part, error.problem))
         if not frames:
             return _no_envelopes(numbered, "")
         return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
     def _envelopes(self, part: "DataFrame", schema_id: str) -> "DataFrame":
-        """Raises: EventUnread, TopicsUnreadable."""
+        """Raises: EventUnreadable, TopicsUnreadable."""
         if not schema_id:
-            raise EventUnread("the value does not begin with the id of an Avro schema")
+            raise EventUnreadable("the value does not begin with the id of an Avro schema")
         names = names_in_avro(self._registry.schema(schema_id))
         if not {"op", "source", "after", "before"} <= set(names):
-            raise EventUnread(f"Avro schema {schema_id} is none of change events")
+            raise EventUnreadable(f"Avro schema {schema_id} is none of change events")
         source = ", ".join(
             f"'{name}', cast({f'e.source.{name}' if name in names['source'] else 'null'} as {kind})"
             for name, kind in _PARTS.items()
@@ -172,7 +172,7 @@ class TopicEvents:
             "cast(null as string) AS before", "cast(null as string) AS after",
             f"named_struct({source}) AS source",
             f"coalesce(if(e.op = 'd', e.before, e.after) is not null, false) AS {AFTER_ROW}",
-            "cast(null as string) AS told",
+            "cast(null as string) AS reason",
         )  # fmt: skip
 
     def _decoded(self, schema_id: str) -> "Column":
@@ -191,7 +191,7 @@ class TopicEvents:
         if self._seen is not None:
             return self._seen
         fine = F.col("problem").isNull()
-        place, told = F.struct("_commit", "rank"), F.struct("_told", "rank")
+        place, stated = F.struct("_commit", "rank"), F.struct("_stated", "rank")
         known = fine & F.col("_commit").isNotNull()
         mine = fine & ~F.col("again") & (F.col("op") != "m")
         self._seen = (
@@ -201,9 +201,9 @@ class TopicEvents:
             .agg(
                 F.count_if(~fine).alias("bad"),
                 F.max(F.when(known, place)).alias("high"),
-                F.max(F.when(known & ~F.col("first_read"), told)).alias("streamed"),
-                F.max(F.when(known & F.col("first_read"), F.col("_told"))).alias("read"),
-                F.min(F.when(fine & F.col("again") & F.col("first_read"), F.col("offset"))).alias("anew"),
+                F.max(F.when(known & ~F.col("first_read"), stated)).alias("streamed"),
+                F.max(F.when(known & F.col("first_read"), F.col("_stated"))).alias("read"),
+                F.min(F.when(fine & F.col("again") & F.col("first_read"), F.col("offset"))).alias("begun"),
                 F.count_if(fine & F.col("again")).alias("again"),
                 F.count_if(fine & (F.col("moved") | F.col("leaves"))).alias("moves"),
                 F.max(F.when(mine, F.col("key"))).alias("key"),
@@ -310,7 +310,7 @@ class TopicEvents:
         )
         where = F.collect_list(F.struct("topic", "partition", "offset", "timestamp", "_commit"))
         rows = (
-            moves.groupBy("source.schema", "source.table", "_told", "_lsn")
+            moves.groupBy("source.schema", "source.table", "_stated", "_lsn")
             .agg(F.count_distinct("op").alias("sides"), where.alias("where"))
             .where("sides = 1")
             .collect()
@@ -330,9 +330,9 @@ class TopicEvents:
         for row in self._summary():
             where = f"partition {row['partition']} of {row['topic']}"
             # Rows of an earlier snapshot cannot be ordered among changes that were taken already.
-            if row["anew"] is not None:
+            if row["begun"] is not None:
                 text = f"{where} goes back, by a snapshot, to an earlier position: another history"
-                raise OffsetsLost(f"{text} of the source begins at offset {row['anew']}")
+                raise OffsetsLost(f"{text} of the source begins at offset {row['begun']}")
             if row["again"]:
                 log.info("%s: %s events were delivered again", where, row["again"])
             if row["high"] is not None:
@@ -345,7 +345,7 @@ class TopicEvents:
     def tables(self) -> Iterator[TableRows]:
         """Yield the rows of each table and schema, in order.
 
-        Raises: EventUnread, ColumnsUnknown, ColumnNameTaken, TopicsUnreadable.
+        Raises: EventUnreadable, ColumnsUnknown, ColumnNameTaken, TopicsUnreadable.
         """
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -411,5 +411,5 @@ def _no_envelopes(part: "DataFrame", reason: str) -> "DataFrame":
     return (
         part.selectExpr(*_OWN, "schema_id", "cast(null as string) AS schema_text", nothing)
         .selectExpr("* except (i)", "i.*", f"false AS {AFTER_ROW}")
-        .withColumn("told", F.lit(reason))
+        .withColumn("reason", F.lit(reason))
     )

@@ -22,7 +22,7 @@ from waltap_sinks.changelog.manifest import (
     manifest_name,
 )
 from waltap_spark.kafka.columns import learn_functions
-from waltap_spark.kafka.errors import EventUnread
+from waltap_spark.kafka.errors import EventUnreadable
 from waltap_spark.kafka.events import TopicEvents
 from waltap_spark.kafka.rows import LOST, MARKS, PROBLEM, TableRows
 from waltap_spark.kafka.topics import BadRecord, KafkaTopics, Place, Reached, offered, records
@@ -88,7 +88,7 @@ class KafkaFeed:
             self._mark, self._bucket = manifest.mark, manifest.bucket
             self._keys |= {(each.schema, each.table): each.key for each in manifest.tables}
             self._take(manifest)
-        self._sweep()
+        self._delete_unpublished()
 
     def close(self) -> None:
         """Unlock the log; may be called twice."""
@@ -108,12 +108,12 @@ class KafkaFeed:
 
         Records that wait for another event (`KafkaTopics.patience_s`) count as none.
 
-        Raises: TopicsUnreadable, OffsetsLost, EventUnread, ColumnsUnknown, FilesUnavailable.
+        Raises: TopicsUnreadable, OffsetsLost, EventUnreadable, ColumnsUnknown, FilesUnavailable.
         """
         at_a_time = self._topics.records
         while True:
             what = offered(self._spark, self._topics, self._taken, records=at_a_time)
-            self._tell_absent(what.ends)
+            self._log_absent(what.ends)
             if not what.ranges:
                 return None
             frame = records(self._spark, self._topics, what.ranges)
@@ -126,7 +126,7 @@ class KafkaFeed:
                 return None
             at_a_time *= 2  # every event waits for one that is after this portion
 
-    def _tell_absent(self, ends: Mapping[Place, int]) -> None:
+    def _log_absent(self, ends: Mapping[Place, int]) -> None:
         """Warn once of missing topics, which the first event creates."""
         absent = frozenset(self._topics.topics) - {topic for topic, _partition in ends}
         if new := absent - self._absent:
@@ -138,7 +138,7 @@ class KafkaFeed:
         # Never an earlier bucket, even if the clock goes back: readers list the newest ones only.
         bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
         if bucket != self._bucket:
-            self._sweep()
+            self._delete_unpublished()
         self._bucket = bucket
         bad = events.bad()
         self._require_few(bad)
@@ -166,7 +166,7 @@ class KafkaFeed:
         log.info("taken from topics", extra={"batch_rows": manifest.rows, "lsn": str(self._mark)})
         return manifest
 
-    def _sweep(self) -> None:
+    def _delete_unpublished(self) -> None:
         """Remove segments of before the first manifest.
 
         Spark writes a folder per table, and `ChangeLog.expire` leaves its empty folders. Other segments
@@ -182,14 +182,14 @@ class KafkaFeed:
     # --- bad records --------------------------------------------------------------------------------
 
     def _require_few(self, bad: list[BadRecord]) -> None:
-        """Raises: EventUnread, unless ``bad`` is ``keep`` and the limit is not reached."""
+        """Raises: EventUnreadable unless ``bad`` is ``keep``, and beyond the limit."""
         if not bad:
             return
         if self._topics.bad == "fail":
-            raise EventUnread(bad[0].told())
+            raise EventUnreadable(bad[0].described())
         if len(bad) > self._topics.most_bad:
             more = f"more than {self._topics.most_bad} records of a portion cannot be taken"
-            raise EventUnread(f"{more}, the first is {bad[0].told()}")
+            raise EventUnreadable(f"{more}, the first is {bad[0].described()}")
 
     def _keep(self, events: TopicEvents, bad: list[BadRecord]) -> None:
         """Write bad records to a file named by position.
@@ -202,7 +202,7 @@ class KafkaFeed:
             key, value = contents[each.topic, each.partition, each.offset]
             line = {
                 "topic": each.topic, "partition": each.partition, "offset": each.offset,
-                "code": EventUnread.code, "reason": each.reason,
+                "code": EventUnreadable.code, "reason": each.reason,
                 "key": _shown(key), "value": _shown(value),
             }  # fmt: skip
             lines.append(json.dumps(line, ensure_ascii=False))
@@ -210,7 +210,7 @@ class KafkaFeed:
         path = f"{BAD}/after-{self._mark}.jsonl"
         self._store.put(path, ("\n".join(lines) + "\n").encode())
         text = "%s records of topics cannot be taken, and are kept in %s: the first is %s"
-        log.warning(text, len(bad), self._store.uri(path), bad[0].told())
+        log.warning(text, len(bad), self._store.uri(path), bad[0].described())
 
     def bad_records(self) -> list[dict[str, Any]]:
         """Return the kept bad records as dicts.

@@ -17,11 +17,11 @@ from waltap_spark.kafka.columns import (
     raw_struct,
     text_of,
     typed_column,
-    unread,
+    unreadable_elements,
     was_not_sent,
 )
 from waltap_spark.kafka.connect_schema import TopicField, fields_of_avro, fields_of_json
-from waltap_spark.kafka.errors import ColumnsUnknown, EventUnread
+from waltap_spark.kafka.errors import ColumnsUnknown, EventUnreadable
 from waltap_spark.kafka.topics import KafkaTopics
 from waltap_spark.schema.expression import quoted
 from waltap_spark.schema.schema import types_of
@@ -75,7 +75,7 @@ def table_rows(
     Avro events have their rows decoded as ``b`` and ``a``. ``alone`` has events (topic, partition,
     offset) of changed keys without their other event.
 
-    Raises: EventUnread, ColumnsUnknown, ColumnNameTaken.
+    Raises: EventUnreadable, ColumnsUnknown, ColumnNameTaken.
     """
     name, avro = ".".join(table), topics.form == "avro"
     kinds: dict[str, str] = {}
@@ -138,7 +138,7 @@ class _ColumnSql:
         missed = "false" if made == raw else f"{there} and {value} is null"
         far = out_of_range(field, kind, raw)
         bad, lost = (missed if far == "false" else f"{missed} and not {far}"), f"{missed} and {far}"
-        if parts := unread(field, raw, avro=self._avro):
+        if parts := unreadable_elements(field, raw, avro=self._avro):
             bad, lost = f"({bad} or {parts[0]})", parts[1]
         held = was_not_sent(field, kind, raw, self._placeholder, avro=self._avro)
         if held is not None:
@@ -204,14 +204,14 @@ def _require_free(table: tuple[str, str], fields: tuple[TopicField, ...]) -> Non
 def _key_within(
     table: str, key: tuple[str, ...], fields: tuple[TopicField, ...]
 ) -> tuple[str, ...]:
-    """Return the key's columns that rows have. Raises: EventUnread.
+    """Return the key's columns that rows have. Raises: EventUnreadable.
 
     A transform may have added others, such as the name of a shard.
     """
     names = {each.name for each in fields}
     found = tuple(name for name in key if name in names)
     if key and not found:
-        raise EventUnread(f"rows of {table} have no column of their keys, {', '.join(key)}")
+        raise EventUnreadable(f"rows of {table} have no column of their keys, {', '.join(key)}")
     return found
 
 

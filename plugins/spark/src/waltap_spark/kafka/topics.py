@@ -56,7 +56,7 @@ class BadRecord:
     offset: int
     reason: str
 
-    def told(self) -> str:
+    def described(self) -> str:
         """Return a sentence that names the record."""
         return f"offset {self.offset} of partition {self.partition} of {self.topic}: {self.reason}"
 

@@ -51,7 +51,9 @@ def _take(group: SegmentGroup, later: SegmentGroup) -> None:
     if not ADDS.issuperset(group.operations):
         # an update or delete before the key may have met several rows with equal key values
         group.crossed = True
-        group.doubt = "rows were changed before it had its key, by which they were told afterwards"
+        group.doubt = (
+            "rows were changed before it had its key, by which they were identified afterwards"
+        )
 
 
 def _called(group: SegmentGroup, later: SegmentGroup) -> tuple[str, ...] | None:

@@ -143,12 +143,6 @@ class TableTask:
         """Return the table's number in the source, 0 if unknown."""
         return next((oid for _epoch, _name, oid in reversed(self.entries) if oid), 0)
 
-    def waiting(self, table: TableState) -> tuple[EntryId, ...]:
-        """Return the entries that wait for ``table``, which cannot be applied."""
-        # an earlier release did not note those that wait
-        unknown = table.failed and not table.waits
-        return () if unknown else joined(table.waits, self.entries)
-
     def ends(self, had: Iterable[LogPosition], *, every: bool) -> tuple[LogPosition, ...]:
         """Return the ends of all groups that were begun.
 
@@ -255,13 +249,13 @@ def plan(
         for name, before in tables.items()
         if before.staged
     }
-    told: int | None = None
+    commit_ts: int | None = None
     for manifest in manifests:
         epoch, before, part = manifest.mark.epoch, manifest.previous, manifest.snapshot
-        told = told if manifest.last_commit_ts is None else manifest.last_commit_ts
-        at = manifest.mark.end_lsn, told
+        commit_ts = commit_ts if manifest.last_commit_ts is None else manifest.last_commit_ts
+        at = manifest.mark.end_lsn, commit_ts
         if part is not None:
-            at = at[0] if part.lsn is None else part.lsn, part.ts or told
+            at = at[0] if part.lsn is None else part.lsn, part.ts or commit_ts
         # LSNs of two epochs do not compare, so the first span of an epoch starts at 0.
         span = (before.end_lsn if before.epoch == epoch else 0, manifest.mark.end_lsn)
         for entry in manifest.tables:

@@ -1,13 +1,13 @@
 """Find the tables that the source renamed.
 
 An entry of the change log has its table's name and its number in the source (OID). An entry with a
-known number under another name tells that this table was renamed: it continues under the new
+known number under another name shows that this table was renamed: it continues under the new
 name, with its rows and history. A number of an earlier epoch counts only together with a name that the
 table had, since the same number may be another table's now.
 
-Nothing tells of a rename before the table's next change. So when a renamed table takes a name
+Nothing reports a rename before the table's next change. So when a renamed table takes a name
 whose owner is not seen again, that owner was dropped, or was renamed and did not change. It keeps
-its rows under a spare name, NAME@NUMBER, until a change tells its own.
+its rows under a spare name, NAME@NUMBER, until a change brings its own.
 
 When a new table takes a name, and the former owner has a change within the same commit, the former
 one was renamed. Otherwise the name was dropped and created again.
@@ -66,8 +66,8 @@ class TableRenames:
     renamed: Mapping[str, Name]
     # The renamed ones whose name another table took.
     aside: frozenset[str]
-    # Entry → its table's name after; None if each has its table's name.
-    routes: Mapping[EntryId, Name] | None
+    # Entry → its table's name after.
+    routes: Mapping[EntryId, Name]
     # Name before → epoch and OID of the last entry.
     numbers: Mapping[str, tuple[int, int]]
     # Name before → names that the table had, and left, since.
@@ -91,8 +91,6 @@ class TableRenames:
         Suspended tables note the entries that wait for them. ``in_place``: a renamed table's rows
         stay where they are.
         """
-        if self.routes is None:
-            return dict(tables)
         waits: dict[Name, list[EntryId]] = {}
         for entry, name in self.routes.items():
             waits.setdefault(name, []).append(entry)
@@ -129,9 +127,6 @@ class TableRenames:
         )
 
 
-UNCHANGED: Final = TableRenames({}, frozenset(), None, {}, {})
-
-
 def entry_id(epoch: int, entry: TableEntry) -> EntryId:
     """Return the identification of the table of ``entry``."""
     return epoch, entry.name, entry.oid
@@ -143,14 +138,16 @@ def joined(had: Iterable[EntryId], more: Iterable[EntryId]) -> tuple[EntryId, ..
     return (*(each for each in had if each not in new), *new)
 
 
-def find_renames(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> TableRenames:
-    """Return the renames that ``manifests`` tell of ``tables``.
+def find_renames(
+    manifests: Iterable[Manifest], tables: Mapping[str, TableState]
+) -> TableRenames | None:
+    """Return the renames that ``manifests`` report for ``tables``.
 
-    In nearly every commit each entry is of the table that has its name (`UNCHANGED`).
+    None if each entry is of the table that has its name, as in nearly every commit.
     """
     entries = [(manifest.mark.epoch, entry) for manifest in manifests for entry in manifest.tables]
     if all(_is_known(tables.get(entry.name), epoch, entry.oid) for epoch, entry in entries):
-        return UNCHANGED
+        return None
     last = {(epoch, entry.oid): at for at, (epoch, entry) in enumerate(entries)}
     walk = _Walk(tables)
     for at, (epoch, entry) in enumerate(entries):

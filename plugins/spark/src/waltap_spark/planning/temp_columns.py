@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # The column of `gone`, while columns of the table with underscores are renamed.
 GONE: Final = "__waltap_gone"
 
-Settling = Callable[["TableState", "Sequence[LogFacts]", "DataFrame", "DataFrame"], "DataFrame"]
+Compaction = Callable[["TableState", "Sequence[LogFacts]", "DataFrame", "DataFrame"], "DataFrame"]
 
 
 def unlike(names: Iterable[str], start: str = "__") -> str:
@@ -52,24 +52,24 @@ class _RenamedFacts:
     unpacked: int
 
 
-def set_aside(settling: Settling) -> Settling:
-    """Rename the table's columns with underscores while ``settling`` runs.
+def set_aside(compaction: Compaction) -> Compaction:
+    """Rename the table's columns with underscores while ``compaction`` runs.
 
     It may then create any such column. The result has the original names, and `gone` for `GONE`.
     """
 
-    @functools.wraps(settling)
+    @functools.wraps(compaction)
     def called_otherwise(
         table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
     ) -> "DataFrame":
         # Most tables have no such column, and need no renaming in each plan.
         own = [name for name in table.columns if name.startswith("_")]
         if not own:
-            return settling(table, changes, rows, base)
+            return compaction(table, changes, rows, base)
         aside = {name: f"__waltap {n}" for n, name in enumerate(own)}
         known = {*table.columns, *table.mode.columns}
         before = base.select(*(column_of(name) for name in base.columns if name in known))
-        found = settling(
+        found = compaction(
             _renamed(table, aside),
             [_facts(change, aside) for change in changes],
             with_names(rows, aside),

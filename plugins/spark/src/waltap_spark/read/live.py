@@ -20,16 +20,14 @@ from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.errors import (
     HistoryNotKept,
-    MomentUnread,
+    MomentUnreadable,
     SnapshotNeeded,
-    TableSetAside,
     TableSuspended,
     TableUnknown,
 )
 from waltap_spark.formats import TableFormat, TableFormatContext, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.history.timeline import standing
-from waltap_spark.planning.table_renames import SET_ASIDE
 from waltap_spark.schema.expression import quoted
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.positions import parse_position
@@ -78,7 +76,7 @@ class LiveTables:
 
         The moment is a position of the source (an LSN as a number or as text like 1A/2B3C, or a
         mark as `waltap spark status` shows it), or a time of its commits. Formats in place read
-        as far back as they keep versions, Parquet the last few commits. Raises: MomentUnread,
+        as far back as they keep versions, Parquet the last few commits. Raises: MomentUnreadable,
         VersionGone, TableUnknown before the first commit.
         """
         if self._state is None:
@@ -131,7 +129,7 @@ class LiveTables:
         unless the server sends them with every change. A target of several tables has the rows
         of all, with their source. ``allow_stale`` is that of the tables by default.
 
-        Raises: TableUnknown, TableSuspended, SnapshotNeeded, TableSetAside.
+        Raises: TableUnknown, TableSuspended, SnapshotNeeded.
         """
         self._require_fresh(name, allow_stale)
         return self._current(name)
@@ -215,8 +213,6 @@ class LiveTables:
                 return TableSuspended(
                     f"{text}: {table.failed.rstrip('.')}", output=output, mark=str(at)
                 )
-            if SET_ASIDE in table.stale:
-                return TableSetAside(f"{table.name} is set aside: {SET_ASIDE}")
             if table.stale:
                 text = f"{table.name} needs a new snapshot: {'; '.join(table.stale)}"
                 return SnapshotNeeded(text, table=table.name)
@@ -271,7 +267,7 @@ def _moment(moment: "LogPosition | int | str | dt.datetime") -> "LogPosition | i
     try:
         return parse_position(moment)
     except ValueError as cause:
-        raise MomentUnread(f"{moment!r} is neither an LSN nor a mark") from cause
+        raise MomentUnreadable(f"{moment!r} is neither an LSN nor a mark") from cause
 
 
 def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:

@@ -22,7 +22,7 @@ from waltap_spark.errors import TableUnknown
 from waltap_spark.planning.column_identity import PER_INCARNATION
 from waltap_spark.read.canonical import expressions, spark_row_hash
 from waltap_spark.read.live import LiveTables
-from waltap_spark.session.failures import NOT_KEPT, told
+from waltap_spark.session.failures import NOT_KEPT, explained_failures
 from waltap_spark.state.output import TableState
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def missing_tables(
 
     A profile decides whether Spark should have them.
     """
-    anything = CaptureScope(captures=lambda _schema, _table: True, unsure="no profile tells")
+    anything = CaptureScope(captures=lambda _schema, _table: True, unsure="no profile says")
     found = missing_in(ComparisonSource(connection), SparkTables(tables).tables(), anything)
     return [each.table for each in found if each.table not in without]
 
@@ -78,7 +78,7 @@ def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":
 
     require_pyspark()
     memory = properties.settings.get("spark.driver.memory", "1g")
-    with quiet() as notes, told(memory, NOT_KEPT):
+    with quiet() as notes, explained_failures(memory, NOT_KEPT):
         spark = start_session(
             f"waltap verify {pipeline}",
             master=properties.master,
@@ -105,14 +105,14 @@ class SparkTables:
         self._tables, self._wanted, self._owns_session = tables, wanted, owns_session
         self._memory = memory
 
-    def told(self) -> contextlib.AbstractContextManager[None]:
+    def explained(self) -> contextlib.AbstractContextManager[None]:
         """Turn Spark's failures in the block into errors with a code."""
-        return told(self._memory, NOT_KEPT)
+        return explained_failures(self._memory, NOT_KEPT)
 
     def close(self) -> None:
         """Stop the session, unless it is the caller's."""
         if self._owns_session:
-            with self.told():
+            with self.explained():
                 self._tables.spark.stop()
 
     def position(self) -> int | None:
@@ -209,7 +209,7 @@ class _SparkTable:
 
     def whole(self) -> tuple[int, int]:
         """Return count and sum of all rows."""
-        with self._tables.told():
+        with self._tables.explained():
             frame = self._frame()
             if frame is None:
                 return 0, 0
@@ -221,7 +221,7 @@ class _SparkTable:
         """Return count and sum of each bucket."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-        with self._tables.told():
+        with self._tables.explained():
             frame = self._frame()
             if frame is None:
                 return {}
@@ -230,7 +230,7 @@ class _SparkTable:
 
     def rows(self, buckets: Sequence[str]) -> Rows:
         """Return the rows of ``buckets``."""
-        with self._tables.told():
+        with self._tables.explained():
             frame = self._frame()
             if frame is None:
                 return {}

@@ -12,7 +12,7 @@ REFUSED: Final = 2
 LOCKED: Final = 3
 
 # Spark tasks could not read a snapshot.
-UNREAD: Final = 4
+UNREACHABLE: Final = 4
 
 # All changes are applied except those of suspended tables.
-STANDING: Final = 5
+SUSPENDED: Final = 5

@@ -80,7 +80,7 @@ def require_one(errors: Sequence[WaltapError | None]) -> None:
 
 
 @contextlib.contextmanager
-def told(memory: str | None, log: str = "its output, above") -> Iterator[None]:
+def explained_failures(memory: str | None, log: str = "its output, above") -> Iterator[None]:
     """Translate failures of Spark within the block.
 
     ``memory`` is the memory of the JVM, ``log`` names the place of its last words. Errors that

@@ -47,9 +47,9 @@ def _require_fit(found: str) -> None:
     The answer is cached: each run of Java takes a while. Raises: JavaMissing.
     """
     said = _run(found, "-version")
-    told = re.search(r'version "(?:1\.)?(\d+)', said)
-    if told is None or int(told[1]) < OLDEST:
-        is_version = told[1] if told else "unknown"
+    matched = re.search(r'version "(?:1\.)?(\d+)', said)
+    if matched is None or int(matched[1]) < OLDEST:
+        is_version = matched[1] if matched else "unknown"
         raise JavaMissing(f"Spark needs Java {OLDEST} or later; {found} is version {is_version}")
     if NEEDED_MODULE not in _run(found, "--list-modules"):
         raise JavaMissing(f"{found} is a reduced Java without the module {NEEDED_MODULE}")
@@ -64,9 +64,9 @@ def require_pyspark() -> str:
         found = version("pyspark")
     except PackageNotFoundError as cause:
         raise PysparkUnfit("pyspark is not installed") from cause
-    told = re.match(r"(\d+)\.(\d+)", found)
+    matched = re.match(r"(\d+)\.(\d+)", found)
     first, beyond = SPARK
-    if told is None or not first <= (int(told[1]), int(told[2])) < beyond:
+    if matched is None or not first <= (int(matched[1]), int(matched[2])) < beyond:
         raise PysparkUnfit(f"pyspark is version {found}")
     return found
 

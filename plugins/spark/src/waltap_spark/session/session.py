@@ -191,8 +191,8 @@ def _last_words(notes: Path | None) -> str:
         return ""
     with contextlib.suppress(OSError):
         lines = notes.read_text(errors="replace").splitlines()
-        told = [line for line in lines if re.match(r"\S.*(Exception|Error)|Invalid", line)]
-        return f": {' '.join(told[-3:])}" if told else ""
+        errors = [line for line in lines if re.match(r"\S.*(Exception|Error)|Invalid", line)]
+        return f": {' '.join(errors[-3:])}" if errors else ""
     return ""
 
 

@@ -17,8 +17,8 @@ from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.settings import GIVEN, packed_pairs
-from waltap_spark.errors import ApplierFailed, ChunksUnread, JvmEnded
-from waltap_spark.session.exit_codes import LOCKED, REFUSED, STANDING, UNREAD
+from waltap_spark.errors import ApplierFailed, ChunkSourceUnreachable, JvmEnded
+from waltap_spark.session.exit_codes import LOCKED, REFUSED, SUSPENDED, UNREACHABLE
 from waltap_spark.session.failures import NO_MEMORY
 from waltap_spark.state.output import SparkOutput
 
@@ -33,7 +33,7 @@ CALM_S: Final = 300.0
 # Seconds between two looks at the tables' last commit.
 LOOK_S: Final = 10.0
 
-TELL_S: Final = 5.0
+REPORT_EVERY_S: Final = 5.0
 # Bytes of the child's log that are searched from its end for a reason.
 LOOKED_AT: Final = 1 << 20
 
@@ -53,7 +53,7 @@ class DriverProcess:
         self._reached = 0
         self._started = 0.0
         self._next_look = 0.0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._given = b""
 
     @property
@@ -102,7 +102,7 @@ class DriverProcess:
     def look_after(self) -> None:
         """Restart the child after it died.
 
-        Raises: ApplierFailed, JvmEnded, ChunksUnread when a restart would not help.
+        Raises: ApplierFailed, JvmEnded, ChunkSourceUnreachable when a restart would not help.
         """
         child = self._child
         if child is None:
@@ -111,7 +111,7 @@ class DriverProcess:
         if child.poll() is None:
             if now >= self._next_look:
                 self._next_look = now + LOOK_S
-                self._tell()
+                self._report()
             return
         self._forget(child)
         reached = self._commit()
@@ -119,10 +119,14 @@ class DriverProcess:
             # The child made progress, so the next one will, too.
             self._reached, self._deaths = reached, 0
         self._deaths += 1
-        if child.returncode == UNREAD:
-            said = self._last_words(f"{ChunksUnread.code} ").partition(f"{ChunksUnread.code} ")[2]
-            said = said.removesuffix(f". {ChunksUnread.remedy}")
-            raise ChunksUnread(said or f"tasks could not read the snapshot; see {self._log_file}")
+        if child.returncode == UNREACHABLE:
+            said = self._last_words(f"{ChunkSourceUnreachable.code} ").partition(
+                f"{ChunkSourceUnreachable.code} "
+            )[2]
+            said = said.removesuffix(f". {ChunkSourceUnreachable.remedy}")
+            raise ChunkSourceUnreachable(
+                said or f"tasks could not read the snapshot; see {self._log_file}"
+            )
         if child.returncode == REFUSED or self._deaths > RESTARTS:
             raise self._failure(child.returncode)
         why = "ran out of memory" if self._lacked_memory() else "died"
@@ -137,7 +141,7 @@ class DriverProcess:
             return 0
         return 0 if state is None else state.number
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Log new reports of the last commit once each.
 
         It reports suspended tables, tables that need a snapshot, and values that became null.
@@ -152,8 +156,8 @@ class DriverProcess:
             if each.failed:
                 texts.append(f"{name} is suspended, other tables continue: {each.failed}")
             for text in texts:
-                if text not in self._told:
-                    self._told.add(text)
+                if text not in self._reported:
+                    self._reported.add(text)
                     log.warning("%s", text)
 
     def finish(self) -> None:
@@ -170,7 +174,7 @@ class DriverProcess:
             if child is not None:
                 self._forget(child)
                 self._wait(child)
-                self._tell()
+                self._report()
         finally:
             if self._log is not None:
                 self._log.close()
@@ -207,7 +211,7 @@ class DriverProcess:
         while True:
             left = limit - time.monotonic()
             try:
-                code = child.wait(timeout=max(0.0, min(TELL_S, left)))
+                code = child.wait(timeout=max(0.0, min(REPORT_EVERY_S, left)))
             except subprocess.TimeoutExpired:
                 if left <= 0:
                     log.warning(
@@ -219,7 +223,7 @@ class DriverProcess:
                 break
         if code != 0:
             failure = self._failure(code)
-            if sys.exc_info()[0] is None and code not in {STANDING, LOCKED}:
+            if sys.exc_info()[0] is None and code not in {SUSPENDED, LOCKED}:
                 raise failure
             if code == LOCKED:
                 log.warning(
@@ -260,6 +264,6 @@ class DriverProcess:
         Lines with ``about`` are preferred.
         """
         lines = self._end_of_log(8192).decode("utf-8", "replace").splitlines()
-        telling = [line for line in lines if " ERROR " in line or "Error" in line]
-        fitting = [line for line in telling if about in line]
-        return (fitting or telling or lines or ["no word"])[-1].strip()
+        errors = [line for line in lines if " ERROR " in line or "Error" in line]
+        fitting = [line for line in errors if about in line]
+        return (fitting or errors or lines or ["no word"])[-1].strip()

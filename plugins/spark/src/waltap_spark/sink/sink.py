@@ -184,7 +184,7 @@ class SparkSink(Sink):
     def handed_over(self) -> Mapping[str, int] | None:
         """Return the rows by table once all are committed, else None.
 
-        Raises: ChunksUnread, ApplierFailed, TablesSuspended.
+        Raises: ChunkSourceUnreachable, ApplierFailed, TablesSuspended.
         """
         assert self._driver is not None
         assert self._awaited is not None

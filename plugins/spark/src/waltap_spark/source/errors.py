@@ -39,7 +39,7 @@ TableNotLogged = SinkError.define(
     "WT-5223",
     "No manifest names the table, so its columns are unknown.",
     "The tables are: {known}. A table appears with its first change or snapshot; one whose "
-    "changes were all retired can be read with .schema(…).",
+    "changes have all expired can be read with .schema(…).",
 )
 # A query has one schema.
 ColumnsGrew = SinkError.define(

@@ -42,7 +42,7 @@ READER: Final = "spark"
 # Retention of committed segments, for an operator who sets a checkpoint back by hand.
 KEPT: Final = dt.timedelta(hours=2)
 
-RETIRE_EVERY_S: Final = 60.0
+EXPIRE_EVERY_S: Final = 60.0
 # Time to wait for the engine of a query that is just ending.
 PATIENCE_S: Final = 60.0
 
@@ -83,7 +83,7 @@ class HostedEngine:
         self._until = 0.0
         self._parent = os.getpid()
         self._released = NOTHING
-        self._next_retire = 0.0
+        self._next_expiry = 0.0
 
     @property
     def log(self) -> ChangeLog:
@@ -190,7 +190,7 @@ class HostedEngine:
         threading.Event().wait(LOOK_S)
 
     def behind(self) -> int | None:
-        """Return the bytes of unread WAL, None if unknown."""
+        """Return the bytes of WAL that was not read, None if unknown."""
         if self._pipeline is None:
             return None
         return next((each.lag_bytes for each in self._pipeline.status().partitions), None)
@@ -213,20 +213,20 @@ class HostedEngine:
         """
         self._released = max(self._released, mark)
         now = time.monotonic()
-        if self.own or now < self._next_retire or not self.log.exists():
+        if self.own or now < self._next_expiry or not self.log.exists():
             return
         try:
             # Without the pipeline's lock another query may read this spool.
             if self._locked:
-                self._retire(spent)
+                self._expire(spent)
             elif self.ended and not self._standby:
                 with PipelineLock(self._state_dir):
-                    self._retire(spent)
+                    self._expire(spent)
             else:
                 return
         except WaltapError as error:
             log.warning("the spool keeps what it could do without: %s", error)
-        self._next_retire = now + RETIRE_EVERY_S
+        self._next_expiry = now + EXPIRE_EVERY_S
 
     @property
     def _locked(self) -> bool:
@@ -237,7 +237,7 @@ class HostedEngine:
         pipeline = self._pipeline
         return pipeline is not None and pipeline.running and pipeline.status().state in UNDER_LOCK
 
-    def _retire(self, spent: LogPosition) -> None:
+    def _expire(self, spent: LogPosition) -> None:
         readers = self.log.readers
         readers.register(READER, spent, by="Spark")
         readers.advance(READER, spent)

@@ -22,8 +22,8 @@ class FirstLsn:
     @classmethod
     def of(cls, offset: dict[str, Any]) -> "FirstLsn | None":
         """Return an offset's start, None if all later rows follow it."""
-        told = offset.get("first")
-        return None if told is None else cls(told["epoch"], told["lsn"])
+        first = offset.get("first")
+        return None if first is None else cls(first["epoch"], first["lsn"])
 
     def lies_behind(self, mark: LogPosition) -> bool:
         """Return whether later manifests may have rows below it."""

@@ -215,7 +215,7 @@ def start_mark(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> Log
     for step in log.manifests(before, last.mark):
         if bound.time is not None:
             reached = not _lies_before(step, bound.time)
-        else:  # rows of a snapshot stand at the end of what was there before it, or behind that
+        else:  # rows of a snapshot are at the end of what was there before it, or behind that
             assert bound.lsn is not None
             rows = (step.snapshot and step.snapshot.lsn) or 0
             ends = max(step.mark.end_lsn, rows)

@@ -209,11 +209,11 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         The lags are of the last batch to the spools, and of the engines to the servers
         (``wal_behind_bytes``).
         """
-        told = {}
+        reported = {}
         for spool in self._spools:
             known = spool.stream.reportLatestOffset() if spool.stream is not None else None
-            told[spool.name] = {**(known or NOWHERE), "wal_behind_bytes": spool.host.behind()}
-        return {"version": OFFSET_VERSION, "profiles": told}
+            reported[spool.name] = {**(known or NOWHERE), "wal_behind_bytes": spool.host.behind()}
+        return {"version": OFFSET_VERSION, "profiles": reported}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Release slots and spools up to ``end``."""

@@ -133,14 +133,14 @@ def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> 
         raise ValuesUnfit(text, column=field.name) from cause
 
 
-def _renamed(told: "pa.Array", called: dict[str, str]) -> "pa.Array":
+def _renamed(names_column: "pa.Array", called: dict[str, str]) -> "pa.Array":
     """Return lists of column names with the query's names (old → new)."""
     import pyarrow as pa
 
     if not called:
-        return told
+        return names_column
     lists = (
         None if names is None else [called.get(name, name) for name in names]
-        for names in told.to_pylist()
+        for names in names_column.to_pylist()
     )
-    return pa.array(list(lists), told.type)
+    return pa.array(list(lists), names_column.type)

@@ -149,18 +149,18 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         last = self._log.last()
         if last is None:
             return None
-        told = self._offset(last.mark)
+        reported = self._offset(last.mark)
         # LSNs of two epochs do not compare, so there is no lag in bytes between them.
         if self._at is not None:
             mark, moment = self._at
             if mark.epoch == last.mark.epoch:
-                told["behind_bytes"] = max(0, last.mark.end_lsn - mark.end_lsn)
+                reported["behind_bytes"] = max(0, last.mark.end_lsn - mark.end_lsn)
             if moment is not None and last.last_commit_ts is not None:
-                told["behind_ms"] = max(0, last.last_commit_ts - moment) // 1000
-        return told
+                reported["behind_ms"] = max(0, last.last_commit_ts - moment) // 1000
+        return reported
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Advance the registered reader, so that the log may retire."""
+        """Advance the registered reader, so that the log may expire segments."""
         if self._options.reader:
             mark = self._mark(end)
             self._log.readers.register(self._options.reader, mark, by="Spark")

@@ -43,7 +43,7 @@ class TaskPlanner:
         """Look up the columns of ``struct`` in the log.
 
         ``known`` is the log's position when ``struct`` was made; None if the reader made it. Tables
-        of ``struct`` that the log lacks come from a catalogue, or their segments were retired.
+        of ``struct`` that the log lacks come from a catalogue, or their segments have expired.
         """
         self._options, self._log = options, log
         last = log.last()
@@ -157,7 +157,7 @@ class TaskPlanner:
         """Return whether the log had rows of the table before ``entry``."""
         first = self._log.first()
         if first is None or first.previous != NOTHING:
-            return True  # earlier manifests were retired
+            return True  # earlier manifests have expired
         for manifest in self._log.manifests(None, until):
             for each in manifest.tables:
                 if each == entry:

@@ -177,7 +177,7 @@ def unfit(mode: TableMode, key: Sequence[str], columns: Mapping[str, str]) -> st
     if not mode.history and (mode.keeps_past or not key):
         # repeated changes end with the right rows only where a key identifies them
         why = "it keeps rows of the past" if mode.keeps_past else "it has no key"
-        return f"{why}, and its history tells changes that come again"
+        return f"{why}, and its history has repeated changes"
     clash = [name for name in columns if name.lower() in mode.columns]
     return f"its column {clash[0]} is called as one of {said(mode)}" if clash else ""
 

@@ -94,13 +94,13 @@ class OrphanFiles:
                     raise
         return found
 
-    def due(self, grace_s: float, number: int) -> Iterable[tuple[str, tuple[str, ...]]]:
-        """Yield (file, paths) that were dropped ``grace_s`` ago, oldest first.
+    def due(self, retention_s: float, number: int) -> Iterable[tuple[str, tuple[str, ...]]]:
+        """Yield (file, paths) that were dropped ``retention_s`` ago, oldest first.
 
         Only commits up to ``number`` count: while a commit has not appeared, the one before it
         still names the sets that it drops. Raises: OutputDamaged.
         """
-        limit = time.time() - grace_s
+        limit = time.time() - retention_s
         for name in self._store.names(FOLDER):
             if name > _name(number):
                 return
@@ -161,7 +161,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LogFacts(Protocol):
-    """Facts about unread rows of the change log."""
+    """Facts about rows of the change log that are not applied."""
 
     @property
     def rows(self) -> int: ...
@@ -333,7 +333,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # The storage of formats in place.
     held: StoredTable | None = None
     # The table's mode, None for `PLAIN`.
-    kept_as: TableMode | None = None
+    own_mode: TableMode | None = msgspec.field(name="kept_as", default=None)
     # Its part in a target of several tables.
     place: TargetMapping | None = None
     # The operator chose text for columns whose types do not fit (`waltap_spark.apply.resume_requests`).
@@ -352,7 +352,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def mode(self) -> TableMode:
         """Return the table's mode."""
-        return self.kept_as or PLAIN
+        return self.own_mode or PLAIN
 
     @property
     def name(self) -> str:
@@ -417,7 +417,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     @property
-    def told(self) -> dict[str, str]:
+    def comparable(self) -> dict[str, str]:
         """Return name → type of the columns that changes have now.
 
         Rows have more: dropped columns, columns that are left out, and the `hidden` ones. Only
@@ -708,13 +708,13 @@ class SparkOutput:
         self._commits.write(state)
         self._number = state.number
 
-    def collect(self, grace_s: float) -> int:
-        """Remove sets that no commit named for ``grace_s``.
+    def collect(self, retention_s: float) -> int:
+        """Remove sets that no commit named for ``retention_s``.
 
         Return their number. The output must be open.
         """
         removed = 0
-        for name, paths in self.garbage.due(grace_s, self._number):
+        for name, paths in self.garbage.due(retention_s, self._number):
             for path in paths:
                 self.remove(path)
             self.store.delete(name)

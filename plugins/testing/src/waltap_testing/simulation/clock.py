@@ -14,7 +14,7 @@ LOOKS_MAX = 100_000
 NS = 1_000_000_000
 
 
-class TimeStandsStill(AssertionError):
+class TimeStopped(AssertionError):
     """The code polls the clock without ever waiting."""
 
 
@@ -54,7 +54,7 @@ class VirtualClock:
     def now(self) -> float:
         """Return seconds since the start, as `monotonic` does.
 
-        Readings here do not count towards `TimeStandsStill`: a script may ask as often as it
+        Readings here do not count towards `TimeStopped`: a script may ask as often as it
         likes.
         """
         return self._now_ns / NS
@@ -103,4 +103,4 @@ class VirtualClock:
             return  # a thread that asks for the status reads as often as it likes
         self._looks += 1
         if self._looks > LOOKS_MAX:
-            raise TimeStandsStill(f"at {self._now_ns / NS:g} s")
+            raise TimeStopped(f"at {self._now_ns / NS:g} s")

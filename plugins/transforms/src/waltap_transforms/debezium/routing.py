@@ -66,7 +66,7 @@ class ByLogicalTableRouterProperties(Properties):
     names: Literal["none", "avro", "avro_unicode"] = declare(
         "schema.name.adjustment.mode",
         default="none",
-        summary="How names of schemas, which come of the topic's, are adjusted to what Avro takes.",
+        summary="How names of schemas, which are made from the topic's, are adjusted to what Avro takes.",
         advanced=True,
     )
     cache_size: int = declare(

@@ -72,7 +72,7 @@ class DuckTarget(GenericTarget):
     errors = duckdb.Error
     schemas = True
     for_update = ""
-    folds_tables = folds_columns = True
+    ignores_table_case = ignores_column_case = True
     word_type = text_type = "VARCHAR"
     time_type = "TIMESTAMP WITH TIME ZONE"
     _begun = False

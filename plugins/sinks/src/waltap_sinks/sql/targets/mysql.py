@@ -94,7 +94,7 @@ class MysqlTarget(GenericTarget):
     errors = pymysql.MySQLError
     qmark = False
     transactional_ddl = False
-    folds_columns = True
+    ignores_column_case = True
     word_type, text_type, time_type = "varchar(191)", "longtext", "datetime(6)"
 
     def options(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class MysqlTarget(GenericTarget):
         self.word_type = f"varchar(191) {self.collated}"
         self.text_type = f"longtext {self.collated}"
         ((folding,),) = self.run("SELECT @@lower_case_table_names")
-        self.folds_tables = bool(folding)
+        self.ignores_table_case = bool(folding)
         if self._properties.foreign_keys == "auto":
             self.run("SET SESSION foreign_key_checks = 0")
 

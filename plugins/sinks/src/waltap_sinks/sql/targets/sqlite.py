@@ -54,7 +54,7 @@ class SqliteTarget(GenericTarget):
     backend = "sqlite+pysqlite"
     errors = sqlite3.Error
     for_update = ""
-    folds_tables = folds_columns = True
+    ignores_table_case = ignores_column_case = True
     number_type, word_type, text_type, time_type = "INTEGER", "TEXT", "TEXT", "TEXT"
 
     def options(self) -> dict[str, Any]:

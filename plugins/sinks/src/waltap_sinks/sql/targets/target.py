@@ -120,8 +120,8 @@ class SqlTarget(abc.ABC):
     # A commit that need not be durable is faster.
     lazy_commits: bool = False
     # Names of tables that differ in case only are the same name.
-    folds_tables: bool = False
-    folds_columns: bool = False
+    ignores_table_case: bool = False
+    ignores_column_case: bool = False
     # The address without the password.
     url: str
     # The end of a SELECT that waits for the row's lock and takes it.

@@ -1,4 +1,4 @@
-"""What changes come to, settled in memory, by leaving superseded rows out, and by Spark; rows that change their key."""
+"""What changes come to, compacted in memory, by leaving superseded rows out, and by Spark; rows that change their key."""
 
 import datetime as dt
 import logging
@@ -34,7 +34,7 @@ from waltap_spark.session.session import make_active, prepare
 from waltap_spark.state.modes import ModeRules, TableMode
 from waltap_spark.state.output import ChangeSet, TableState
 
-# --- settled in memory and by Spark ---------------------------------------------------------------
+# --- compacted in memory and by Spark ---------------------------------------------------------------
 
 WORLDS, MOST = 60, 40
 MIDDLE = WORLDS * MOST
@@ -151,11 +151,13 @@ def test_both_ways_come_to_what_the_tables_hold(
     )  # fmt: skip
     for most in (20_000, 0):
         monkeypatch.setattr(compact_in_memory, "FEW", most)
-        settled = compact_in_memory.settle(
+        compacted = compact_in_memory.compact(
             rows.sparkSession, TABLE, [change], lambda: rows, lambda: base
         ).collect()
-        found = {(row["world"], row["_id"]): None if row[GONE] else row["large"] for row in settled}
-        assert len(found) == len(settled)
+        found = {
+            (row["world"], row["_id"]): None if row[GONE] else row["large"] for row in compacted
+        }
+        assert len(found) == len(compacted)
         after = {} if empties else {(w, k): v for w, k, v in there if w in sources}
         after = {key: value for key, value in {**after, **found}.items() if value is not None}
         held = {(w, float(k)): str(v) for w, each in sources.items() for k, v in each.rows.items()}
@@ -206,7 +208,7 @@ class Segments:
         types = stored_types(self.store, "0.parquet")
         self.table = TableState(
             schema="public", table="many", key=key, columns=types, versions={"f": types},
-            kept_as=TableMode(extra=("_seq",)),
+            own_mode=TableMode(extra=("_seq",)),
         )  # fmt: skip
 
     def brought(self, spark: Any) -> GroupRows:
@@ -271,7 +273,7 @@ def test_values_are_one_key_here_where_they_are_for_spark(
     for most in (drop_overwritten.MOST, 0):
         monkeypatch.setattr(drop_overwritten, "MOST", most)
         base = session.createDataFrame([], struct_of(segments.table.columns))
-        frame = brought.settled(segments.table, lambda base=base: base)
+        frame = brought.compacted(segments.table, lambda base=base: base)
         assert ("Aggregate" in plan_of(frame)) == (not most)
         assert frame.columns == ["one", "two", "n", "_seq", GONE]
         found[most] = sorted(tuple(row) for row in frame.select("n", "_seq", GONE).collect())
@@ -381,7 +383,9 @@ def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
 
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
 PEOPLE = relation("public.people", COLUMNS)
-BOTH_WAYS = pytest.mark.parametrize("few", [0, 20_000], ids=["settled by Spark", "settled here"])
+BOTH_WAYS = pytest.mark.parametrize(
+    "few", [0, 20_000], ids=["compacted by Spark", "compacted here"]
+)
 
 
 @pytest.fixture
@@ -447,7 +451,7 @@ def test_columns_may_be_called_as_those_that_are_made_on_the_way(
     table = relation(
         "public.odd",
         [("_id", "int4"), ("_value", "text"), ("__gone", "text"), ("__code", "text"),
-         ("_settled", "text"), ("note", "text")],
+         ("_compacted", "text"), ("note", "text")],
         key=("_id", "_value"),
     )  # fmt: skip
     taken = relation("public.taken", [("id", "int4"), ("_epoch", "int4")])
@@ -457,7 +461,7 @@ def test_columns_may_be_called_as_those_that_are_made_on_the_way(
     rig.apply()
     assert "WT-5104" in rig.output.table("taken").failed, "the log's own would take its place"
     rig.db.update(table, ["1", "v"], ["note", "__gone"], _id="2")
-    rig.db.update(table, ["5", "v"], ["note", "_settled"], __code="other")
+    rig.db.update(table, ["5", "v"], ["note", "_compacted"], __code="other")
     rig.db.delete(table, ["9", "v"])
     rig.commit()
     rig.apply()
