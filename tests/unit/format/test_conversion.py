@@ -154,5 +154,5 @@ def test_too_few_values_and_wrong_answers_name_converter_and_column() -> None:
     with pytest.raises(ConverterFailed, match="acme of column mood of .* at LSN 0/10 failed"):
         conversions(batch)
     wrong, _ = converting("no conversion")  # type: ignore[arg-type]
-    with pytest.raises(ConverterFailed, match="gave str instead of a Conversion"):
+    with pytest.raises(ConverterFailed, match="gave str instead of a ColumnConversion"):
         wrong(batch)

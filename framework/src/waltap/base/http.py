@@ -220,9 +220,6 @@ def _left(kind: type[Exception], timeout: float | None) -> float:
     return min(left, 3600.0 if timeout is None else timeout)
 
 
-# Sign requests as https://www.standardwebhooks.com defines it.
-
-
 PREFIXED: Final = "whsec_"
 
 

@@ -155,9 +155,6 @@ def _forms(secret: str) -> Iterator[str]:
                 yield piece
 
 
-# Check addresses in properties, and show them without secrets.
-
-
 def whole_address(text: str | None) -> str | None:
     """Return an address unchanged if its parts can be read.
 

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from waltap.plugins.host import Host
 
 
-# How errors end a command: a short panel with code, what, why and remedy, and an exit code.
-
-
 def exit_code(error: WaltapError) -> int:
     """Return 2 for bad configuration, 3 if a retry may help, else 1."""
     if isinstance(error, ConfigurationError | PluginError):
@@ -127,8 +124,6 @@ def _print(error: BaseException, title: str, body: "Text") -> None:
         console.print(f"error: {title}", markup=False, soft_wrap=True)
         console.print(body, soft_wrap=True)
 
-
-# What the list of processes shows of our command line: no secret, as far as the system lets us.
 
 SETTINGS = "--set"
 START, END = 45, 46

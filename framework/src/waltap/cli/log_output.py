@@ -145,8 +145,6 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return {name: given[name] for name in FIELDS if name in given}
 
 
-# A file that log lines are added to, which others may move away at any time.
-
 MODE = 0o640
 
 

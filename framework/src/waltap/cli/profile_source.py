@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from waltap.ports.source.connector import Connector
 
 
-# A connector by itself, for commands that look at the database and run no pipeline.
-
-
 @contextmanager
 def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, PipelineStages]]":
     """Connect to the profile's database, read-only. Raises: WaltapError."""

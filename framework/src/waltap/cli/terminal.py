@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
-# Where commands print: standard output for answers, standard error for everything else.
-
 PIPE_WIDTH = 160
 """Columns where the other end is no terminal and says nothing of its width."""
 
@@ -57,9 +55,6 @@ def _console(*, stderr: bool) -> "Console":
         if console.is_terminal
         else SafeConsole(stderr=stderr, width=PIPE_WIDTH, highlight=False)
     )
-
-
-# Questions of commands to the user at the terminal. Without a terminal they fail.
 
 
 def answered(option: str, question: str, *, default: str) -> str:

@@ -6,8 +6,6 @@ from typing import Literal
 
 from waltap.base.property import CommaList, Properties, Shares, declare
 
-# Parse the WAL budget of a profile. Sans-IO.
-
 SIZE = r"^\s*(\d+(\.\d+)?)\s*(B|[kKMGTP]i?B)\s*$"
 """A size with PostgreSQL's units: 1 GB is 1024 MB."""
 
@@ -40,9 +38,6 @@ def budget_bytes(text: str | None, disk_bytes: int | None) -> int | None:
     if found[3] != "%":
         return octets(text)
     return None if disk_bytes is None else int(disk_bytes * float(found[1]) / 100)
-
-
-# Properties of each of several sinks, beside the sink's own.
 
 
 class SinkBranchProperties(Properties):

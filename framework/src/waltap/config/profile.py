@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
 
 
-# Define a resolved profile: a pipeline's components and properties.
-
 S = TypeVar("S", bound=Spec)
 
 

@@ -2,10 +2,10 @@
 
 Hooks run at start-up or on a rare event, never per row.
 
-``register_*`` hooks are called once per process, at start-up, in the main thread, before any
-connection opens; each returns an iterable of specs. Names are unique among their kind over all
-plugins: a clash is WT-1102 and names both distributions. An exception in one is reported as
-that plugin's health (WT-1103) and is fatal only for a profile that needs it.
+``register_*`` hooks are called at most once per host, when a spec of their kind is first needed; each
+returns an iterable of specs. Each command and each engine has its own host. Names are unique among
+their kind over all plugins: a clash is WT-1102 and names both distributions. An exception in one is
+reported as that plugin's health (WT-1103) and is fatal only for a profile that needs it.
 
 ``choose_*`` hooks are called rarely, and the first answer that is not None wins.
 
@@ -222,7 +222,7 @@ def choose_comparison(
 def on_state(pipeline: str, state: str, detail: str) -> None:
     """A pipeline entered ``state``.
 
-    The states are checking, standby, snapshot, streaming, reconnecting, stopping, stopped and failed.
+    The states are checking, standby, snapshot, streaming, reconnecting, stopped and failed.
     ``detail`` is one line for people.
     """
 

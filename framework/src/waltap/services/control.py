@@ -33,8 +33,6 @@ from waltap.ports.offsets.state_folder import CONTROL, LOCK
 log = logging.getLogger(__name__)
 
 
-# Address Unix sockets whose paths may be too long.
-
 # sockaddr_un holds 108 bytes on Linux and 104 elsewhere
 LONGEST = 100
 
@@ -61,9 +59,6 @@ def address(path: Path) -> Iterator[str]:
 def unix_socket() -> socket.socket:
     """Return a new Unix stream socket."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-
-
-# Errors of commands that do not reach a pipeline.
 
 
 PipelineNotRunning = OffsetError.define(
@@ -204,9 +199,6 @@ def answered(line: bytes) -> ControlAnswer:
     return _answers.decode(line)
 
 
-# Send the requests of commands to a running pipeline.
-
-
 PATIENCE_S = 10.0
 """Time for an answer beyond the request's own ``wait_ms``."""
 
@@ -241,9 +233,6 @@ def ask(folder: Path, request: Request, *, patience_s: float = PATIENCE_S) -> Co
     except ValueError as error:
         said = "ended without an answer" if not line else "gave an answer that is none"
         raise ControlSocketUnusable(f"process {pid}, at {path}, {said}") from error
-
-
-# Serve the control socket of a pipeline.
 
 
 MOST_CLIENTS = 16

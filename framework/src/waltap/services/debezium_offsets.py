@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from waltap.plugins.host import Host
 
 
-# Errors of Debezium's stored offsets.
-
-
 DebeziumOffsetsUnreadable = OffsetError.define(
     "DebeziumOffsetsUnreadable",
     "WT-6301",
@@ -246,9 +243,6 @@ def _entry(request: SnapshotRequest) -> dict[str, str | None]:
         CONDITION: request.condition,
         SURROGATE: request.surrogate_key,
     }
-
-
-# Find Debezium's offset storage: a file, or one that a plugin reads.
 
 
 # Read and write a ``HashMap<byte[], byte[]>`` in Java serialization. Sans-IO.
@@ -484,9 +478,6 @@ def place_of(text: str, profile: "Profile", host: "Host", *, new: bool = False) 
             f"no plugin that is installed reads {text.partition('://')[0]}://", place=text
         )
     return FileOffsets(path, new=new)
-
-
-# Find the last change that another engine delivered of a transaction.
 
 
 POLL_S: Final = 0.2

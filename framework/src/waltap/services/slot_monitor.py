@@ -21,9 +21,6 @@ from waltap.services.monitor.status import SlotHealth
 log = logging.getLogger(__name__)
 
 
-# Errors with which the slot monitor ends a run.
-
-
 SlotGivenUp = SourceError.define(
     "SlotGivenUp",
     "WT-2030",
@@ -141,8 +138,6 @@ def _until(limit: WalLimit | None, rate: float) -> float | None:
         return None
     return limit.left / rate if limit.left else 0.0
 
-
-# Thresholds: when the monitor warns, and when it acts. Sans-IO.
 
 # A threshold counts as crossed again only after the share fell this far below it. Retained WAL
 # rises and falls, and each swing would warn otherwise.

@@ -27,8 +27,6 @@ from waltap_kafka.errors import (
 log = logging.getLogger(__name__)
 
 
-# Clients of librdkafka and their reports.
-
 # How long a start waits for a broker before it fails with the reason.
 REACH_S: Final = 15.0
 STEP_S: Final = 0.25

@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# Rows of one table of the lake that wait for their commit.
-
-
 class PendingBuffers:
     """Collect rows of one table since the last commit.
 

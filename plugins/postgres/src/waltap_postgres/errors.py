@@ -15,8 +15,6 @@ from waltap.errors import (
     SourceError,
 )
 
-# SQL that grants a missing right.
-
 DENIED = re.compile(
     r"permission denied for (database|schema|table|relation|view|foreign table|sequence|function) "
     r'"?([^"]+)"?$'
@@ -54,9 +52,6 @@ def grant_for(message: str, user: str, *, rights: str = "SELECT") -> str:
     if owned is not None:
         return f"ALTER {owned[1].upper()} {quoted(owned[2])} OWNER TO {role}"
     return f"ALTER ROLE {role} WITH REPLICATION"
-
-
-# Errors of reading tables: WT-40xx.
 
 
 class SnapshotReadFailed(SnapshotError):

@@ -27,8 +27,6 @@ from waltap_streams.errors import (
 from waltap_streams.properties import KinesisProperties
 from waltap_streams.server import StreamServer
 
-# Access to Amazon Kinesis by boto3, and the meaning of its errors.
-
 RIGHTS: Final = "kinesis:PutRecords, and kinesis:ListStreams for the check"
 # Beginnings of error codes: the service appends Exception, Token and the like.
 REFUSALS: Final = (

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
 
-# Access to a NATS server by nats-py, and the meaning of its errors.
-
 RIGHTS: Final = (
     "publish to the subjects of the topics, and to $JS.API.> where create-stream is true"
 )

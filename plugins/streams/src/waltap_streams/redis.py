@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from redis import Redis
 
 
-# Access to a Redis server, its errors, and the form of an entry.
-
 RIGHTS: Final = "XADD and INFO; with exactly_once GET, SET, WATCH, MULTI and EXEC as well"
 # Words of Redis error texts, which begin with the kind of error.
 FULL: Final = ("MISCONF", "OOM")

@@ -60,8 +60,6 @@ from waltap_testing.limits import measured
 from waltap_testing.recording import FrameRecording, RelationShapes, StaticCatalogue, neutral
 from waltap_testing.suite import RigSuite
 
-# Messages that show a capability, by the names of `DecoderCapabilities`.
-
 STREAMED = (StreamStart, StreamStop, StreamCommit, StreamAbort, StreamPrepare)
 PREPARED = (BeginPrepare, Prepare, CommitPrepared, RollbackPrepared, StreamPrepare)
 ROWS = (Insert, Update, Delete)

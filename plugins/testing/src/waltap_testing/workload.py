@@ -34,8 +34,6 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.encoders.format.record_block import RecordBlock
 
-# Texts that formats and sinks often handle wrongly.
-
 TEXTS = {
     "empty": "",
     "blank": "  \t ",
@@ -452,9 +450,6 @@ def _record(table: Relation, operation: str, row: tuple[str | None, ...]) -> Rec
     value: dict[str, object] = {"op": operation, **dict(zip(names, row, strict=False))}
     key = orjson.dumps({"id": row[0]}) if row else None
     return Record(f"server.{table.name}", key, orjson.dumps(value))
-
-
-# Small streams that every sink must deliver, by name.
 
 
 def large_transaction() -> ScriptedWorkload:

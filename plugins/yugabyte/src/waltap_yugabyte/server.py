@@ -87,7 +87,7 @@ class YugabyteServer(ServerIdentity):
     """Identify a cluster by its database.
 
     ``IDENTIFY_SYSTEM`` has no useful answer, and there is no timeline. A new slot of the same name
-    is recognised by `Slot.identity`.
+    is recognised by `YugabyteSlot.identity`.
     """
 
     def __init__(

@@ -12,8 +12,6 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.errors import WaltapError
 
-# Create files and folders that only their owner can read.
-
 # Offsets, spilled rows and tokens are unmasked: no access for group and others.
 FILE: Final = 0o600
 FOLDER: Final = 0o700

@@ -240,8 +240,6 @@ def _digits(typmod: int) -> tuple[int, int]:
     return precision - scale, scale
 
 
-# A stage's cache of one result per relation version.
-
 # Per relation: endless schema changes of one table must not grow the cache.
 VERSIONS_KEPT = 8
 
@@ -293,9 +291,6 @@ class PerRelation(Generic[T]):
         """Drop everything."""
         self._known.clear()
         self._versions.clear()
-
-
-# Describe the difference between two versions of a relation. Sans-IO.
 
 
 def difference(old: Relation, new: Relation) -> list[str]:

@@ -44,9 +44,6 @@ PLAIN = CellShape(name="plain")
 VALUE_AND_SET = CellShape(name="value and set", members=("value", "set"))
 
 
-# The form of a pipeline's events, which its connector may choose.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventForm:
     """Define the form of rows and of their envelope."""

@@ -328,8 +328,6 @@ def _mask(
     return mask
 
 
-# The compiled plans of a pipeline's relations, for one consumer.
-
 # Of one relation: snapshot and stream may each have versions of their own.
 VERSIONS_KEPT = 4
 

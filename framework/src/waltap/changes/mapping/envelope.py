@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 
-# The content of logical messages under ``binary.handling.mode``.
-
 # Transaction metadata counts logical messages under this name.
 MESSAGE_COLLECTION = "LOGICAL_DECODING_MESSAGE"
 

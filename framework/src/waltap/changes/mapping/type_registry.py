@@ -44,9 +44,6 @@ class TypeSpec:
     samples: "tuple[TypeSample, ...]" = ()
 
 
-# Build a type from one function that parses its text.
-
-
 def simple_type(
     name: str,
     *,

@@ -11,7 +11,7 @@ in a buffer (spill.py) until the fate of their transaction is known:
 - a transaction whose begin lacks the commit LSN (decoderbufs, wal2json).
 
 Under the policy ``prepare`` a prepared transaction is delivered at PREPARE. Its delivery is
-recorded until the transaction is decided (prepared_delivery.py). If the policy is ``commit`` by
+recorded until the transaction is decided (`EarlyDelivery`). If the policy is ``commit`` by
 then, the commit is delivered without rows.
 
 A PREPARE that ends at or before `resume` comes from a time before the slot decoded two-phase. The

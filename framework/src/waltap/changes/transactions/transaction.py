@@ -324,9 +324,6 @@ def position_after(parts: Sequence[TransactionPart], before: Position) -> Positi
     return parts[-1].position(Position(max(before.end_lsn, end_lsn)))
 
 
-# Select a batch's remaining parts for one destination. Sans-IO.
-
-
 def remaining(parts: Iterable[Part], reached: Position) -> list[Part]:
     """Return the parts that a destination at position ``reached`` lacks.
 
@@ -360,9 +357,6 @@ def _behind(part: TransactionPart, index: int) -> TransactionPart | None:
     if index >= part.first_index + part.wire_count and not part.complete:
         return None
     return part.split(bisect_left(part.numbers(), index))[1]
-
-
-# Represent notifications in Debezium's form.
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from waltap.services.debezium_offsets import OffsetMap
 
 
-# ``waltap offsets import`` and ``export``: take a slot over from Debezium, or give it back.
-
 PLACE = (
     "The file of a FileOffsetBackingStore, a Connect worker's topic, or kafka://HOST:PORT/TOPIC."
 )

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from waltap.plugins.host import PluginInfo
 
 
-# ``waltap plugins new``: a plugin package that works, with its tests, to start from.
-
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 PREFIX = "waltap-"
 SUFFIX = ".tmpl"
@@ -127,8 +125,6 @@ def _write(source: Traversable, target: Path, words: dict[str, str]) -> None:
 def _refused(problem: PropertyProblem) -> ConfigurationError:
     return ConfigurationError([problem], origin=COMMAND_LINE)
 
-
-# ``waltap docs``: writes or checks the reference pages, and prints the profile's JSON Schema.
 
 docs = typer.Typer(add_completion=False, help="Write the reference pages, or check them.")
 

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from waltap.services.recording.file import RecordingWriter
 
 
-# ``waltap tail``: watch a database's changes on the terminal; leaves nothing behind.
-
-
 def tail(
     source: SourceArgument,
     table: Annotated[
@@ -144,9 +141,6 @@ def traceless(raw: "RawProfile", state: str, what: str, *, tables: list[str]) ->
     return settings
 
 
-# ``waltap replay``: run a recording through the pipeline, without a server.
-
-
 def replay(
     recording: Annotated[
         Path, typer.Argument(metavar="RECORDING", help="File that `waltap record` wrote.")
@@ -199,9 +193,6 @@ def _bare(made: "RecordingHead") -> "RawProfile":
         "plugin.name": made.header.decoder,
     }
     return read_tables({"name": "replay", "source": source}, str(made.path))
-
-
-# ``waltap repair``: reads tables again that a gap may have left incomplete.
 
 
 def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) -> None:

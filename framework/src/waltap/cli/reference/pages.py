@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from waltap.plugins.host import Host
 
 
-# Generate the page of all commands from the application.
-
 _Row = tuple[str, str]
 
 # An argument that so many commands have in the same words is explained once, at the top.
@@ -123,8 +121,6 @@ def _text(text: str | None) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-# Generate the page of decoders: capabilities, options and remarks.
-
 # Capability → its meaning to a user.
 MEANINGS = {
     "old_key": "The old key comes with an update of the key and with a delete.",
@@ -191,8 +187,6 @@ def _option_text(value: object) -> str:
     # Properties write booleans in lower case.
     return str(value).lower() if isinstance(value, bool) else str(value)
 
-
-# Generate the page of all errors: codes, causes, retries, remedies.
 
 # First digit of a code → heading of its errors.
 FAMILIES = {
@@ -273,14 +267,12 @@ def _subclasses(error: type[WaltapError]) -> Iterator[type[WaltapError]]:
         yield from _subclasses(child)
 
 
-# Generate the page of hooks for plugin authors.
-
 # Most words of a first sentence of a spec that only repeats the noun of its hook.
 SPEC_NOUN_WORDS: Final = 4
 
 # Prefix of a hook's name → heading of its phase.
 PHASES = (
-    ("register_", "Register: once, at start-up"),
+    ("register_", "Register: when first needed"),
     ("choose_", "Choose: rarely; the first answer that is not None wins"),
     ("on_", "Observe: per batch or change of state, never per row"),
 )
@@ -338,16 +330,23 @@ def _spec(kind: SpecKind) -> list[str]:
     first, _, rest = _paragraphs(inspect.getdoc(kind.spec) or "").partition(". ")
     # A short first sentence repeats the noun of the hook.
     said = rest if len(first.split()) <= SPEC_NOUN_WORDS else f"{first}. {rest}".rstrip(" .") + "."
-    return [*([said, ""] if said else []), *_fields(kind.spec)]
+    lines = [*([said, ""] if said else []), *_fields(kind.spec)]
+    # The hook collects specs of these classes, too.
+    for special in kind.spec.__subclasses__():
+        if special.__module__ != kind.spec.__module__:
+            continue
+        lines += ["", _paragraphs(inspect.getdoc(special) or ""), "", *_fields(special)]
+    return lines
 
 
 def _fields(spec: Any) -> list[str]:
     """Return the fields of a spec that its base does not have, as Python."""
-    assert is_dataclass(spec)
-    base = f"({Spec.__name__})" if issubclass(spec, Spec) and spec is not Spec else ""  # type: ignore[arg-type]
-    lines = ["```python", f"class {spec.__name__}{base}:"]  # type: ignore[union-attr]
+    parent: str = spec.__base__.__name__
+    base = f"({parent})" if is_dataclass(spec.__base__) else ""
+    own = inspect.get_annotations(spec)
+    lines = ["```python", f"class {spec.__name__}{base}:"]
     for entry in fields(spec):
-        if base and entry.name in Spec.__dataclass_fields__:
+        if entry.name not in own:
             continue
         line = f"    {entry.name}: {_type(entry.type)}"
         if entry.default is not MISSING:
@@ -362,8 +361,6 @@ def _paragraphs(text: str) -> str:
     """Return a docstring's paragraphs as Markdown."""
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("``", "`")
 
-
-# Generate the page of metrics and of Debezium's MBeans.
 
 # Map Debezium's MBean attributes to metrics of waltap.
 #
@@ -461,8 +458,6 @@ def metrics_page() -> str:
         lines += _list(mapping.items())
     return "\n".join(lines).rstrip() + "\n"
 
-
-# Generate the page about the treatment of Debezium's properties.
 
 DEBEZIUM_INTRODUCTION = """\
 A property of Debezium's PostgreSQL connector, of its embedded engine, of Debezium Server, of Kafka Connect

@@ -202,9 +202,6 @@ def _code(value: object) -> str:
     return f"`{value}`"
 
 
-# Generate a JSON Schema of the TOML profile for editors.
-
-
 SCALARS = {"type": ["string", "number", "boolean"]}
 
 

@@ -54,9 +54,6 @@ from waltap.encoders.json.codec import MISFITS
 from waltap.encoders.json.event_format import changed_fields, transformed_events
 from waltap.version import VERSION
 
-# Run transforms of events before records are made.
-
-
 # Cached schemas of rows that transforms changed.
 SCHEMAS_KEPT = 1000
 

@@ -18,8 +18,6 @@ from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import RecordError, RetryVerdict
 
-# The error for values that do not fit.
-
 
 class SchemaMismatch(ValueError):
     """A value does not fit its schema.
@@ -35,9 +33,6 @@ class SchemaMismatch(ValueError):
 def required(what: str, schema: Schema) -> SchemaMismatch:
     """Return the error for null in a required place."""
     return SchemaMismatch(f"{what} is required ({schema.kind.value}) and null")
-
-
-# The data that the events of one part share.
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

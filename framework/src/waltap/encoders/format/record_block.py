@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Join rows of text from columns and constant texts, on demand.
-
 # About this much text is joined at a time. Text that stays in the processor's cache is faster to
 # make and to write, and its memory is reused.
 STEP_BYTES: Final = 2 << 20

@@ -58,9 +58,6 @@ T = TypeVar("T")
 _new_row, _lsn = attrgetter("new"), attrgetter("lsn")
 
 
-# Write the envelope text around the rows of an event.
-
-
 def unsent(plan: EventPlan, row: Tuple | None) -> str:
     """Return the JSON list of unsent fields; null for none.
 

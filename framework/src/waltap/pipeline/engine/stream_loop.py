@@ -25,8 +25,6 @@ from waltap.ports.source.roles import HeartbeatSource, PartitionedSource, WalSou
 
 log = logging.getLogger(__name__)
 
-# Send heartbeats: records, and statements on the server.
-
 
 class HeartbeatTimer:
     """Beat every ``heartbeat.interval.ms``; never if that is 0."""

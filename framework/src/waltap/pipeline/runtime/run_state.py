@@ -22,8 +22,6 @@ from waltap.services.monitor.status import RecentFailure
 
 log = logging.getLogger(__name__)
 
-# Decide when a run ends by itself.
-
 
 class StopFlag:
     """Hold the request to stop a run.

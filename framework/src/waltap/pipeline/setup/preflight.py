@@ -516,9 +516,6 @@ def _blamed(name: str, host: Host, error: Exception) -> PreflightCheck:
     return PreflightCheck(name=name, verdict="error", found=f"{type(blamed).__name__}: {blamed}")
 
 
-# Find the owners of slots in a folder of states.
-
-
 def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") -> dict[str, str]:
     """Return slot → pipeline, from the offsets in the profile's state folder.
 

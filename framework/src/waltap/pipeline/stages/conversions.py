@@ -116,7 +116,7 @@ class ColumnConversions:
             if isinstance(answer, ColumnConversion):
                 return _ChosenConversion(label, answer)
             if answer is not None:
-                what = f"gave {type(answer).__name__} instead of a Conversion or None"
+                what = f"gave {type(answer).__name__} instead of a ColumnConversion or None"
                 raise _failed(label, relation, column, "", what)
         return None
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# Properties of the notification channel ``webhook``.
-
 HEADER = "notification.webhook.header."
 
 

@@ -1,4 +1,4 @@
-"""Stage 7: store offsets durably before the slot is confirmed."""
+"""Stage 8: store offsets durably before the slot is confirmed."""
 
 from waltap.ports.offsets.offset import (
     Offset,

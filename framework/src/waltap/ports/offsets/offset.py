@@ -26,9 +26,6 @@ __all__ = [
 ]
 
 
-# Errors of stored offsets, for every offset store.
-
-
 NothingStored = OffsetError.define(
     "NothingStored",
     "WT-6003",
@@ -88,7 +85,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: SnapshotProgress | None = None
     # State of incremental snapshots (`waltap.ports.snapshot.incremental_state`).
     signals: dict[str, object] = {}
-    # Where the changes were delivered last (`Stages.destination`); "" if unknown.
+    # Where the changes were delivered last (`PipelineStages.destination`); "" if unknown.
     sink: str = ""
     # The identity of the data there (`IdentifiedSink.identity`).
     sink_identity: str | msgspec.UnsetType = msgspec.UNSET
@@ -183,9 +180,6 @@ class OffsetStore(abc.ABC):
     @abc.abstractmethod
     def clear(self) -> None:
         """Delete the stored offset. Raises: OffsetError."""
-
-
-# Read and write connector offsets of Kafka Connect.
 
 
 class ConnectOffsets(Protocol):

@@ -54,9 +54,6 @@ SignalTableUnusable = SnapshotError.define(
 )
 
 
-# Match untrusted patterns against table names in bounded time. Sans-IO.
-
-
 # Such an entry can only match itself: its one dot is the dot of the name.
 PLAIN = re.compile(r"\w+\.\w+")
 

@@ -1,4 +1,4 @@
-"""Stage 6: write batches to a destination."""
+"""Stage 7: write batches to a destination."""
 
 from waltap.changes.transactions.transaction import Batch
 from waltap.ports.sink.fail_stop import FailStop

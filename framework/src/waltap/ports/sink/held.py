@@ -9,8 +9,6 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.errors import SinkError
 from waltap.ports.source.slot_status import SlotStatus
 
-# Recognize redelivered batches, for sinks that store the position.
-
 
 def was_delivered(batch: Batch, held: Mapping[str, Position]) -> bool:
     """Return whether ``held`` already covers the transactions of ``batch``.

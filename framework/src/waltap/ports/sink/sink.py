@@ -35,7 +35,7 @@ ReaderGone = SinkError.define(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkCapabilities:
-    """The inputs and guarantees of a sink; the kit tests them.
+    """The inputs and guarantees of a sink; `waltap_testing.sink_suite` tests them.
 
     Every sink accepts new versions of a relation while it is open.
     """
@@ -84,7 +84,7 @@ class SinkContext:
     """Progress of the unfinished initial snapshot in the stored offset."""
     stopping: Callable[[], bool] = lambda: False
     """Returns whether the run must end. A sink that waits without a timeout asks it, and raises
-    `waltap.ports.source.connector.StopRequested`: unconfirmed batches are delivered again."""
+    `waltap.errors.StopRequested`: unconfirmed batches are delivered again."""
     takes_over: bool = False
     """Whether this process has the pipeline's lease. Another process of the pipeline that holds a lock at
     the destination has lost the lease: take its lock over."""
@@ -117,10 +117,10 @@ class Sink(abc.ABC):
 
     The contract of an initial snapshot is in `SnapshotRows`.
 
-    Failures. A `write` that raises a SinkError has not taken its batch. With ``Retry.SAME_BATCH`` the sink
-    keeps the earlier batches, and the engine may write the same batch again. After `RecordsRefused` the
-    batch has fewer records. With another verdict no write follows, but a flush may, which confirms the
-    kept batches.
+    Failures. A `write` that raises a SinkError has not taken its batch. With
+    `RetryVerdict.SAME_BATCH` the sink keeps the earlier batches, and the engine may write the same batch
+    again. After `RecordsRefused` the batch has fewer records. With another verdict no write follows, but
+    a flush may, which confirms the kept batches.
 
     Any other exception of `write`, and every exception of `flush`, ends the instance. The system may have
     dropped pages that it could not write, and would report success for a second attempt. From then on

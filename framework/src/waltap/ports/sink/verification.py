@@ -4,8 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-# Define the result of comparing a table with its source.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:

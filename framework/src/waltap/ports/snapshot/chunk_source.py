@@ -11,8 +11,6 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.signals.signal import SnapshotRequest
 
-# A part of an initial snapshot that any process can read.
-
 
 class SnapshotChunk(abc.ABC):
     """Read some or all rows of a table in one snapshot of the source.
@@ -38,8 +36,6 @@ class SnapshotChunk(abc.ABC):
         ConnectionLost (also if the snapshot no longer exists), SourceError.
         """
 
-
-# Size of an incremental snapshot's chunks. Sans-IO.
 
 # Smallest chunk that the time of reading causes: each chunk costs a pair of watermarks.
 LEAST = 100

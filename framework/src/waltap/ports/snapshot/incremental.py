@@ -12,7 +12,7 @@ A change can stream before a reader of the table can see it: a commit is in the 
 later. With synchronous replication the delay may be long. So a chunk is valid only if it saw every
 transaction that had streamed before; otherwise it is read again a little later.
 
-A row whose key changes may be in no chunk. If its update lacks values, it is read later (moved_rows.py).
+A row whose key changes may be in no chunk. If its update lacks values, it is read later (`MovedRows`).
 
 If nothing may be written (``read.only``, no signal table), a position replaces the high watermark:
 everything visible in the chunk had committed before it. The rows are delivered when the stream reaches it,

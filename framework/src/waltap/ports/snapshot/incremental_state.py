@@ -16,7 +16,7 @@ class ChunkState(msgspec.Struct, frozen=True):
     last_key: Key | None = None
     # Greatest key when the reading began.
     maximum: Key | None = None
-    # Keys of moved rows, as JSON (moved_rows.py); True after a query for the row.
+    # Keys of moved rows, as JSON (`MovedRows`); True after a query for the row.
     moved: dict[str, bool] = {}
     # Only moved rows remain.
     exhausted: bool = False

@@ -51,9 +51,6 @@ __all__ = [
 ]
 
 
-# Define the answer of `PlanningSource.plan`: the setup of a start.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTable:
     """One captured table, described."""

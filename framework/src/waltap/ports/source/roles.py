@@ -130,7 +130,7 @@ class SnapshotHoldingSource(Protocol):
         """End the snapshot that `Connector.snapshot` has read.
 
         With ``completed`` every row is durable; otherwise the snapshot was interrupted. The snapshot
-        mode's `Snapshotter.after` runs here, and its errors are raised.
+        mode's `Snapshotter.after` runs here. Its errors are raised; the engine logs them.
         """
 
 

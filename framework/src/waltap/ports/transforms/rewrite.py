@@ -180,9 +180,6 @@ class _RelationReplacer:
         return Delete(relation, given.lsn, given.old, given.old_kind, given.xid)
 
 
-# The transform ``route``: send records of tables to another topic.
-
-
 class RouteProperties(Properties):
     """Tables to route, and the topic of their records."""
 
@@ -221,9 +218,6 @@ def table_router(properties: RouteProperties) -> Callable[[Batch], Batch]:
         return msgspec.structs.replace(relation, topic=topic) if topic else relation
 
     return with_relations(routed)
-
-
-# Rows for transforms in Python, as mappings that decode values on access.
 
 
 # Type OID → conversion of its text. Values of other types stay unchanged.

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from waltap.config.pipeline_properties import EngineProperties
 
 
-# Decide how a pipeline handles undeliverable events. Sans-IO.
-
-
 class FailureHandling(enum.Enum):
     """The ways to handle an undeliverable event."""
 

@@ -22,9 +22,6 @@ from waltap.services.dead_letters.store import DeadLetterStore
 log = logging.getLogger(__name__)
 
 
-# Copy dead letters to a sink as records.
-
-
 class DeadLetterCopies:
     """Write dead letters to a topic of a sink.
 
@@ -85,7 +82,7 @@ REPORT_EVERY_S: Final = 10.0
 
 
 class EventCounters(Protocol):
-    """The counters of a run: `Counts`."""
+    """The counters of a run: `RunCounters`."""
 
     dead_letters: int
     left_out: int

@@ -31,8 +31,6 @@ from waltap.clock import Clock, SystemClock
 from waltap.errors import SinkError
 from waltap.ports.offsets.offset import Offset
 
-# Events of each table in this run by operation, and the last position, counted per batch.
-
 # Each ALTER TABLE makes a new relation version. Above this number the versions are summed up by
 # name, so that a run of months does not grow with the schema changes.
 KEPT: Final = 4096
@@ -230,9 +228,6 @@ def _event(part: TransactionPart | SnapshotRows, now_ms: int) -> LastEvent:
     return LastEvent(op=op, table=table, xid=part.xid, commit_lsn=part.commit_lsn, at_ms=now_ms)
 
 
-# The sink's present call and unacknowledged batches, for other threads.
-
-
 # The limit is `waltap.stop.timeout.ms`.
 SinkHeld = SinkError.define(
     "SinkHeld",
@@ -307,8 +302,6 @@ class SinkCalls:
         age = max(0.0, self._clock.monotonic() - owed)
         return call if call is not None and call[1] >= age else ("an acknowledgement", age)
 
-
-# The progress of an initial snapshot at the destination, as the offset stores it.
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 ChunkEnd = tuple[str, int, bool]

@@ -10,9 +10,7 @@ from typing import Any, Literal, NamedTuple
 from waltap.base.text import printable
 from waltap.services.monitor.status import PipelineStatus
 
-STATES = (
-    "checking", "standby", "snapshot", "streaming", "reconnecting", "stopping", "stopped", "failed",
-)  # fmt: skip
+STATES = ("checking", "standby", "snapshot", "streaming", "reconnecting", "stopped", "failed")
 SNAPSHOT_STATES = ("running", "paused", "completed", "aborted", "skipped")
 
 

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Accept the connections of the status page within limits.
-
 
 # Parse HTTP requests strictly. Sans-IO.
 #
@@ -406,9 +404,6 @@ def _place(origin: str) -> str | None:
         return None
 
 
-# Metrics of one engine in Prometheus' format.
-
-
 class MetricsExposition:
     """Count batches as an observer, and read the status per scrape."""
 
@@ -488,7 +483,7 @@ class MetricsExposition:
 # how long a request waits for the answer to its signal
 WAIT_S = 10.0
 # states in which /healthz answers 200; a stopped run is healthy, too
-WELL = frozenset({"checking", "standby", "snapshot", "streaming", "reconnecting", "stopping"})
+WELL = frozenset({"checking", "standby", "snapshot", "streaming", "reconnecting"})
 # states in which /readyz answers 200
 READY = frozenset({"streaming", "snapshot", "standby"})
 INLINE = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)

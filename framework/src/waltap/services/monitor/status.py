@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from waltap.ports.signals.inbox import SignalAnswer
 
 
-# Describe a slot for status, metrics and the page.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHealth:
     """The state of a slot at the last reading, with its forecast."""
@@ -241,9 +238,6 @@ class ObservedEngine(Protocol):
         ...
 
 
-# A status as JSON has it: for ``/api/status``, the control socket, and commands.
-
-
 def status_document(status: PipelineStatus) -> dict[str, object]:
     """Return a status as JSON has it: LSNs as text, durations and times in ms."""
     document: dict[str, object] = msgspec.to_builtins(status)
@@ -281,9 +275,6 @@ def _with_lsn(value: object, name: str) -> dict[str, object]:
     assert isinstance(lsn, int)
     found[name] = lsn_text(lsn) if lsn else None
     return found
-
-
-# Sample the status for the charts of the page.
 
 
 EVERY_S = 5.0

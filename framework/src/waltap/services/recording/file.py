@@ -20,9 +20,6 @@ from waltap.changes.decode.decoder import Catalogue, Frame, NameResolution, Serv
 from waltap.changes.decode.relation import DataType, Relation
 from waltap.errors import SourceError
 
-# Errors of recordings.
-
-
 RecordingDamaged = SourceError.define(
     "RecordingDamaged",
     "WT-2041",
@@ -37,8 +34,6 @@ RecordingUnfit = SourceError.define(
     "Replay {path} with waltap {version}, which recorded it.",
 )
 
-
-# Name the questions that a decoder may ask.
 
 # Question → type of its answer. ``due`` and ``of`` belong to `NameResolution`; the last three
 # belong to `Catalogue`. Recordings contain these names, so they must not change.

@@ -36,8 +36,6 @@ from waltap.services.recording.file import (
 from waltap.services.recording.properties import RecordingProperties
 from waltap.version import VERSION
 
-# Make profiles that record a stream, or run a recording.
-
 
 def recording(profile: Profile, writer: RecordingWriter, identifier: str) -> Profile:
     """Return ``profile`` with a decoder that records into ``writer``."""

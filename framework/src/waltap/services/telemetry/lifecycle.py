@@ -13,9 +13,6 @@ from waltap.services.monitor.status import PipelineStatus
 logger = logging.getLogger(__name__)
 
 
-# Summarize a run in one line.
-
-
 def summary_fields(status: PipelineStatus) -> dict[str, object]:
     """Return the summary as fields of a log line.
 

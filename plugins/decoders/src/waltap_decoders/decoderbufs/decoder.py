@@ -34,8 +34,6 @@ from waltap_decoders.decoderbufs.row_messages import examine, fail, is_text, rea
 from waltap_decoders.named_relations import NamedRelations, RowMakeUp, RowPlan, RowPlans
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
 
-# Names from the SQL identifiers that ``quote_identifier`` writes.
-
 _QUOTED = re.compile(r'"((?:[^"]|"")+)"').fullmatch
 _PAIR = re.compile(r'("(?:[^"]|"")+"|[^".]+)\.("(?:[^"]|"")+"|[^".]+)').fullmatch
 

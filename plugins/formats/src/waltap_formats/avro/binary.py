@@ -24,8 +24,6 @@ _TRUE, _FALSE = b"\x01", b"\x00"
 RANGES = {ConnectKind.INT8: 7, ConnectKind.INT16: 15, ConnectKind.INT32: 31, ConnectKind.INT64: 63}
 
 
-# Integers of variable length, as Avro and Protobuf have them.
-
 # Tables of two bytes: one look-up replaces two rounds of shifts. In MORE further bytes follow, in
 # LAST none.
 _STEP = 1 << 14

@@ -387,7 +387,7 @@ class PostgresCatalogue:
     def snapshot(self) -> str | None:
         """Return the present transaction's snapshot as text.
 
-        `Visibility.of_snapshot` parses it. None: the server does not report visible transactions.
+        `SnapshotVisibility.of_snapshot` parses it. None: the server does not report visible transactions.
         """
         ((text,),) = self.query("SELECT txid_current_snapshot()::text")
         return str(text)

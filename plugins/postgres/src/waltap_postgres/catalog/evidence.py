@@ -20,8 +20,6 @@ from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.identity import IdentityEvidence, identity_evidence
 from waltap_postgres.visibility import SnapshotVisibility
 
-# The order of transactions, by their ids, the server and the wire.
-
 # Transaction ids have 32 bits; of two ids, the later is at most half of them ahead.
 WRAP, _HALF = 1 << 32, 1 << 31
 

@@ -23,9 +23,6 @@ from waltap_postgres.replication.stream import start_replication_sql
 log = logging.getLogger(__name__)
 
 
-# Find the disk of a server's WAL, if the server runs on this machine.
-
-
 def wal_folder(catalogue: PostgresCatalogue, properties: PostgresProperties) -> str:
     """Return the folder of the server's WAL, "" if it is unknown.
 

@@ -231,8 +231,6 @@ def _unescaped_column(column: "pa.Array") -> "pa.Array | None":
     return replace(column, _STAND_IN, "\\")
 
 
-# Read the next pieces in a thread while the caller delivers one.
-
 # Bytes that wait or are with the caller while the thread makes more.
 AHEAD_BYTES: Final = 2 << 20
 

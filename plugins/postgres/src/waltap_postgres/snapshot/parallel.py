@@ -23,8 +23,6 @@ from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.tables_reader import TablesReader
 from waltap_postgres.waiting import POLL_S
 
-# Estimated size of rows.
-
 LOOKED_AT = 8
 ROW_BYTES = 64
 

@@ -238,9 +238,6 @@ def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
     return None
 
 
-# Settings of the server: the present values and those after a restart.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSetting:
     """Hold one setting of the server."""

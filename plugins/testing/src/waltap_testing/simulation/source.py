@@ -157,8 +157,6 @@ class SimulatedSource:
         self.log.append(CommittedTransaction((begin, *changes, end), end.end_lsn))
 
 
-# The connector to a `SimulatedSource`: the contract without a database.
-
 SLOT, DATABASE, SYSTEM = "simulated", "simulated", "7000000000000000001"
 # The most transactions that one `receive` returns, so that the engine reads in several calls.
 ROUND = 100

@@ -30,8 +30,6 @@ from waltap_transforms.java.dates import TIMESTAMP
 from waltap_transforms.specs import connect_spec
 from waltap_transforms.structs import required_struct
 
-# Flatten: put the fields of nested structs into one struct.
-
 FLATTENS = "flatten"
 
 # (name, steps to the value, default that replaces null).
@@ -128,8 +126,6 @@ FLATTEN = sides(
     _flattening,
 )
 
-
-# InsertField: add topic, partition, timestamp or a text as fields.
 
 INSERTS = "insert fields into"
 
@@ -234,8 +230,6 @@ INSERT_FIELD = sides(
 )
 
 
-# ReplaceField: drop or rename fields.
-
 REPLACES = "leave fields out of or rename them in"
 IGNORED = "(Kafka Connect 4 ignores the old name)"
 
@@ -330,8 +324,6 @@ REPLACE_FIELD = sides(
 )
 
 
-# ValueToKey: build the key from fields of the value.
-
 COPIES = "copy fields from"
 
 
@@ -387,9 +379,6 @@ VALUE_TO_KEY = (
         "ValueToKey", "Makes the key of fields of the value.", ValueToKeyProperties, value_to_key
     ),
 )
-
-
-# SetSchemaMetadata: set name and version of a schema.
 
 
 class SetSchemaMetadataProperties(NullToDefault):

@@ -23,8 +23,6 @@ from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import connect_spec, each
 from waltap_transforms.structs import required_struct
 
-# RegexRouter and TimestampRouter: change the topic of records.
-
 
 class RegexRouterProperties(Properties):
     """Topics to rename, and their new names."""

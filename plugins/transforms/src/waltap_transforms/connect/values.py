@@ -53,8 +53,6 @@ KINDS = {
     dict: ConnectKind.MAP,
 }
 
-# MaskField: replace fields by an empty value or a given one.
-
 MASKS = "mask fields of"
 # Masks without a replacement. They are functions, so that no two records share a list or a map.
 NOTHING: dict[ConnectKind, Callable[[], Any]] = {
@@ -185,8 +183,6 @@ MASK_FIELD = sides(
     _masking,
 )
 
-
-# TimestampConverter: convert dates and times to another form.
 
 CONVERTS = "convert timestamps in"
 # Precision → its unit in ns.

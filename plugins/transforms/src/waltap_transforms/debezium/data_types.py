@@ -214,8 +214,6 @@ class StructRewrite:
         return schema, None
 
 
-# VectorToJson: write vectors as JSON text.
-
 # Schema name → the text that Java prints for an element.
 DENSE = {"io.debezium.data.DoubleVector": double_text, "io.debezium.data.FloatVector": float_text}
 SPARSE = "io.debezium.data.SparseDoubleVector"

@@ -25,8 +25,6 @@ from waltap_transforms.structs import (
     required_struct,
 )
 
-# ExtractChangedRecordState: list changed and unchanged columns in headers.
-
 
 class ExtractChangedRecordStateProperties(Properties):
     """Headers to write."""
@@ -116,8 +114,6 @@ CHANGED_FIELDS = (
     ),
 )
 
-
-# Members of a change event, as in ``add.fields`` and ``add.headers``.
 
 # Fields that need no struct before them, and their structs: `transaction`, and the event itself. Every
 # other field without a struct is one of `source`.

@@ -12,8 +12,6 @@ from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, 
 from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import is_envelope, member, without_repeats
 
-# SchemaChangeEventFilter: drop schema change events by type.
-
 TYPES = ("CREATE", "ALTER", "DROP", "TRUNCATE", "DATABASE")
 # Suffixes of the schema names of Debezium's schema change events.
 ENDINGS = (".SchemaChangeValue", ".SchemaChangeKey")

@@ -22,8 +22,6 @@ from waltap_transforms.java.dates import civil_date, day_number
 from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import field_of, is_envelope
 
-# Time zones for every instant of PostgreSQL, and ISO texts as in Java.
-
 _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)(?::(\d\d))?")
 _TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d(?::\d\d)?)"
 _ISO_TIME = re.compile(_TIME)
