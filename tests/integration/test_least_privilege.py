@@ -53,10 +53,10 @@ class Shop:
 
     def own(self, statement: str) -> str:
         """Return a statement of the page for this database."""
-        for word, name in (("least", self.role), ("shop_owner", self.owner)):
+        for word, name in (("waltap", self.role), ("shop_owner", self.owner)):
             statement = re.sub(rf"\b{word}\b", name, statement)
         statement = re.sub(r'(DATABASE "?)shop\b', rf"\g<1>{self.database.name}", statement)
-        return re.sub(r'(PUBLICATION "?)waltap\b', rf"\g<1>{self.publication}", statement)
+        return re.sub(r'(PUBLICATION "?)shop\b', rf"\g<1>{self.publication}", statement)
 
     @property
     def publication(self) -> str:
@@ -141,32 +141,32 @@ def test_publications_by_waltap_and_a_read_only_snapshot(shop: Shop) -> None:
         )
 
 
-SIGNAL_GRANT = 'GRANT SELECT, INSERT, DELETE ON "sales"."signals" TO "least"'
+SIGNAL_GRANT = 'GRANT SELECT, INSERT, DELETE ON "sales"."signals" TO "waltap"'
 LACKING = {
-    "LOGIN": ("ALTER ROLE least NOLOGIN", "WT-2003", "ALTER ROLE least WITH LOGIN"),
+    "LOGIN": ("ALTER ROLE waltap NOLOGIN", "WT-2003", "ALTER ROLE waltap WITH LOGIN"),
     "REPLICATION": (
-        "ALTER ROLE least NOREPLICATION", "WT-2005", 'ALTER ROLE "least" WITH REPLICATION',
+        "ALTER ROLE waltap NOREPLICATION", "WT-2005", 'ALTER ROLE "waltap" WITH REPLICATION',
     ),
     "CONNECT": (
-        "REVOKE CONNECT ON DATABASE shop FROM least", "WT-2005", "GRANT CONNECT ON DATABASE shop TO least",
+        "REVOKE CONNECT ON DATABASE shop FROM waltap", "WT-2005", "GRANT CONNECT ON DATABASE shop TO waltap",
     ),
     "USAGE of the schema": (
-        "REVOKE USAGE ON SCHEMA sales FROM least", "WT-2011", 'GRANT USAGE ON SCHEMA "sales" TO "least"',
+        "REVOKE USAGE ON SCHEMA sales FROM waltap", "WT-2011", 'GRANT USAGE ON SCHEMA "sales" TO "waltap"',
     ),
     "SELECT": (
-        "REVOKE SELECT ON sales.customers FROM least", "WT-2011",
-        'GRANT SELECT ON "sales"."customers" TO "least"',
+        "REVOKE SELECT ON sales.customers FROM waltap", "WT-2011",
+        'GRANT SELECT ON "sales"."customers" TO "waltap"',
     ),
-    "SELECT of signals": ("REVOKE SELECT ON sales.signals FROM least", "WT-2115", SIGNAL_GRANT),
-    "INSERT of signals": ("REVOKE INSERT ON sales.signals FROM least", "WT-2115", SIGNAL_GRANT),
-    "DELETE of signals": ("REVOKE DELETE ON sales.signals FROM least", "WT-2115", SIGNAL_GRANT),
+    "SELECT of signals": ("REVOKE SELECT ON sales.signals FROM waltap", "WT-2115", SIGNAL_GRANT),
+    "INSERT of signals": ("REVOKE INSERT ON sales.signals FROM waltap", "WT-2115", SIGNAL_GRANT),
+    "DELETE of signals": ("REVOKE DELETE ON sales.signals FROM waltap", "WT-2115", SIGNAL_GRANT),
     "a signal table": (
         "DROP TABLE sales.signals", "WT-2115",
         "CREATE TABLE \"sales\".\"signals\" (id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, "
         "data varchar(2048))",
     ),
     "a publication": (
-        "DROP PUBLICATION waltap", "WT-2106", 'CREATE PUBLICATION "waltap" FOR TABLE "sales"."customers"',
+        "DROP PUBLICATION shop", "WT-2106", 'CREATE PUBLICATION "shop" FOR TABLE "sales"."customers"',
     ),
 }  # fmt: skip
 """Each with what takes it away, the code of the error, and what gives it back."""
@@ -221,8 +221,8 @@ def test_what_is_missing_is_named_with_the_sql_that_gives_it(lacking: Shop, what
 
 
 OWNING = {
-    "CREATE in the database": "REVOKE CREATE ON DATABASE shop FROM least",
-    "the owner's role": "REVOKE shop_owner FROM least",
+    "CREATE in the database": "REVOKE CREATE ON DATABASE shop FROM waltap",
+    "the owner's role": "REVOKE shop_owner FROM waltap",
 }
 
 
@@ -238,7 +238,7 @@ def test_what_publishing_lacks_is_named(lacking: Shop, what: str, tmp_path: Path
     error = failing(pipeline)
     assert error.code == "WT-2109", str(error)
     assert (
-        lacking.own('GRANT CREATE ON DATABASE "shop" TO "least"').replace('""', '"')
+        lacking.own('GRANT CREATE ON DATABASE "shop" TO "waltap"').replace('""', '"')
         in error.advice()
     )
     assert "membership in the roles that own the tables" in error.advice()
@@ -251,8 +251,8 @@ def test_a_heartbeat_that_may_not_write_says_what_lets_it(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop.grant("Stream", "Heartbeats")
-    shop.database.execute(shop.own("REVOKE INSERT ON sales.heartbeat FROM least"))
-    shop.database.execute(shop.own("GRANT USAGE ON SCHEMA sales TO least"))
+    shop.database.execute(shop.own("REVOKE INSERT ON sales.heartbeat FROM waltap"))
+    shop.database.execute(shop.own("GRANT USAGE ON SCHEMA sales TO waltap"))
     pipeline = shop.pipeline(
         snapshot__mode="no_data", heartbeat__interval__ms=50, heartbeat__action__query=HEARTBEAT
     )
@@ -285,9 +285,9 @@ def test_a_slot_that_is_to_outlive_a_failover_needs_replication_alone(
             newest_database.execute("INSERT INTO sales.orders VALUES (4, 'd')")
             run.until(lambda: pipeline.destination.ids("sales.orders") == [3, 4], "the stream")
         assert failover_of(pipeline) == [(True,)]
-        newest_database.execute(shop.own("ALTER ROLE least NOREPLICATION"))
+        newest_database.execute(shop.own("ALTER ROLE waltap NOREPLICATION"))
         error = failing(pipeline)
         assert error.code == "WT-2005", str(error)
-        assert shop.own('ALTER ROLE "least" WITH REPLICATION') in error.advice()
+        assert shop.own('ALTER ROLE "waltap" WITH REPLICATION') in error.advice()
     finally:
         shop.forget()

@@ -167,7 +167,7 @@ AuthenticationRefused = SourceError.define(
 OtherConnector = SourceError.define(
     "OtherConnector",
     "WT-2021",
-    "The server is of a kind that another connector is for.",
+    "Another connector is for this kind of server.",
     "In the profile: [source] type = '{connector}'; in a Debezium file: "
     "connector.class={connector}.",
 )
@@ -248,7 +248,7 @@ SignalTableMissing = SourceError.define(
     "SignalTableMissing",
     "WT-2115",
     "The signal table does not exist, or waltap cannot write it.",
-    "As a superuser: {sql}; or take signal.data.collection out of the profile.",
+    "As a superuser or the owner: {sql}; or take signal.data.collection out of the profile.",
 )
 
 
@@ -322,12 +322,12 @@ class PublicationGone(SourceError):
 
     code = "WT-2113"
     remedy = (
-        "`waltap run FILE --set snapshot.mode=when_needed` makes a new slot and takes a new "
-        "snapshot; so do `waltap slot drop FILE`, `waltap offsets clear FILE` and a start. If "
-        "the profile named another publication until now, name that one again instead "
-        "(publication.name): nothing is lost then. If {publication!r} was dropped, making it "
-        "again does not help: the slot cannot be read past the changes made without it. Make it "
-        "for those to come, where publication.autocreate.mode is disabled. Lost are the single "
+        "The state folder does not say that waltap created {publication!r}, so there are two "
+        "causes. If the profile named another publication until now, name that one again "
+        "(publication.name): nothing is lost then. Else `waltap run FILE --set snapshot.mode=when_needed` makes a new slot and takes "
+        "a new snapshot; so do `waltap slot drop FILE`, `waltap offsets clear FILE` and a start. "
+        "If {publication!r} was dropped, making it again does not help: the slot cannot be read past "
+        "the changes made without it. Make it for those to come, where publication.autocreate.mode is disabled. Lost are the single "
         "changes since the stored position (`waltap offsets show FILE`); their effect on the "
         "tables comes with the snapshot, but deleted rows are not reported."
     )
@@ -337,7 +337,7 @@ class PublicationGone(SourceError):
 PublicationDropped = PublicationGone.define(
     "PublicationDropped",
     "WT-2125",
-    "The pipeline's publication was dropped, and changes followed.",
+    "The publication that waltap created was dropped, and changes followed.",
     "`waltap repair FILE` makes a new slot and reads the tables again; creating {publication!r} "
     "again does not help alone, but must come first if publication.autocreate.mode is disabled. "
     "To start over with a new snapshot instead: run with snapshot.mode=when_needed, or `waltap "
@@ -386,7 +386,7 @@ SlotNotOurs = SourceError.define(
 
 
 class FailoverUnavailable(SourceError):
-    """The server cannot create a slot that standbys copy."""
+    """The server cannot synchronize a slot to standbys."""
 
     code = "WT-2121"
     remedy = (
@@ -399,7 +399,7 @@ class FailoverUnavailable(SourceError):
 SlotSynchronized = SourceError.define(
     "SlotSynchronized",
     "WT-2122",
-    "The server is a standby that copies the slot from its primary.",
+    "The server is a standby that synchronizes the slot from its primary.",
     "Point database.hostname at the primary (a comma list with "
     "driver.target_session_attrs=read-write finds it), or promote this server: SELECT "
     "pg_promote().",
@@ -416,8 +416,8 @@ PublicationNotPermitted = SourceError.define(
     "PublicationNotPermitted",
     "WT-2109",
     "The role may not create or change the publication.",
-    "Let a superuser run it once: {sql}; a start then finds the publication as it needs it. Or "
-    "leave such tables out with table.exclude.list. To let waltap do so by itself: GRANT CREATE "
+    "Let a superuser, or the tables' owner with CREATE on the database, run it once: {sql}; a "
+    "start then finds the publication as it needs it. Or leave such tables out with table.exclude.list. To let waltap do so by itself: GRANT CREATE "
     "ON DATABASE {database} TO {user}, and membership in the roles that own the tables; only a "
     "superuser publishes all tables.",
 )
@@ -447,7 +447,7 @@ PositionAhead = OffsetError.define(
     "The stored offset is after the end of the server's WAL.",
     "`waltap run FILE --set snapshot.mode=when_needed` starts over with a new snapshot; so does a "
     "start after `waltap offsets clear FILE`. `waltap repair FILE` cannot help: this server never "
-    "had the last delivered changes, and as many new ones would be skipped.",
+    "had the last delivered changes, and a stream from the offset would skip its new ones.",
     loses=True,
 )
 OtherServer = OffsetError.define(

@@ -34,7 +34,8 @@ StateFolderGone = OffsetError.define(
     "WT-6008",
     "The state folder is no longer the one of the start.",
     "Put {path} back where it was, and start again: nothing is lost then. If it was deleted, "
-    "slot.takeover=true continues from the slot's confirmed position; some changes may come twice.",
+    "`waltap run FILE --set slot.takeover=true --set snapshot.mode=no_data`, once, continues from the "
+    "slot's confirmed position; some changes may come twice.",
 )
 
 
