@@ -15,6 +15,7 @@ SinkError
 ├── TableUnknown        WT-5207   there is no such table
 ├── TableSuspended      WT-5270   a table that is read lacks changes that others have
 ├── SnapshotNeeded      WT-5271   rows of a table that is read may differ from the source's
+├── TableSetAside       WT-5274   another table took the name of a table that is read
 ├── MomentUnreadable    WT-5264   a text is no position of the source
 ├── TablesSuspended    WT-5208   changes of some tables cannot be applied
 ├── PysparkUnfit        WT-5210   pyspark is missing or too old
@@ -199,6 +200,15 @@ SnapshotNeeded = SinkError.define(
     "replaces its rows. A table without a key: stop the pipeline, and run `waltap run PROFILE "
     "--set snapshot.mode=always` once. allow_stale=True (`waltap spark sql --allow-stale`) reads "
     "the table as it is.",
+)
+# Only a change shows the new name of a renamed table, and nothing shows that a table was dropped.
+TableSetAside = SinkError.define(
+    "TableSetAside",
+    "WT-5274",
+    "A query reads a table whose name another table took at the source.",
+    "If the source renamed it, change a row there, as by UPDATE … SET id = id: the table then gets "
+    "its name, and is complete. If the source dropped it, these are its last rows, which "
+    "allow_stale=True (`waltap spark sql --allow-stale`) reads.",
 )
 MomentUnreadable = SinkError.define(
     "MomentUnreadable",

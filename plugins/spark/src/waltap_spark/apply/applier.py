@@ -28,7 +28,7 @@ from waltap_spark.apply.external_snapshots import (
 from waltap_spark.apply.idle_tables import IdleTables
 from waltap_spark.apply.resume_requests import AnsweredRequests, ResumeRequests, resumed
 from waltap_spark.apply.snapshot_splits import Handed
-from waltap_spark.apply.synthetic_truncate import ending
+from waltap_spark.apply.synthetic_truncate import ending, with_spare_names
 from waltap_spark.compact.log_rows import logged, logged_types, with_epoch
 from waltap_spark.compact.small_sets import is_small
 from waltap_spark.config.options import ApplyOptions
@@ -52,12 +52,10 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.history.retained_keys import spared
 from waltap_spark.planning.added_keys import take_late_key
 from waltap_spark.planning.column_identity import (
-    aside,
     doubted,
     dropped,
     forgotten,
     identify,
-    put_aside,
     renames,
     renews_columns,
     replaced,
@@ -71,7 +69,7 @@ from waltap_spark.planning.redelivery import (
     needed,
     reached,
 )
-from waltap_spark.planning.table_renames import Name, find_renames, free_place, joined
+from waltap_spark.planning.table_renames import Name, TableRenames, find_renames, free_place
 from waltap_spark.planning.wide_decimals import make_readable
 from waltap_spark.schema.schema import LOG_FIELDS, common_type
 from waltap_spark.session.failures import OF_ONE, refused, require_one
@@ -91,7 +89,6 @@ __all__ = [
     "OutputApplier",
     "TableRetries",
     "readable_types",
-    "with_spare_names",
 ]
 
 log = logging.getLogger(__name__)
@@ -144,40 +141,6 @@ class TableRetries:
     def clear(self) -> None:
         """Make all tables due immediately."""
         self._failed.clear()
-
-
-# A table that took the name of a dropped one: columns whose type changed.
-# The history of the dropped table stays. Where one type holds the values of both, the column gets
-# that type. Otherwise the old column gets another name, as a dropped column does whose name a new
-# one takes.
-
-
-def with_spare_names(
-    tables: TableFormat,
-    step: CommitContext,
-    gone: TableState,
-    table: TableState,
-    group: SegmentGroup,
-    types: Mapping[str, str],
-) -> TableState:
-    """Return ``table`` with conflicting columns of ``gone`` renamed.
-
-    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. Columns that
-    divide files, and columns of a shared target, keep their names.
-    """
-    # without a history no value of the dropped table remains
-    if table.place is not None or not (table.mode.history or table.mode.name == "append"):
-        return table
-    spares = aside(gone, types, by_number=not tables.writes_in_place)
-    spares = {name: new for name, new in spares.items() if name not in tables.needed(table)}
-
-    def learn(before: TableState) -> TableState:
-        return put_aside(before, gone, group, types, spares)
-
-    if not spares:
-        return learn(table)
-    change = TableChange(key=table.key, renames=spares, replaces=False, learn=learn)
-    return tables.evolve(step, table, change)
 
 
 def readable_types(
@@ -349,34 +312,22 @@ class OutputApplier:
         maintained = self._maintained() | rested
         if not manifests and not due and not maintained:
             return self.state
-        started = time.monotonic()
-        last = self.state
+        started, last = time.monotonic(), self.state
         before = msgspec.structs.replace(last, tables={**last.tables, **maintained, **asked.tables})
         moves = find_renames(manifests, before.tables)
-        named, rests = before.tables, list(rested)
-        if moves is not None:
-            named = moves.applied(named, in_place=self._format.writes_in_place)
-            before = msgspec.structs.replace(before, tables=named)
+        tables = moves.applied(before.tables, in_place=self._format.writes_in_place)
+        before = msgspec.structs.replace(before, tables=tables)
+        rests = list(rested)
+        if moves.renamed:
             due, rests = moves.names(due), moves.names(rested)
-        routes, renamed = (None, {}) if moves is None else (moves.routes, moves.renamed)
+            self._shapes = SharedShapes(self._tables)
+            moves.report()
         number = before.number + 1
         mark = manifests[-1].mark if manifests else before.mark
-        plans = self._plans(before.tables, manifests, due, mark, routes)
+        plans = self._plans(before.tables, manifests, due, mark, moves.routes)
         self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
-            begun = self._output.begun(last) if repeats else None
-            after = [] if moves is None else [named[name] for name in moves.names(renamed)]
-            goes = self._format.moves(self._spark, after) if begun is None else begun.moves
-            # written before the first step: a crash must not lose how far the steps go
-            self._output.intend(
-                CommitIntent(number=number, mark=mark, identity=before.identity, moves=goes)
-            )
-            self._owed = mark
-            if goes:
-                named = {**named, **self._format.moved(self._spark, named, goes)}
-                before = msgspec.structs.replace(before, tables=named)
-        if renamed:
-            self._shapes = SharedShapes(self._tables)
+            before = self._intended(before, mark, moves, repeats=repeats)
         called = whereabouts(before.tables)
         step = CommitContext(
             spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8]
@@ -388,11 +339,9 @@ class OutputApplier:
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
         attempt.handed, attempt.shapes, attempt.repeats = self._elsewhere.of, self._shapes, repeats
-        self._named = named
+        self._named = before.tables
         try:
             applied = self._attempts(attempt, plans, before)
-            if not all(name in named and named[name].failed for name in plans):
-                require_one([error for _table, error in applied])
             tables = before.tables | {table.name: table for table, _error in applied}
             tables |= self._format.aligned(self._spark, tables, [*plans, *rests])
         except Exception:
@@ -417,10 +366,8 @@ class OutputApplier:
         self._output.collect(self._options.retention_s)
         self._output.garbage.note(number, last.dropped(tables))  # commits do not repeat it
         if self._format.writes_in_place:
-            state = noted(self._output, state, last, renamed)
+            state = noted(self._output, state, last, moves.renamed)
         self._output.commit(state)
-        if moves is not None:
-            moves.report()
         self.state, self._owed, self._kept = state, None, []
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         for path in asked.paths:
@@ -429,14 +376,9 @@ class OutputApplier:
             self._compaction.handled(maintained)
             self._compaction.look(state)
         self._elsewhere.remove_waiting()
-        log.info(
-            "applied",
-            extra={
-                "batch_rows": rows,
-                "lsn": str(state.mark),
-                "duration_ms": round((time.monotonic() - started) * 1000),
-            },
-        )
+        duration_ms = round((time.monotonic() - started) * 1000)
+        counts = {"batch_rows": rows, "lsn": str(state.mark), "duration_ms": duration_ms}
+        log.info("applied", extra=counts)
         return state
 
     def _attempts(
@@ -445,7 +387,30 @@ class OutputApplier:
         """Apply each plan, several at a time; report each table that a first commit has."""
         with ThreadPoolExecutor(self._parallel) as pool:
             found = pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
-            return list(_reported(found, len(plans), self.state))
+            applied = list(_reported(found, len(plans), self.state))
+        tables = before.tables
+        if not all(name in tables and tables[name].failed for name in plans):
+            require_one([error for _table, error in applied])
+        return applied
+
+    def _intended(
+        self, before: OutputState, mark: LogPosition, moves: TableRenames, *, repeats: bool
+    ) -> OutputState:
+        """Note that the commit begins, and rename tables in the catalogue."""
+        tables, begun = before.tables, self._output.begun(self.state) if repeats else None
+        goes = () if begun is None else begun.moves
+        if begun is None and moves.renamed:
+            after = [tables[name] for name in moves.names(moves.renamed)]
+            goes = self._format.moves(self._spark, after)
+        # written before the first step: a crash must not lose how far the steps go
+        self._output.intend(
+            CommitIntent(number=before.number + 1, mark=mark, identity=before.identity, moves=goes)
+        )
+        self._owed = mark
+        if not goes:
+            return before
+        moved = self._format.moved(self._spark, tables, goes)
+        return msgspec.structs.replace(before, tables={**tables, **moved})
 
     def _maintained(self) -> dict[str, TableState]:
         """Return tables with compaction results since the last commit."""
@@ -577,7 +542,7 @@ class OutputApplier:
                 failed=reason,
                 mark=table.mark or before.mark,
                 attempts=found.ends(table.attempts, every=attempt.repeats),
-                waits=_waits(table, found),
+                waits=found.waiting(table),
                 damaged=str(segment),
             )
             return suspended, cause
@@ -595,14 +560,6 @@ class OutputApplier:
         if self._format.writes_in_place:
             place = free_place(before.tables, name, found.oid)
         return TableState(schema=found.schema, table=found.table, kept_at=place)
-
-
-def _waits(table: TableState, found: TableTask) -> tuple[EntryId, ...]:
-    """Return the entries that wait for a suspended table."""
-    # an earlier release did not note those that wait
-    if table.failed and not table.waits:
-        return ()
-    return joined(table.waits, found.entries)
 
 
 def _reported(

@@ -1,14 +1,16 @@
-"""Truncates that no server sent.
+"""Truncates that no server sent, and columns of a table whose name another took.
 
 Rows of a table with history end when a snapshot finds the table empty, or when another table takes its
 name.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from waltap.base.files.store import FileStore
-from waltap_spark.formats import CommitContext, GroupRows
+from waltap_spark.formats import CommitContext, GroupRows, TableChange, TableFormat
+from waltap_spark.planning.column_identity import aside, put_aside
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import column_of
 from waltap_spark.schema.schema import log_struct
@@ -80,3 +82,37 @@ def ending(
         stretch=group.stretch,
     )
     return GroupRows(group=made, read=lambda: frame, files=files)
+
+
+# A table that took the name of a dropped one: columns whose type changed.
+# The history of the dropped table stays. Where one type holds the values of both, the column gets
+# that type. Otherwise the old column gets another name, as a dropped column does whose name a new
+# one takes.
+
+
+def with_spare_names(
+    tables: TableFormat,
+    step: CommitContext,
+    gone: TableState,
+    table: TableState,
+    group: SegmentGroup,
+    types: Mapping[str, str],
+) -> TableState:
+    """Return ``table`` with conflicting columns of ``gone`` renamed.
+
+    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. Columns that
+    divide files, and columns of a shared target, keep their names.
+    """
+    # without a history no value of the dropped table remains
+    if table.place is not None or not (table.mode.history or table.mode.name == "append"):
+        return table
+    spares = aside(gone, types, by_number=not tables.writes_in_place)
+    spares = {name: new for name, new in spares.items() if name not in tables.needed(table)}
+
+    def learn(before: TableState) -> TableState:
+        return put_aside(before, gone, group, types, spares)
+
+    if not spares:
+        return learn(table)
+    change = TableChange(key=table.key, renames=spares, replaces=False, learn=learn)
+    return tables.evolve(step, table, change)

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from waltap_spark.errors import TypeChanged
+from waltap_spark.planning.table_renames import SET_ASIDE
 from waltap_spark.state.modes import said
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.stored_rows import stored_rows
@@ -123,10 +124,11 @@ def draw(status: AppliedOutput, console: "Console") -> None:
                 advice = TYPE_ADVICE
             console.print(advice.format(output=status.output, table=each.table), markup=False)
         for doubt in each.stale:
-            console.print(f"[yellow]{escape(each.table)} needs a new snapshot[/]:", escape(doubt))
+            how = "is set aside" if doubt == SET_ASIDE else "needs a new snapshot"
+            console.print(f"[yellow]{escape(each.table)} {how}[/]:", escape(doubt))
         for text in each.notes:
             console.print(text, style="yellow", markup=False, highlight=False)
-    if any(each.stale for each in status.tables):
+    if any(set(each.stale) - {SET_ASIDE} for each in status.tables):
         console.print(SNAPSHOT_ADVICE, highlight=False)
     at = dt.datetime.fromtimestamp(status.committed_ms / 1000, dt.UTC)
     console.print(f"commit {status.commit} of {at:%Y-%m-%d %H:%M:%S} UTC")

@@ -143,6 +143,12 @@ class TableTask:
         """Return the table's number in the source, 0 if unknown."""
         return next((oid for _epoch, _name, oid in reversed(self.entries) if oid), 0)
 
+    def waiting(self, table: TableState) -> tuple[EntryId, ...]:
+        """Return the entries that wait for ``table``, which cannot be applied."""
+        # an earlier release did not note those that wait
+        unknown = table.failed and not table.waits
+        return () if unknown else joined(table.waits, self.entries)
+
     def ends(self, had: Iterable[LogPosition], *, every: bool) -> tuple[LogPosition, ...]:
         """Return the ends of all groups that were begun.
 

@@ -35,7 +35,7 @@ Name = tuple[str, str]
 
 SET_ASIDE: Final = (
     "another table took its name; it was dropped, or renamed and not changed since: its next "
-    "change tells its name"
+    "change brings its name"
 )
 
 
@@ -66,8 +66,8 @@ class TableRenames:
     renamed: Mapping[str, Name]
     # The renamed ones whose name another table took.
     aside: frozenset[str]
-    # Entry → its table's name after.
-    routes: Mapping[EntryId, Name]
+    # Entry → its table's name after; None if each has its table's name.
+    routes: Mapping[EntryId, Name] | None
     # Name before → epoch and OID of the last entry.
     numbers: Mapping[str, tuple[int, int]]
     # Name before → names that the table had, and left, since.
@@ -91,6 +91,8 @@ class TableRenames:
         Suspended tables note the entries that wait for them. ``in_place``: a renamed table's rows
         stay where they are.
         """
+        if self.routes is None:
+            return dict(tables)
         waits: dict[Name, list[EntryId]] = {}
         for entry, name in self.routes.items():
             waits.setdefault(name, []).append(entry)
@@ -127,6 +129,9 @@ class TableRenames:
         )
 
 
+UNCHANGED: Final = TableRenames({}, frozenset(), None, {}, {})
+
+
 def entry_id(epoch: int, entry: TableEntry) -> EntryId:
     """Return the identification of the table of ``entry``."""
     return epoch, entry.name, entry.oid
@@ -138,16 +143,14 @@ def joined(had: Iterable[EntryId], more: Iterable[EntryId]) -> tuple[EntryId, ..
     return (*(each for each in had if each not in new), *new)
 
 
-def find_renames(
-    manifests: Iterable[Manifest], tables: Mapping[str, TableState]
-) -> TableRenames | None:
+def find_renames(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> TableRenames:
     """Return the renames that ``manifests`` report for ``tables``.
 
-    None if each entry is of the table that has its name, as in nearly every commit.
+    In nearly every commit each entry is of the table that has its name (`UNCHANGED`).
     """
     entries = [(manifest.mark.epoch, entry) for manifest in manifests for entry in manifest.tables]
     if all(_is_known(tables.get(entry.name), epoch, entry.oid) for epoch, entry in entries):
-        return None
+        return UNCHANGED
     last = {(epoch, entry.oid): at for at, (epoch, entry) in enumerate(entries)}
     walk = _Walk(tables)
     for at, (epoch, entry) in enumerate(entries):
