@@ -1,5 +1,6 @@
 """What tables are called in a catalogue, how their files are divided, columns that the source drops, shared targets."""
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,13 @@ from waltap_spark.read.live import LiveTables
 COLUMNS = [("id", "int4"), ("region", "text"), ("note", "text")]
 
 
+def number(name: str) -> int:
+    """Return the OID of a table."""
+    return 70_000 + zlib.crc32(name.encode()) % 10_000
+
+
 def named(name: str) -> Any:
-    return relation(f"targets.{name}", COLUMNS, numbers=(1, 2, 3), oid=70_000 + len(name))
+    return relation(f"targets.{name}", COLUMNS, numbers=(1, 2, 3), oid=number(name))
 
 
 ORDERS, CHANGES, AUDIT = named("orders"), named("orders_changes"), named("order_audit")
@@ -254,7 +260,7 @@ def test_a_column_that_the_source_drops_goes_where_it_is_said_and_comes_back_emp
     rig.commit()
     rig.apply()
     for name in names:
-        less = relation(f"targets.{name}", COLUMNS[:2], numbers=(1, 2), oid=70_000 + len(name))
+        less = relation(f"targets.{name}", COLUMNS[:2], numbers=(1, 2), oid=number(name))
         rig.db.rows[less.name] = [row[:2] for row in rig.db.rows[less.name]]
         rig.db.insert(less, ["3", "eu"])
     rig.commit()
@@ -270,7 +276,7 @@ def test_a_column_that_the_source_drops_goes_where_it_is_said_and_comes_back_emp
             f"targets.{name}",
             [*COLUMNS[:2], ("note", "int8")],
             numbers=(1, 2, 4),
-            oid=70_000 + len(name),
+            oid=number(name),
         )
         rig.db.rows[anew.name] = [(*row, None) for row in rig.db.rows[anew.name]]
         rig.db.insert(anew, ["4", "eu", "4000000000"])
