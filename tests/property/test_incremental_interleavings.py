@@ -153,7 +153,7 @@ class Server:
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         self.commit([Insert(SIGNALS, self.end + 1, (identifier, kind, data))], self.states[-1])
 
-    def hasten(self) -> None:
+    def advance_wal(self) -> None:
         pass
 
 

@@ -40,7 +40,7 @@ class SinkOfAllRoles(SmallSink):
     def held(self) -> Position | Positions | None:
         return Position(1)
 
-    def promised(self) -> int:
+    def acknowledged(self) -> int:
         return 0
 
     def drain(self) -> None: ...

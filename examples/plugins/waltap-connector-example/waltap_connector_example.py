@@ -156,7 +156,7 @@ class JournalStream(ChangeStream):
     def confirm(self, end_lsn):
         """Nobody hears."""
 
-    def ask(self):
+    def request_keepalive(self):
         """Nobody answers."""
 
     def close(self):

@@ -272,7 +272,7 @@ def test_those_before_one_that_is_done_with_by_itself_are_meant_too() -> None:
     last = ledger.enter(3)
     later = ledger.enter(4)
     ledger.acknowledge(last, earlier=False)
-    assert ledger.promised == 0
+    assert ledger.acknowledged == 0
     ledger.acknowledge(last, earlier=True)
-    assert ledger.promised == 3
+    assert ledger.acknowledged == 3
     assert not later.given

@@ -280,7 +280,7 @@ class Acknowledged(OnePosition):
         super().write(batch)
         self.numbers.append(batch.number)
 
-    def promised(self) -> int:
+    def acknowledged(self) -> int:
         return self.upto
 
     def drain(self) -> None:
@@ -299,13 +299,13 @@ def test_a_flush_moves_as_far_as_is_acknowledged_with_the_state_of_then() -> Non
     sink.upto = sink.numbers[1]
     assert rig.delivery.flush() == {SOLE: Position(parts[1].end_lsn)}
     assert rig.delivery.offset.signals == {"read": 1}
-    assert rig.delivery.unpromised
+    assert rig.delivery.awaits_acks
     rig.delivery.keep_signals()
     assert rig.delivery.offset.signals == {"read": 1}, "a batch of before is not acknowledged"
     sink.upto = sink.numbers[2]
     assert rig.delivery.flush() == {SOLE: Position(parts[2].end_lsn)}
     assert rig.delivery.offset.signals == {"read": 3}
-    assert not rig.delivery.unpromised
+    assert not rig.delivery.awaits_acks
     assert not rig.delivery.due(0)
 
 
@@ -337,7 +337,7 @@ class Told(ChangeStream):
     def idle_lsn(self) -> int:
         return self.idle
 
-    def ask(self) -> None:
+    def request_keepalive(self) -> None:
         """There is nothing to ask."""
 
     def close(self) -> None:

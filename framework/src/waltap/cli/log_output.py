@@ -224,7 +224,7 @@ class LogOutput:
         """Show the life of ``engine``. Raises: ConfigurationError, of its log file."""
         profile = engine.profile
         self._handler.labels = profile.labels
-        self.obey(profile)
+        self.apply_profile(profile)
         if not self._calm or self._file is not None:
             self._host.register(LifeCycleLog(engine.status), "life-cycle log")
         shown = self._console is not None and self._form == "text" and self._terminal
@@ -236,7 +236,7 @@ class LogOutput:
             self._host.register(self._display, "progress")
             self._display.start()
 
-    def obey(self, profile: "Profile") -> None:
+    def apply_profile(self, profile: "Profile") -> None:
         """Apply a profile's log settings, all or none. Raises: ConfigurationError."""
         self.log_to(profile.engine.log_file)
         set_level(self._level(profile.engine.log_level))

@@ -552,7 +552,7 @@ def _parts(
 ) -> Iterator[TransactionPart]:
     """Yield the parts that the server sends up to ``wal_end``. Raises: StreamSilent."""
     heard = clock.monotonic()
-    stream.ask()
+    stream.request_keepalive()
     while True:
         backlog = assembler.backlog
         messages = [] if backlog else stream.receive(POLL_S)
@@ -565,4 +565,4 @@ def _parts(
             what = f"nothing came from the slot for {SILENCE_S:.0f} s, up to {lsn_text(wal_end)}"
             raise StreamSilent(what)
         else:
-            stream.ask()
+            stream.request_keepalive()

@@ -285,7 +285,7 @@ class SlotMonitor:
         self._hurry.clear()
         return wanted
 
-    def obey(self, orders: WalBudgetPolicy) -> None:
+    def apply_policy(self, orders: WalBudgetPolicy) -> None:
         """Apply another policy from the next reading on.
 
         Any thread may call it.
@@ -349,7 +349,7 @@ class SlotMonitor:
         if not due or health is None:
             return
         if self._orders.action == "advance":
-            why = watch.hasten()
+            why = watch.log_standby_snapshot()
             if why:
                 self._warn_once(f"the server could not be made to let go of WAL: {why}")
         elif self._orders.action == "drop" and self._given_up is None:

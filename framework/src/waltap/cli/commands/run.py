@@ -70,7 +70,7 @@ def _look_on(engine: "Engine", signals: socket.socket, over: threading.Event) ->
                 engine.stop()
                 asked = time.monotonic()
         longest = engine.profile.engine.stop_timeout_ms / 1000
-        held = None if asked is None or not longest else engine.held_by_sink(asked)
+        held = None if asked is None or not longest else engine.pending_sink_call(asked)
         if held is not None and held[1] >= longest:
             _end(*held)
 
@@ -209,7 +209,7 @@ def run(
         with uncollected():
             engine = Engine(load(), host, limits=limits, ready_file=ready_file)
         show(engine)
-        reloading = ProfileReloader(engine, load, show.obey, exits=exit_on_change)
+        reloading = ProfileReloader(engine, load, show.apply_profile, exits=exit_on_change)
         from waltap.services.telemetry.observers import observed
 
         again = reloaded_by_signal(reloading, engine.stop)

@@ -48,11 +48,12 @@ class ProfileReloader:
         self,
         engine: "Engine",
         load: "Callable[[], Profile]",
-        obey: "Callable[[Profile], None]",
+        apply_profile: "Callable[[Profile], None]",
         *,
         exits: bool = False,
     ) -> None:
-        self._engine, self._load, self._obey, self._exits = engine, load, obey, exits
+        self._engine, self._load = engine, load
+        self._apply_profile, self._exits = apply_profile, exits
         self.start_over = False
 
     def again(self) -> None:
@@ -60,7 +61,7 @@ class ProfileReloader:
         extra = {"pipeline": self._engine.profile.name}
         try:
             outcome = self._engine.reload(self._load())
-            self._obey(self._engine.profile)
+            self._apply_profile(self._engine.profile)
         except WaltapError as error:
             log.error(  # noqa: TRY400 - the error says it all
                 "the profile was read again and is refused, the run continues with what it has: %s",

@@ -92,15 +92,15 @@ class BatchLedger:
         """Let at most ``most`` batches wait."""
         self._most, self._waiting = most, deque[BatchReceipt]()
         self._changed = threading.Condition()
-        self._promised, self._warned = 0, False
+        self._acknowledged, self._warned = 0, False
         self._failure: BaseException | None = None
         self.closed = False
 
     @property
-    def promised(self) -> int:
+    def acknowledged(self) -> int:
         """Return the last number up to which all batches are acknowledged."""
         with self._changed:
-            return self._promised
+            return self._acknowledged
 
     def enter(self, number: int) -> BatchReceipt:
         """Add a batch for the loop."""
@@ -123,7 +123,7 @@ class BatchLedger:
             for each in meant:
                 each.given = True
             while self._waiting and self._waiting[0].given:
-                self._promised = self._waiting.popleft().number
+                self._acknowledged = self._waiting.popleft().number
             self._changed.notify_all()
 
     def wait_for(self, receipt: BatchReceipt) -> None:
@@ -186,10 +186,10 @@ class HandOver(Sink):
             self.ledger.wait_for(receipt)
 
     def flush(self) -> None:
-        """Make nothing durable here: see `promised`."""
+        """Make nothing durable here: see `acknowledged`."""
 
-    def promised(self) -> int:
-        return self.ledger.promised
+    def acknowledged(self) -> int:
+        return self.ledger.acknowledged
 
     def drain(self) -> None:
         self.ending.set()

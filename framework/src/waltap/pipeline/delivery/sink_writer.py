@@ -183,7 +183,7 @@ class SinkWriter:
         self._keeper = sink if isinstance(sink, PositionKeepingSink) else None
         self._delayer = sink if isinstance(sink, FlushDelayingSink) else None
         self._acknowledging = sink if isinstance(sink, AcknowledgingSink) else None
-        self._promises = None if self._acknowledging is None else PendingAcks()
+        self._pending_acks = None if self._acknowledging is None else PendingAcks()
         """The batches that are not durable, for a sink that acknowledges batch by batch; None:
 
         each flush makes all durable.
@@ -233,8 +233,8 @@ class SinkWriter:
         with self.counts.calls.call("a write"):  # with all its tries
             self._branch.give(given, batch, self._attempt)
         self._untaken = False
-        if self._promises is not None:
-            self._promised_later(batch, given.parts if snapshot else [])
+        if self._pending_acks is not None:
+            self._await_ack(batch, given.parts if snapshot else [])
         elif snapshot:
             self._reading.took(chunk_ends(parts))
         self._count(batch, started)
@@ -263,7 +263,7 @@ class SinkWriter:
             written = self._branch.notify(
                 notifications, self._notifications.topic, batch, self._attempt
             )
-        self._promised_later(written, [])
+        self._await_ack(written, [])
         for _ in notifications:
             waiting.popleft()
         self._count(written, started)
@@ -355,14 +355,14 @@ class SinkWriter:
         """
         durable, ended = self._flushed(), False
         signals: Mapping[str, object] = self.signals
-        if self._promises is not None and self._acknowledging is not None:
-            promised = self._promises.take(self._acknowledging.promised())
-            durable, ended = promised.positions, promised.ends_snapshot
-            self._reading.took(promised.chunk_ends)
-            self._owed(moved=bool(promised.positions or promised.chunk_ends))
-            if self._promises:
+        if self._pending_acks is not None and self._acknowledging is not None:
+            acked = self._pending_acks.take(self._acknowledging.acknowledged())
+            durable, ended = acked.positions, acked.ends_snapshot
+            self._reading.took(acked.chunk_ends)
+            self._note_pending(moved=bool(acked.positions or acked.chunk_ends))
+            if self._pending_acks:
                 self.unflushed_since = self._clock.monotonic()
-                signals = promised.signals or self.offset.signals
+                signals = acked.signals or self.offset.signals
         moved = Positions(
             {
                 name: position
@@ -374,7 +374,7 @@ class SinkWriter:
             self._advance(moved, signals)
         elif self._reading.flushed():
             self.store(self._reading.stored(self.offset, self.partition))
-        elif self._promises is not None and signals != self.offset.signals:
+        elif self._pending_acks is not None and signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(signals)))
         if ended:
             self.store(self._reading.ended(self.offset, self.partition))
@@ -387,24 +387,24 @@ class SinkWriter:
                 self._acknowledging.drain()
 
     @property
-    def unpromised(self) -> bool:
+    def awaits_acks(self) -> bool:
         """Return whether written batches wait for acknowledgements."""
-        return bool(self._promises)
+        return bool(self._pending_acks)
 
     @property
     def waiting_since(self) -> float | None:
         """Return since when the oldest batch is not durable."""
-        oldest = None if self._promises is None else self._promises.oldest
+        oldest = None if self._pending_acks is None else self._pending_acks.oldest
         return self.unflushed_since if oldest is None else oldest.at
 
-    def _promised_later(
+    def _await_ack(
         self, batch: Batch, read: Sequence[Part], *, ends_snapshot: bool = False
     ) -> None:
         """Add a batch that the sink acknowledges by its number.
 
         ``read`` are parts of a snapshot.
         """
-        if self._promises is None:
+        if self._pending_acks is None:
             return
         written = WrittenBatch(
             number=batch.number,
@@ -416,16 +416,16 @@ class SinkWriter:
             at=self._clock.monotonic(),
             commit_ms=_first_commit_ms(batch.parts),
         )
-        self._promises.add(written)
-        self._owed()
+        self._pending_acks.add(written)
+        self._note_pending()
 
-    def _owed(self, *, moved: bool = False) -> None:
+    def _note_pending(self, *, moved: bool = False) -> None:
         """Record which acknowledgement is due from the sink.
 
         ``moved``: some came just now.
         """
-        assert self._promises is not None
-        calls, oldest = self.counts.calls, self._promises.oldest
+        assert self._pending_acks is not None
+        calls, oldest = self.counts.calls, self._pending_acks.oldest
         if oldest is None:
             calls.owed_since = None
             if not self._untaken:
@@ -453,7 +453,7 @@ class SinkWriter:
             self.failed = True
             raise
         self.unflushed_since = None
-        if self._promises is None and not self._untaken:
+        if self._pending_acks is None and not self._untaken:
             self.counts.calls.oldest_commit_ms = None
         found = Positions.of(durable, self.partition)
         if self._observes["on_flush"]:
@@ -606,8 +606,8 @@ class SinkWriter:
         self.write_notifications()
         with self.counts.calls.call("a write"):
             self._branch.give(end, end, self._attempt)
-        if self._promises is not None:
-            self._promised_later(end, [], ends_snapshot=True)
+        if self._pending_acks is not None:
+            self._await_ack(end, [], ends_snapshot=True)
             self.flush()
             return
         self._flushed()

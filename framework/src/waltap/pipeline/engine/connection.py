@@ -82,7 +82,7 @@ class SourceConnection:
                 delivery.drain()
                 delivery.flush()  # the heartbeat; the snapshot's rows are durable
                 run.ready()
-            state.tenure.check()
+            state.leadership.check()
             if connector.finish():
                 stages.store.clear()
                 for gone in delivery.offset.partitions.values():
@@ -243,7 +243,7 @@ class SourceConnection:
     def _undo(self, connector: Connector, stored: Offset | None, before: int) -> None:
         store = self._stages.store
         delivered = self._handed or self._state.counts.events > before
-        if delivered or not self._state.tenure.held:
+        if delivered or not self._state.leadership.held:
             return
         with suppress(WaltapError):
             connector.undo()

@@ -217,7 +217,7 @@ class Engine:
         """Request a clean end: written batches are flushed and confirmed first."""
         self._run.state.stop.set()
 
-    def held_by_sink(self, since: float) -> tuple[str, float] | None:
+    def pending_sink_call(self, since: float) -> tuple[str, float] | None:
         """Return the sink's pending call and its seconds, None without one.
 
         Time counts from ``since`` of the monotonic clock at the earliest. Any thread may ask.
@@ -231,7 +231,7 @@ class Engine:
         during `run`.
         """
         self.profile, outcome = reloaded(self.profile, profile)
-        self._run.obey(self.profile)
+        self._run.apply_profile(self.profile)
         return outcome
 
     def signal(
@@ -286,13 +286,13 @@ class Engine:
         """
         state = self._run.state
         try:
-            with state.tenure:
+            with state.leadership:
                 self._run_locked()
         except LeaseLost as lost:
             state.failed(lost, retried=True)
             state.stand_by(str(lost))
         except PipelineRunning as running:
-            if not state.tenure.leased:
+            if not state.leadership.leased:
                 raise
             state.stand_by(f"{running.problem}, without a lease")
             if not state.wait(LOOK_S):
@@ -303,7 +303,7 @@ class Engine:
 
     def _run_locked(self) -> None:
         run, state = self._run, self._run.state
-        with PipelineLock(state.state_dir, state.tenure) as lock, self._control():
+        with PipelineLock(state.state_dir, state.leadership) as lock, self._control():
             if state.entered[0] == "standby":
                 state.enter("checking", "takes over")
             stages = self._stages()
@@ -328,7 +328,7 @@ class Engine:
             self.host,
             run_id=self.run_id,
             stopping=state.ends,
-            tenure=state.tenure,
+            leadership=state.leadership,
             clock=state.clock,
             waits_for=state.counts.calls.wait_for,
             repairs=state.repairs,
@@ -350,7 +350,7 @@ class Engine:
         run, state, name = self._run, self._run.state, self.profile.name
         while True:
             try:
-                state.tenure.check()
+                state.leadership.check()
                 SourceConnection(run, stages, may_write).go()
             except RedeliveryAsked:
                 with state.counts.calls.call("its end"):
@@ -364,7 +364,7 @@ class Engine:
                 finally:
                     own.dead_letters.close()
             except StopRequested:
-                state.tenure.check()  # waits end, too, when the lease is lost
+                state.leadership.check()  # waits end, too, when the lease is lost
                 return
             except ReaderGone as end:
                 log.warning("%s: stopped", end.problem, extra={"pipeline": name})
@@ -392,7 +392,7 @@ class Engine:
         delivery, as may a slot that the next connection makes again.
         """
         state = self._run.state
-        state.tenure.check()  # whatever failed: another may run the pipeline by now
+        state.leadership.check()  # whatever failed: another may run the pipeline by now
         if error.retry is not RetryVerdict.RECONNECT or state.reconnects.spent:
             return False
         comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(

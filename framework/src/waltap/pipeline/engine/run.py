@@ -159,14 +159,14 @@ class PipelineRun:
                 self._ready_file.unlink(missing_ok=True)
         self.state.enter("checking", self.state.profile.name)
 
-    def obey(self, profile: Profile) -> None:
+    def apply_profile(self, profile: Profile) -> None:
         """Apply a profile of which only reloadable properties differ.
 
         Any thread may call.
         """
-        self.state.obey(profile)
-        self.channels.obey(profile)
-        self.guard.obey(wal_budget_of(profile))
+        self.state.apply_profile(profile)
+        self.channels.apply_profile(profile)
+        self.guard.apply_policy(wal_budget_of(profile))
 
     def deliver_by(self, delivery: SinkWriter) -> None:
         """Answer the status from ``delivery``, which a new connection writes by."""

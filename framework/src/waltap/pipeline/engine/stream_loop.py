@@ -72,7 +72,7 @@ class SlotAdvancer:
     ) -> None:
         self._state, self._readers, self._delivery = state, readers, delivery
         partitions = {} if state.confirmable is None else delivery.offset.partitions
-        self._owed = {name: each.position.end_lsn for name, each in partitions.items()}
+        self._held_back = {name: each.position.end_lsn for name, each in partitions.items()}
         """LSNs that the owner may have held back, by partition, also of a start:
 
         the server gets them when the owner releases them.
@@ -84,9 +84,9 @@ class SlotAdvancer:
         """Flush batches that have waited long enough, and confirm them."""
         if self._delivery.due(self._state.flush_s):
             self._confirm(self._flushed())
-        elif self._owed and (now := self._state.clock.monotonic()) >= self._next_look:
+        elif self._held_back and (now := self._state.clock.monotonic()) >= self._next_look:
             self._next_look = now + self._state.flush_s
-            self._pay()
+            self._confirm_held_back()
 
     def flush_now(self) -> None:
         """Flush the written batches, and confirm them."""
@@ -99,12 +99,12 @@ class SlotAdvancer:
         Without a link nothing is confirmed. Nothing is flushed after a failure of the sink, which would
         confirm lost data, or if another process may run the pipeline.
         """
-        if self._delivery.failed or not self._state.tenure.held:
+        if self._delivery.failed or not self._state.leadership.held:
             return
         moved = self._flushed()
         with suppress(ConnectionLost):
             self._confirm(moved)
-            self._pay()
+            self._confirm_held_back()
 
     def idle(self) -> bool:
         """Store and confirm the server's position if no change is pending.
@@ -152,20 +152,20 @@ class SlotAdvancer:
             return
         if self._state.confirmable is not None:
             wanted, lsn = lsn, self._state.release(lsn)
-            self._owed.pop(reader.partition, None)
+            self._held_back.pop(reader.partition, None)
             if lsn < wanted:
-                self._owed[reader.partition] = wanted
+                self._held_back[reader.partition] = wanted
             if lsn <= self._confirmed.get(reader.partition, 0):
                 return
             self._confirmed[reader.partition] = lsn
         reader.stream.confirm(lsn)
         self._state.confirmed(partition, lsn)
 
-    def _pay(self) -> None:
+    def _confirm_held_back(self) -> None:
         for reader in self._readers:
-            owed = self._owed.get(reader.partition)
-            if owed is not None:
-                self._confirm_one(reader, owed)
+            lsn = self._held_back.get(reader.partition)
+            if lsn is not None:
+                self._confirm_one(reader, lsn)
 
 
 class StreamEnd:
@@ -268,7 +268,7 @@ class StreamLoop:
                     self._stream(whole=whole)
                 finally:
                     self._confirmation.last()
-                if not (state.cut or self._merge) and state.tenure.held:
+                if not (state.cut or self._merge) and state.leadership.held:
                     with suppress(ConnectionLost):
                         self._confirmation.idle()
         finally:
@@ -317,7 +317,7 @@ class StreamLoop:
                 "a redelivery would end the temporary slot: stop the pipeline first"
             )
         while not stopping():
-            state.tenure.check()
+            state.leadership.check()
             run.guard.check()
             run.redeliveries.check()
             asks = end.asks or signals.watching
@@ -334,7 +334,7 @@ class StreamLoop:
                     state.reconnects.succeeded()
                 end.changes_came(now)
             elif came is None and asks:
-                first.stream.ask()
+                first.stream.request_keepalive()
             self._write_if_due(now)
             delivery.write_notifications()
             if signals.watching and first.assembler.idle and not self._gathered:
@@ -349,12 +349,13 @@ class StreamLoop:
                     break
                 delivery.maintain()
                 next_look = clock() + self._idle_s
-            urged = [each.stream.urged() for each in self._readers]  # each forgets it
+            # A list: each stream forgets its request when it is read.
+            requests = [each.stream.reply_requested() for each in self._readers]
             if run.guard.hurries():
                 self._confirmation.flush_now()
-                first.stream.ask()
+                first.stream.request_keepalive()
                 next_idle = now
-            if any(urged):
+            if any(requests):
                 next_idle = now
             if now >= next_idle and not self._gathered and self._confirmation.idle():
                 next_idle = now + self._idle_s
@@ -452,7 +453,7 @@ class StreamLoop:
             longest = ASK_S
         elif self._delivery.unflushed_since is None:
             longest = POLL_S
-        elif self._delivery.unpromised:
+        elif self._delivery.awaits_acks:
             longest = ASK_S  # an acknowledgement does not wake this thread
         else:
             longest = min(POLL_S, self._state.flush_s)

@@ -62,7 +62,7 @@ class PipelineChannels:
         self._sending = threading.RLock()  # the slot monitor's thread sends, too
         self._polled: float | None = None
 
-    def obey(self, profile: Profile) -> None:
+    def apply_profile(self, profile: Profile) -> None:
         """Replace the profile by one of which only reloadable properties differ."""
         self._profile = profile
 

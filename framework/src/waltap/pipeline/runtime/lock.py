@@ -70,24 +70,24 @@ def _running(pid: str) -> PipelineRunning:
 class PipelineLock:
     """Lock the pipeline's state folder while the block lasts.
 
-    Under a lease (``tenure``) the lock proves that the last owner is gone: the kernel releases the lock of
+    Under a lease the lock proves that the last owner is gone: the kernel releases the lock of
     a dead process. If it is still held, or was held on another machine, whose locks may be invisible here,
     the last owner may be alive without knowing that it lost the lease. Then its lease is outlasted, and
     the lock taken over. The old owner writes nothing more, see `Leadership.check`.
     """
 
-    def __init__(self, folder: Path, tenure: Leadership | None = None) -> None:
+    def __init__(self, folder: Path, leadership: Leadership | None = None) -> None:
         self._file = LockFile(folder / LOCK)
         self._made: list[Path] = []
-        self._tenure = tenure if tenure is not None and tenure.leased else None
+        self._leadership = leadership if leadership is not None and leadership.leased else None
 
     def check(self) -> None:
         """Raise if this process may no longer write.
 
         Raises: LeaseLost; StateFolderGone if the locked folder is no longer the pipeline's.
         """
-        if self._tenure is not None:
-            self._tenure.check()
+        if self._leadership is not None:
+            self._leadership.check()
         if not self._file.is_current():
             folder = self._file.path.parent
             raise StateFolderGone(
@@ -101,8 +101,8 @@ class PipelineLock:
             self._made = [each for each in (folder, folder.parent) if not each.exists()]
             private_folder(folder)
             close_to_others(folder)
-            if self._tenure is not None:
-                self._take_leased(self._tenure)
+            if self._leadership is not None:
+                self._take_leased(self._leadership)
                 pid = None
             else:
                 pid = self._file.take()
@@ -114,19 +114,19 @@ class PipelineLock:
             raise _running(pid)
         return self
 
-    def _take_leased(self, tenure: Leadership) -> None:
+    def _take_leased(self, leadership: Leadership) -> None:
         """Take the lock under a lease.
 
         Raises: PipelineRunning if a process without a lease has it; LeaseLost, StopRequested, OSError.
         """
         before = noted(self._file.path)
-        note = f"{LEASED} {machine()} {tenure.seconds:g}\n"
+        note = f"{LEASED} {machine()} {leadership.seconds:g}\n"
         pid = self._file.take(note)
         if pid is not None and not before.startswith(LEASED):
             raise _running(pid)
         _, there, seconds = before.split() if before.count(" ") == 2 else ("", "", "0")
         if before and (pid is not None or there != machine()):
-            tenure.outlast(max(float(seconds), tenure.seconds))
+            leadership.outlast(max(float(seconds), leadership.seconds))
         if pid is not None:
             self._file.take_over(note)
         self.check()

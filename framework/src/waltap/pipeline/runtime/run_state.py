@@ -142,7 +142,7 @@ class RunState:
             context = LeaseContext(seconds=seconds, stopping=self.stopping, password=password)
             component = profile.connector
             open_lease = partial(leases_of(component), component.properties, context)
-        self.tenure = Leadership(
+        self.leadership = Leadership(
             open_lease,
             seconds=seconds,
             wait=self.wait,
@@ -180,7 +180,7 @@ class RunState:
         """Count ``max_seconds`` from now on."""
         self._began, self.started_ns = self.clock.monotonic(), self.clock.time_ns()
 
-    def obey(self, profile: Profile) -> None:
+    def apply_profile(self, profile: Profile) -> None:
         """Replace the profile by one of which only reloadable properties differ."""
         self.profile = profile
 
@@ -275,7 +275,7 @@ class RunState:
 
     def ends(self) -> bool:
         """Return whether waits must end: run or lease is over."""
-        return self.stopping() or not self.tenure.held
+        return self.stopping() or not self.leadership.held
 
     def backoff(self) -> RetryBackoff:
         """Return new waits between tries, as the profile has them."""

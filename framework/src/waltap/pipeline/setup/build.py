@@ -94,7 +94,7 @@ class PipelineStages:
         host: Host,
         run_id: str,
         stopping: Callable[[], bool],
-        tenure: Leadership | None,
+        leadership: Leadership | None,
         clock: Clock,
         *,
         waits_for: Callable[[str], AbstractContextManager[None]],
@@ -102,7 +102,7 @@ class PipelineStages:
     ) -> None:
         self.profile, self.host, self._stopping, self._clock = profile, host, stopping, clock
         self._repairs, self._waits_for = repairs, waits_for
-        self._tenure = tenure if tenure is not None and tenure.leased else None
+        self._leadership = leadership if leadership is not None and leadership.leased else None
         naming = profile.topic_naming
         self.capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
         self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
@@ -189,7 +189,7 @@ class PipelineStages:
             status_interval_ms=profile.engine.status_interval_ms,
             budgeted=profile.engine.wal_budget is not None,
             retries=bool(profile.engine.max_retries),
-            leased=self._tenure is not None,
+            leased=self._leadership is not None,
             delivers_prepared=profile.engine.two_phase_policy == "prepare",
             resumes_snapshot=self.sink.capabilities.resumes_snapshots,
             restarts_tables=self.sink.capabilities.restarts_tables,
@@ -350,8 +350,8 @@ class PipelineStages:
                 resumes=self._resumes(),
                 snapshot=self._snapshot(),
                 stopping=self._stopping,
-                takes_over=self._tenure is not None,
-                may_write=(lambda: None) if self._tenure is None else self._tenure.check,
+                takes_over=self._leadership is not None,
+                may_write=(lambda: None) if self._leadership is None else self._leadership.check,
                 whole=whole,
                 repairs=self._repairs,
                 tolerant=policy.records is not FailureHandling.FAIL,
@@ -511,21 +511,21 @@ def build(
     *,
     run_id: str,
     stopping: Callable[[], bool] = lambda: False,
-    tenure: Leadership | None = None,
+    leadership: Leadership | None = None,
     clock: Clock | None = None,
     waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
     repairs: bool = False,
 ) -> PipelineStages:
     """Return the stages of a pipeline, without a connection.
 
-    ``tenure`` is a run's. With ``repairs`` a destination may have lost data. Raises: WaltapError.
+    ``leadership`` is a run's. With ``repairs`` a destination may have lost data. Raises: WaltapError.
     """
     return PipelineStages(
         profile,
         host,
         run_id,
         stopping,
-        tenure,
+        leadership,
         clock or SystemClock(),
         waits_for=waits_for,
         repairs=repairs,

@@ -228,7 +228,7 @@ class ReadLoop:
         messages = self._messages = [] if backlog else self._stream.receive(timeout)
         if not messages and not backlog:
             return None
-        self._state.tenure.check()  # before it is assembled: large transactions wait in shared files
+        self._state.leadership.check()  # before it is assembled: large transactions wait in shared files
         came = self._assembler.runs(messages)
         runs = TransactionRun in set(map(type, came))
         parts: list[TransactionPart]

@@ -374,7 +374,7 @@ class SignalStage:
             self._awaited, self._hasten_at = until, now + HASTEN_S
         elif now >= self._hasten_at:
             self._hasten_at = math.inf
-            watcher.hasten()
+            watcher.advance_wal()
 
     def resume(self) -> None:
         """Try again to read a chunk that could not be read."""

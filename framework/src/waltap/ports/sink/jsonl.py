@@ -96,7 +96,7 @@ class JsonLinesSink(Sink):
         self._fd = -1
         self._size: int | None = None
         """Where the lines end in a regular file, None for a pipe or a device."""
-        self._promised = 0
+        self._durable_bytes = 0
         """Where they ended at the last flush."""
         self._accepted = Positions()
         self._where = "standard output" if self._path == STDOUT else self._path
@@ -127,7 +127,7 @@ class JsonLinesSink(Sink):
                 self._fd, self._size = self._pipe(path), None
                 return
             self._fd, self._size = _open(path)
-            self._promised = self._size or 0
+            self._durable_bytes = self._size or 0
         except OSError as cause:
             raise self._failure("cannot be opened", cause) from cause
 
@@ -203,7 +203,7 @@ class JsonLinesSink(Sink):
                     self._follow_file()
                 except OSError as cause:
                     raise self._failure("cannot be made durable", cause) from cause
-                self._promised = self._size or 0
+                self._durable_bytes = self._size or 0
         return self._accepted or None
 
     def close(self) -> None:
@@ -277,7 +277,7 @@ class JsonLinesSink(Sink):
         try:
             # The file has no name left: its lines since the last flush would be lost.
             if not held.st_nlink:
-                copied = _copy(old, self._promised, written, self._fd)
+                copied = _copy(old, self._durable_bytes, written, self._fd)
                 if self._size is not None:
                     self._size += copied
                     os.fsync(self._fd)

@@ -106,7 +106,7 @@ class AcknowledgingSink(Protocol):
     `flush` does not wait for them, and its result does not count.
     """
 
-    def promised(self) -> int:
+    def acknowledged(self) -> int:
         """Return `Batch.number` of the last durable batch, 0 for none.
 
         All earlier batches are durable too. Called after `flush`.

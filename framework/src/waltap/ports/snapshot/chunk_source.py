@@ -135,7 +135,7 @@ class ChunkSource(Protocol):
     def watermark(self, identifier: str, kind: str, data: str) -> None:
         """Write a row into the signal table."""
 
-    def hasten(self) -> None:
+    def advance_wal(self) -> None:
         """Make the server's WAL reach `ReadChunk.until` soon.
 
         An idle server may leave WAL unwritten for seconds. Writes no row. Raises: SourceError.

@@ -143,7 +143,7 @@ class ChunkReader:
             chunk = self._source.rows(request, relation, identity, fit) if fit else None
             if chunk is not None and (self._counted(chunk) is None or chunk.rows):
                 return None if self.waiting else chunk
-            self._moved.missed()
+            self._moved.mark_absent()
         return None
 
     def _counted(self, chunk: ReadChunk) -> ReadChunk | None:
@@ -289,12 +289,12 @@ class IncrementalSnapshots:
         """
         return self._streamed_at if self._window is None else self._until
 
-    def hasten(self) -> None:
+    def advance_wal(self) -> None:
         """Make the stream reach `until` soon.
 
         Raises: SourceError.
         """
-        self._source.hasten()
+        self._source.advance_wal()
 
     def reached(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
         """Return the rows to deliver here.
@@ -608,7 +608,7 @@ class IncrementalSnapshots:
         assert window is not None
         self._chunk_relation, self._until = window.relation, None
         self.state.reached(self._chunk_end)
-        self._moved.read()
+        self._moved.mark_delivered()
         self._all_streamed()
         rows = window.rows()
         if not self.state.paused:

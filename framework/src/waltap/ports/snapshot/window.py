@@ -199,7 +199,7 @@ class MovedRows:
         self._reading = waiting[:MANY] if exhausted or self._turn else []
         return [msgspec.json.decode(text, type=Key) for text in self._reading]
 
-    def missed(self) -> None:
+    def mark_absent(self) -> None:
         """Record that none of the rows from `next` exists.
 
         They were deleted or moved again, and the stream will show it.
@@ -208,7 +208,7 @@ class MovedRows:
             self._state.head.moved[text] = True
         self._reading = []
 
-    def read(self) -> None:
+    def mark_delivered(self) -> None:
         """Record the delivery of the rows from `next`.
 
         Everything that their reading saw has streamed.

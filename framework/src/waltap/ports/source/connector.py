@@ -303,7 +303,7 @@ class ChangeStream(abc.ABC):
     def idle_lsn(self) -> int:
         """Return the LSN up to which the server has nothing more to send."""
 
-    def urged(self) -> bool:
+    def reply_requested(self) -> bool:
         """Return whether the server has requested a reply since the last call.
 
         A server that shuts down waits until the client confirms everything that it sent.
@@ -311,7 +311,7 @@ class ChangeStream(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def ask(self) -> None:
+    def request_keepalive(self) -> None:
         """Request the server's read position, which `idle_lsn` then returns."""
 
     @abc.abstractmethod

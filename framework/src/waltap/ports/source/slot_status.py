@@ -64,7 +64,7 @@ class SlotWatch(abc.ABC):
         """Return the slot's state, None without a slot. Raises: SourceError."""
 
     @abc.abstractmethod
-    def hasten(self) -> str:
+    def log_standby_snapshot(self) -> str:
         """Make the server write the record that lets the slot release confirmed WAL.
 
         Return the reason for a failure, "" on success. Raises: ConnectionLost.

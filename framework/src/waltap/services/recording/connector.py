@@ -158,7 +158,7 @@ class _RecordedStream(ChangeStream):
     def idle_lsn(self) -> int:
         return self._idle
 
-    def ask(self) -> None:
+    def request_keepalive(self) -> None:
         """Do nothing: no server answers."""
 
     def close(self) -> None:

@@ -537,7 +537,7 @@ class PostgresSlotWatch(SlotWatch):
             return None
         return slot.status(self._catalogue.wal_end(), self._slots.disk())
 
-    def hasten(self) -> str:
+    def log_standby_snapshot(self) -> str:
         # A slot releases WAL only at a record of running transactions after the confirmed position.
         # A checkpoint writes such a record too, and removes WAL that no slot needs.
         newer = self._version >= LOGS_SNAPSHOTS_SINCE

@@ -83,7 +83,7 @@ class ReplicationStream(ChangeStream):
         self._status_interval = status_interval
         self._send_lock = threading.Lock()
         self._stopping = threading.Event()
-        self._urged = False
+        self._reply_requested = False
         self._failure: ConnectionLost | None = None
         self._feedback = threading.Thread(
             target=self._keep_alive, name="waltap-feedback", daemon=True
@@ -106,7 +106,7 @@ class ReplicationStream(ChangeStream):
             self._listen()
         if transport.splitter.reply_requested:
             transport.splitter.reply_requested = False
-            self._urged = True
+            self._reply_requested = True
             self._send_status()
         # Frames that came with the answer to START_REPLICATION wait for the first call, but a later
         # keepalive is known already. Nothing before that keepalive counts as read until now.
@@ -160,11 +160,11 @@ class ReplicationStream(ChangeStream):
     def idle_lsn(self) -> int:
         return self._idle
 
-    def urged(self) -> bool:
-        urged, self._urged = self._urged, False
-        return urged
+    def reply_requested(self) -> bool:
+        reply_requested, self._reply_requested = self._reply_requested, False
+        return reply_requested
 
-    def ask(self) -> None:
+    def request_keepalive(self) -> None:
         """Request a keepalive, which has the server's position."""
         self._send_status(reply=True)
 

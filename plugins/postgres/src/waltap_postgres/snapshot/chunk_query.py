@@ -165,7 +165,7 @@ class PostgresChunks:
         except psycopg.Error as error:
             raise driver_error(error, self._properties) from error
 
-    def hasten(self) -> None:
+    def advance_wal(self) -> None:
         # The commit of a transaction that has an id and wrote nothing wakes the WAL writer. The
         # writer may sleep for seconds over WAL of a reading query, which prunes pages.
         if not self._catalogue.standby():

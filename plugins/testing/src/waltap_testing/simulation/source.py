@@ -327,11 +327,11 @@ class _SimulatedStream(ChangeStream):
     def idle_lsn(self) -> int:
         return self._idle
 
-    def urged(self) -> bool:
-        urged, self._source.urges = self._source.urges, False
-        return urged
+    def reply_requested(self) -> bool:
+        reply_requested, self._source.urges = self._source.urges, False
+        return reply_requested
 
-    def ask(self) -> None:
+    def request_keepalive(self) -> None:
         """Do nothing: every `receive` already reports how far the server has read."""
 
     def close(self) -> None:
