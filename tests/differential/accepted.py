@@ -98,7 +98,7 @@ def page() -> str:
             "",
             "## What differs in a waltap profile alone",
             "",
-            "The defaults of some properties are others in a Debezium file ([properties](properties.md)).",
+            "Some properties have other defaults in a Debezium file ([properties](properties.md)).",
             "",
             "| what | why | property |",
             "|---|---|---|",

@@ -324,12 +324,13 @@ class PublicationGone(SourceError):
     remedy = (
         "The state folder does not say that waltap created {publication!r}, so there are two "
         "causes. If the profile named another publication until now, name that one again "
-        "(publication.name): nothing is lost then. Else `waltap run FILE --set snapshot.mode=when_needed` makes a new slot and takes "
-        "a new snapshot; so do `waltap slot drop FILE`, `waltap offsets clear FILE` and a start. "
-        "If {publication!r} was dropped, making it again does not help: the slot cannot be read past "
-        "the changes made without it. Make it for those to come, where publication.autocreate.mode is disabled. Lost are the single "
-        "changes since the stored position (`waltap offsets show FILE`); their effect on the "
-        "tables comes with the snapshot, but deleted rows are not reported."
+        "(publication.name): nothing is lost then. Else `waltap run FILE --set "
+        "snapshot.mode=when_needed` makes a new slot and takes a new snapshot; so do `waltap slot "
+        "drop FILE`, `waltap offsets clear FILE` and a start. If {publication!r} was dropped, "
+        "making it again does not help: the slot cannot be read past the changes made without it. "
+        "Make it for those to come, where publication.autocreate.mode is disabled. Lost are the "
+        "single changes since the stored position (`waltap offsets show FILE`); their effect on "
+        "the tables comes with the snapshot, but deleted rows are not reported."
     )
 
 
@@ -417,9 +418,10 @@ PublicationNotPermitted = SourceError.define(
     "WT-2109",
     "The role may not create or change the publication.",
     "Let a superuser, or the tables' owner with CREATE on the database, run it once: {sql}; a "
-    "start then finds the publication as it needs it. Or leave such tables out with table.exclude.list. To let waltap do so by itself: GRANT CREATE "
-    "ON DATABASE {database} TO {user}, and membership in the roles that own the tables; only a "
-    "superuser publishes all tables.",
+    "start then finds the publication as it needs it. Or leave such tables out with "
+    "table.exclude.list. To let waltap do so by itself: GRANT CREATE ON DATABASE {database} TO "
+    "{user}, and membership in the roles that own the tables; only a superuser publishes all "
+    "tables.",
 )
 IdentityMissing = SourceError.define(
     "IdentityMissing",

@@ -54,7 +54,8 @@ def import_from(
     """Continue where Debezium stopped, with its slot and position.
 
     This needs no new snapshot. Stop the connector first. The server gives system identifier and
-    timeline. Nothing is lost; a partly delivered transaction continues after that part.
+    timeline. Nothing is lost; a partly delivered transaction continues after that part, but rows of one
+    COPY may repeat.
     """
     from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.services.debezium_offsets import OffsetMap, chosen, place_of

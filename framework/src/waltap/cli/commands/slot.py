@@ -19,7 +19,7 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Remove a pipeline: the slot and publications that it made, and its stored state.
 
     Shows them first. The sink's output stays, and so does a slot that was taken over: `waltap slot
-    drop` removes that. What the pipeline made in another database, where the profile led before, stays
+    drop` removes that. What the pipeline made in a database that the profile named before stays
     too, and is remembered. Refused while the pipeline runs.
     """
     from waltap.pipeline.runtime.lock import PipelineLock

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 OnePartitionOnly = SourceError.define(
     "OnePartitionOnly",
     "WT-2016",
-    "A part of the pipeline knows one partition only; the source has several.",
-    "Run one pipeline for each partition, each with its own `name` in its profile.",
+    "The source has several streams ('partitions'), and a part of the pipeline knows only one.",
+    "Run one pipeline for each of these streams, each with its own `name` in its profile.",
 )
 
 

@@ -33,7 +33,7 @@ LeaseLost = SourceError.define(
 LeaseUnavailable = SourceError.define(
     "LeaseUnavailable",
     "WT-2018",
-    "The profile wants a standby, but this source has no lease.",
+    "The profile wants a second process that waits, but this source has no lease.",
     "Take waltap.standby out of the profile, and see that one process runs it.",
 )
 

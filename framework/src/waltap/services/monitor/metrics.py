@@ -281,14 +281,14 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_lag_bytes",
         "lag_bytes",
-        "WAL that is not durable at the sink, as of the last look at the server.",
+        "WAL that is not durable at the sink, when the server was last queried.",
         _partitions,
     ),
     gauge(
         "waltap_lag_seconds",
         lambda partition: _seconds(partition.lag_ms),
-        "How old the last change was when the sink took it; while the sink does not come to an "
-        "end with one, how old the oldest is that is not durable.",
+        "Age of the last change when the sink took it; while the sink stalls or the server is not "
+        "connected, age of the oldest change that is not durable.",
         _partitions,
     ),
     gauge(
@@ -300,29 +300,32 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_slot_limit_bytes",
         "limit_bytes",
-        "WAL that it may keep: by the tightest of max_slot_wal_keep_size (slot), "
-        "waltap.wal.budget (budget) and the server's disk (disk).",
+        "WAL that the server may keep for the slot, by the tightest of max_slot_wal_keep_size "
+        "(slot), waltap.wal.budget (budget) and the server's disk (disk).",
         _limit,
     ),
     gauge(
-        "waltap_slot_left_bytes", "left_bytes", "WAL that it may keep beyond what it does.", _slot
+        "waltap_slot_left_bytes",
+        "left_bytes",
+        "WAL that the server may still keep: the limit less what it keeps.",
+        _slot,
     ),
     gauge(
         "waltap_slot_growth_bytes_per_second",
         "growth_per_s",
-        "By how much more WAL is kept, over the last 15 minutes.",
+        "Growth of the kept WAL, as the mean of the last 15 minutes.",
         _slot,
     ),
     gauge(
         "waltap_slot_full_seconds",
         "seconds_left",
-        "Forecast: time until the limit as things go; none while it is not approached.",
+        "Forecast: time until the limit at the present growth; none without growth.",
         _slot,
     ),
     gauge(
         "waltap_slot_stalled_full_seconds",
         "stalled_seconds_left",
-        "Forecast: time until the limit were nothing confirmed from now on.",
+        "Forecast: time until the limit if nothing is confirmed from now on.",
         _slot,
     ),
     gauge(
@@ -334,7 +337,7 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_orphan_slots",
         lambda slot: len(slot.orphans),
-        "Slots of the database without a reader and without a pipeline of the state folder.",
+        "Inactive slots of the database that belong to no pipeline of waltap.state.dir.",
         _slot,
     ),
     gauge(
@@ -345,7 +348,11 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_queued_events", "queued_events", "Changes that are gathered and not yet written."
     ),
-    gauge("waltap_queue_capacity_events", "queue_events", "How many may be: max.batch.size."),
+    gauge(
+        "waltap_queue_capacity_events",
+        "queue_events",
+        "Most changes that may be gathered: max.batch.size.",
+    ),
     gauge(
         "waltap_held_memory_limit_bytes",
         "spill_memory_bytes",
@@ -383,7 +390,11 @@ METRICS: tuple[StatusMetric, ...] = (
         "Transactions that have begun and have not ended.",
     ),
     gauge("waltap_held_bytes", "held_bytes", "Size of transactions that wait for their end."),
-    gauge("waltap_spilled_bytes", "spilled_bytes", "How much of that is in files."),
+    gauge(
+        "waltap_spilled_bytes",
+        "spilled_bytes",
+        "Size of waiting transactions that is in spill files.",
+    ),
     gauge(
         "waltap_captured_tables",
         lambda status: len(status.captured_tables),
@@ -404,7 +415,7 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_table_last_commit_time_seconds",
         lambda table: _seconds(table.committed_ms or None),
-        "When that transaction was committed, since 1970 UTC.",
+        "Commit time of the last transaction that changed the table, since 1970 UTC.",
         _tables,
     ),
     gauge(
@@ -416,63 +427,74 @@ METRICS: tuple[StatusMetric, ...] = (
     gauge(
         "waltap_snapshot_state",
         _itself,
-        "1 for what the snapshot that runs, or was the last of this run, does: running, paused, "
-        "completed, aborted; skipped: none was taken.",
+        "1 for the state of this run's last snapshot: running, paused, completed, aborted; skipped: "
+        "none was taken.",
         _snapshot_states,
     ),
-    gauge("waltap_snapshot_duration_seconds", "seconds", "How long it has taken.", _snapshot_run),
+    gauge(
+        "waltap_snapshot_duration_seconds",
+        "seconds",
+        "Duration of the last snapshot.",
+        _snapshot_run,
+    ),
     gauge(
         "waltap_snapshot_paused_seconds",
         "paused_seconds",
-        "For how much of that it was suspended.",
+        "Time for which the last snapshot was paused.",
         _snapshot_run,
     ),
-    gauge("waltap_snapshot_tables", _snapshot_table_count, "Tables that it reads."),
+    gauge("waltap_snapshot_tables", _snapshot_table_count, "Tables of the last snapshot."),
     gauge(
         "waltap_snapshot_tables_remaining",
         _tables_not_read,
-        "Of these, those that are not read to their end.",
+        "Tables of the last snapshot that are not completely read.",
     ),
     gauge(
-        "waltap_snapshot_table_rows", "rows", "Rows of a table that it has read.", _snapshot_tables
+        "waltap_snapshot_table_rows",
+        "rows",
+        "Rows of a table that the last snapshot has read.",
+        _snapshot_tables,
     ),
     gauge(
         "waltap_snapshot_table_rows_estimate",
         "estimate",
-        "The planner's estimate of all.",
+        "The planner's estimate of all rows of a table.",
         _snapshot_tables,
     ),
     gauge(
         "waltap_onward_lsn",
         lambda stage: stage.lsn or None,
-        "How far a stage behind the engine has come: spark, or one of several sinks.",
+        "Position of a stage after the engine: spark, or one of several sinks.",
         _stages,
     ),
     gauge(
         "waltap_onward_lag_bytes",
         "lag_bytes",
-        "WAL between that and what there is for it.",
+        "WAL that the engine has passed on and the stage has not applied.",
         _stages,
     ),
     gauge(
         "waltap_onward_lag_seconds",
         _seconds,
-        "Age of the last transaction that it has, while there are others; 0 where it has all.",
+        "Age of the stage's last transaction while others wait; 0 if none waits.",
         _stage_lags,
     ),
     gauge(
         "waltap_onward_problem",
         lambda stage: bool(stage.problem),
-        "Whether it gets nothing now.",
+        "Whether a problem keeps the stage from new changes now.",
         _stages,
     ),
     gauge(
-        "waltap_onward_table_lsn", "lsn", "Up to where a table has everything there.", _stage_tables
+        "waltap_onward_table_lsn",
+        "lsn",
+        "LSN up to which the stage has applied all of a table.",
+        _stage_tables,
     ),
     gauge(
         "waltap_onward_table_stopped",
         lambda table: bool(table.failed),
-        "Whether it is suspended while others continue.",
+        "Whether the table is suspended at the stage while others continue.",
         _stage_tables,
     ),
 )
@@ -481,13 +503,13 @@ METRICS: tuple[StatusMetric, ...] = (
 FAILURES = ObservedMetric(
     name="waltap_failures",
     kind="counter",
-    summary="What went wrong, by error code, and whether the run went on.",
+    summary="Failures by error code, and whether the run retried.",
     labels=("code", "retried"),
 )
 SCHEMA_CHANGES = ObservedMetric(
     name="waltap_schema_changes",
     kind="counter",
-    summary="Relations that were seen in another shape.",
+    summary="Changes of tables' columns that were seen in the stream.",
 )
 BATCH_SECONDS = ObservedMetric(
     name="waltap_batch_seconds",

@@ -102,10 +102,10 @@ def verify(
 ) -> None:
     """Compare the captured tables of the source with a destination, row by row.
 
-    Both may be written during this. Without --dsn the profile gives the source. Exit code 1: rows
-    differ (also because of dead letters), or the destination lacks a column or a table with rows
-    that --without does not name. Exit code 5: nothing differs, but some tables are late, so that
-    they were not compared.
+    Source and destination may change during this. Without --dsn the profile gives the source.
+    Exit code 1: rows differ (also because of dead letters), or the destination lacks a column or a
+    table with rows that --without does not name. Exit code 5: nothing differs, but some tables are
+    late, so that they were not compared.
     """
     profile = _resolved(file, set_)
     codes, dead_letters = [0], _dead_letters(profile)
