@@ -95,7 +95,8 @@ def apply(
 
     The spark sink runs this next to the engine. Run it yourself, or by a scheduler with --once,
     if the sink has applier = none. One process per output: a second one waits until the first has
-    ended, with --once for --wait seconds.
+    ended, with --once for --wait seconds. In an object store this holds for one user on one
+    machine only: do not start another elsewhere.
     """
     import logging
 
@@ -222,15 +223,22 @@ def top(
 def maintain(
     output: OutputArgument,
     master: MasterOption = "local[*]",
-    set_: SetOption = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of Spark's (spark.…), or retention.seconds; repeatable.",
+        ),
+    ] = None,
     profile: ProfileOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compact small files, and remove files that are no longer used.
 
-    A process that keeps the tables does it by itself, when it is due; this does it now, while
-    none runs. Files of earlier Parquet commits stay for retention.seconds (--set), versions of
-    Delta Lake and Iceberg for format.retention.hours of the profile.
+    The applier does it by itself, when it is due; this does it now, while no applier runs. Files
+    of earlier Parquet commits stay for retention.seconds (--set), versions of Delta Lake and
+    Iceberg for format.retention.hours as the applier had it at its last commit.
     """
     import msgspec
     from rich.markup import escape
@@ -288,8 +296,8 @@ def resume(
 ) -> None:
     """Resume a suspended table at its position; other tables stay unchanged.
 
-    The process that keeps the tables does it within seconds, otherwise the next one, or `waltap
-    spark apply --once`. After --full-refresh and --skip-damaged a new snapshot adds missing rows:
+    The applier does it within seconds; if none runs, the next one does, or `waltap spark apply
+    --once`. After --full-refresh and --skip-damaged a new snapshot adds missing rows:
     `waltap snapshot PROFILE TABLE --blocking`. --full-refresh needs Parquet. Needs no Java.
     """
     from waltap.cli.terminal import notices

@@ -170,7 +170,7 @@ class SparkProperties(StorageProperties):
         "trigger.interval.ms",
         default=200,
         ge=10,
-        summary="How often the driver looks for new changes.",
+        summary="How often the applier looks for new changes.",
         unit="ms",
     )
     retention_hours: float = declare(
@@ -244,7 +244,7 @@ class SparkProperties(StorageProperties):
         "apply.parallel",
         default=4,
         ge=1,
-        summary="Tables that the driver applies at the same time.",
+        summary="Tables that the applier writes at the same time.",
         advanced=True,
     )
     compression: Literal["zstd", "snappy", "lz4", "none"] = declare(
