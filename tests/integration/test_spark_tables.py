@@ -131,7 +131,7 @@ NAMED: Final[dict[str, tuple[str, list[Step]]]] = {
         FILLED, Apply(),
         Commit((SetSchema(1), Update(1), Delete(2))), Apply(3),
         Commit((Update(3), SetSchema(1), Add(1))), Apply(5), Reopen(maintains=True),
-        Commit((Insert(9), SetSchema(1))), Commit((SetSchema(1), Recreate(2), SetSchema(1))), Apply(2),
+        Commit((Insert(9), SetSchema(1))), Commit((SetSchema(1),)), Commit((Recreate(2), SetSchema(1))), Apply(2),
         Again(3), Apply(),
         Snapshot((SetSchema(1), Insert(11)), 2), Apply(4),
         Commit((Move(1, 40), Truncate(), Insert(3), SetSchema(2))),
