@@ -194,7 +194,7 @@ class PostgresProperties(Properties):
         "slot.failover",
         default=False,
         advanced=True,
-        summary="Create the slot so that PostgreSQL 17 and later copy it to standbys.",
+        summary="Create the slot so that PostgreSQL 17 and later synchronize it to standbys.",
     )
     slot_stream_params: str | None = declare(
         "slot.stream.params",
