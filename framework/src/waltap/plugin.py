@@ -1,6 +1,6 @@
 """Register the framework's own connectors, formats, sinks and channels.
 
-A command loads every plugin, calls few hooks and uses few of the specs, so classes are named by `late`.
+A command loads every plugin, calls few hooks and uses few of the specs, so classes are named by `lazy`.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from waltap.ports.specs import (
     SourceTransformSpec,
     TopicNamingSpec,
     TransformSpec,
-    late,
+    lazy,
 )
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def register_connectors() -> Iterable[ConnectorSpec]:
         ConnectorSpec(
             name="recording",
             summary="A stream that `waltap record` kept, in the place of a server.",
-            properties=late("waltap.services.recording.properties:RecordingProperties"),
-            factory=late("waltap.services.recording.connector:RecordingConnector"),
+            properties=lazy("waltap.services.recording.properties:RecordingProperties"),
+            factory=lazy("waltap.services.recording.connector:RecordingConnector"),
         )
     ]
 
@@ -50,12 +50,12 @@ def register_formats() -> Iterable[FormatSpec]:
             name="json",
             aliases=("org.apache.kafka.connect.json.JsonConverter",),
             summary="Debezium's records as Kafka Connect's JsonConverter writes them.",
-            properties=late("waltap.encoders.json.properties:JsonProperties"),
+            properties=lazy("waltap.encoders.json.properties:JsonProperties"),
             factory=_json_format,
             takes_events=True,
             takes_record_transforms=True,
-            converter=late("waltap.encoders.json.converter:JsonConverter"),
-            converter_properties=late("waltap.encoders.json.converter:JsonConverterProperties"),
+            converter=lazy("waltap.encoders.json.converter:JsonConverter"),
+            converter_properties=lazy("waltap.encoders.json.converter:JsonConverterProperties"),
         ),
         FormatSpec(
             name="simple-header",
@@ -86,14 +86,14 @@ def register_transforms() -> Iterable[TransformSpec]:
         TransformSpec(
             name="filter",
             summary="Leaves changes out, by table, operation, or a function of one's own.",
-            properties=late("waltap.ports.transforms.filter:FilterProperties"),
-            factory=late("waltap.ports.transforms.filter:changes_filter"),
+            properties=lazy("waltap.ports.transforms.filter:FilterProperties"),
+            factory=lazy("waltap.ports.transforms.filter:changes_filter"),
         ),
         TransformSpec(
             name="route",
             summary="Sends the records of some tables to another topic.",
-            properties=late("waltap.ports.transforms.rewrite:RouteProperties"),
-            factory=late("waltap.ports.transforms.rewrite:table_router"),
+            properties=lazy("waltap.ports.transforms.rewrite:RouteProperties"),
+            factory=lazy("waltap.ports.transforms.rewrite:table_router"),
         ),
         SourceTransformSpec(
             name="reselect-columns",
@@ -102,15 +102,15 @@ def register_transforms() -> Iterable[TransformSpec]:
                 "ReselectColumnsPostProcessor",
             ),
             summary="Reads values back that the server did not send.",
-            properties=late("waltap.ports.transforms.reselect:ReselectProperties"),
+            properties=lazy("waltap.ports.transforms.reselect:ReselectProperties"),
             keeps_all=True,
-            factory=late("waltap.ports.transforms.reselect:ColumnReselector"),
+            factory=lazy("waltap.ports.transforms.reselect:ColumnReselector"),
         ),
         EventTransformSpec(
             name="fields",
             summary="Leaves fields of records out, or calls them otherwise.",
-            properties=late("waltap.ports.transforms.filter:FieldsProperties"),
-            factory=late("waltap.ports.transforms.filter:fields_changer"),
+            properties=lazy("waltap.ports.transforms.filter:FieldsProperties"),
+            factory=lazy("waltap.ports.transforms.filter:fields_changer"),
         ),
     ]
 
@@ -130,20 +130,20 @@ def register_sinks() -> Iterable[SinkSpec]:
         SinkSpec(
             name="jsonl",
             summary="One JSON object per record, to a file or standard output.",
-            properties=late("waltap.ports.sink.jsonl:JsonLinesProperties"),
-            factory=late("waltap.ports.sink.jsonl:JsonLinesSink"),
+            properties=lazy("waltap.ports.sink.jsonl:JsonLinesProperties"),
+            factory=lazy("waltap.ports.sink.jsonl:JsonLinesSink"),
         ),
         SinkSpec(
             name="terminal",
             summary="One readable, coloured line per change on standard output.",
-            properties=late("waltap.ports.sink.terminal:TerminalProperties"),
-            factory=late("waltap.ports.sink.terminal:TerminalSink"),
+            properties=lazy("waltap.ports.sink.terminal:TerminalProperties"),
+            factory=lazy("waltap.ports.sink.terminal:TerminalSink"),
             shorthand="width",
         ),
         SinkSpec(
             name="null",
             summary="Counts records and throws them away.",
-            factory=late("waltap.ports.sink.null:NullSink"),
+            factory=lazy("waltap.ports.sink.null:NullSink"),
         ),
     ]
 
@@ -163,8 +163,8 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
         SignalChannelSpec(
             name="file",
             summary="A file of JSON lines.",
-            properties=late("waltap.ports.signals.inbox:FileSignalProperties"),
-            factory=late("waltap.ports.signals.inbox:FileSignals"),
+            properties=lazy("waltap.ports.signals.inbox:FileSignalProperties"),
+            factory=lazy("waltap.ports.signals.inbox:FileSignals"),
         )
     ]
 
@@ -176,13 +176,13 @@ def register_notification_channels() -> Iterable[NotificationChannelSpec]:
         NotificationChannelSpec(
             name="log",
             summary="A line of the log per notification.",
-            factory=late("waltap.ports.notifications.channel:LogNotifications"),
+            factory=lazy("waltap.ports.notifications.channel:LogNotifications"),
         ),
         NotificationChannelSpec(
             name="webhook",
             summary="An HTTP POST of JSON per notification, signed by HMAC.",
-            properties=late("waltap.ports.notifications.webhook_channel:WebhookProperties"),
-            factory=late("waltap.ports.notifications.webhook_channel:WebhookNotifications"),
+            properties=lazy("waltap.ports.notifications.webhook_channel:WebhookProperties"),
+            factory=lazy("waltap.ports.notifications.webhook_channel:WebhookNotifications"),
         ),
     ]
 

@@ -23,7 +23,7 @@ from waltap.base.plugin_errors import (
 from waltap.errors import PluginError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host, PluginHealth, PluginInfo
-from waltap.ports.specs import KINDS, Late, SinkSpec, SnapshotterSpec, TypeSpec
+from waltap.ports.specs import KINDS, LazyReference, SinkSpec, SnapshotterSpec, TypeSpec
 
 Install = Callable[..., None]
 
@@ -117,13 +117,13 @@ def test_a_host_is_made_anew_each_time() -> None:
 
 LATE = """
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import late, SinkSpec
+from waltap.ports.specs import lazy, SinkSpec
 
 @hookimpl
 def register_sinks():
     code = ("acme_sink:AcmeProperties", "acme_sink:AcmeSink", "acme_sink:absent", "not_there:at_all")
     return [
-        SinkSpec(name=name, summary="s", properties=late(model), factory=late(factory))
+        SinkSpec(name=name, summary="s", properties=lazy(model), factory=lazy(factory))
         for name, model, factory in (("acme", *code[:2]), ("bad", *code[2:]))
     ]
 """
@@ -182,14 +182,14 @@ def test_our_plugins_name_code_of_their_own_that_there_is() -> None:
         assert late.imported() is not None
 
 
-def _named(plugin: PluginInfo) -> Iterator[Late]:
-    """Return every `late` in the specs of a plugin, made again: the host's may be resolved."""
+def _named(plugin: PluginInfo) -> Iterator[LazyReference]:
+    """Return every `lazy` in the specs of a plugin, made again: the host's may be resolved."""
     module = importlib.import_module(plugin.module)
     for kind in KINDS:
         for spec in getattr(module, kind.hook, tuple)():
             for value in getattr(spec, "__dict__", {}).values():
                 owner = getattr(value, "__self__", value)  # of a command: the bound method
-                if isinstance(owner, Late):
+                if isinstance(owner, LazyReference):
                     yield owner
 
 

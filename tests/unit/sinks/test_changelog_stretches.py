@@ -22,17 +22,17 @@ class Log(WrittenLog):
 
     keys = 0
 
-    def begin(self, coverage: PublicationCompleteness | None, **more: Any) -> Self:
+    def begin(self, completeness: PublicationCompleteness | None, **more: Any) -> Self:
         self.open(**{"resumes": True, "whole": True, **more})
-        if coverage is not None:
-            self.sink.begins(coverage)
+        if completeness is not None:
+            self.sink.begins(completeness)
         return self
 
     def run(
-        self, coverage: PublicationCompleteness | None = ALL, *tables: Any, **more: Any
+        self, completeness: PublicationCompleteness | None = ALL, *tables: Any, **more: Any
     ) -> None:
         """Start, and deliver a transaction with a row of each table."""
-        with self.begin(coverage, **more):
+        with self.begin(completeness, **more):
             for table in tables:
                 self.row(table)
 
@@ -130,8 +130,8 @@ def test_a_table_that_is_made_between_starts_has_one_from_its_first_row_on(log: 
 
 def test_a_link_that_is_made_again_ends_it_where_something_was_lost_meanwhile(log: Log) -> None:
     with log.begin(None):
-        for coverage in (ALL, ALL, replace(ALL, goes_on=False)):
-            log.sink.begins(coverage)
+        for completeness in (ALL, ALL, replace(ALL, goes_on=False)):
+            log.sink.begins(completeness)
             log.row(PEOPLE)
     first, second, third = log.stretches()
     assert first == second

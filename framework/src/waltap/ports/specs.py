@@ -4,7 +4,7 @@ A spec has a ``name`` (unique among its kind, over all plugins), ``aliases`` for
 ``summary``, the ``properties`` model of its configuration (None: no properties), and a ``factory``.
 
 Every command reads the specs of all plugins and uses few of them. So a spec names its model and its
-factory by `late`, and they are imported when the component is used. A spec equals only itself, and shows
+factory by `lazy`, and they are imported when the component is used. A spec equals only itself, and shows
 the common fields alone: generated methods cost each command time.
 """
 
@@ -54,7 +54,7 @@ __all__ = [
     "DecoderSpec",
     "EventTransformSpec",
     "FormatSpec",
-    "Late",
+    "LazyReference",
     "ModelField",
     "NotificationChannelSpec",
     "OffsetStoreSpec",
@@ -74,20 +74,20 @@ __all__ = [
     "TopicNamingSpec",
     "TransformSpec",
     "TypeSpec",
-    "late",
+    "lazy",
 ]
 
 
-def late(reference: str) -> Any:
+def lazy(reference: str) -> Any:
     """Return a substitute for the class or function ``package.module:name``.
 
     It is imported when the spec's model is read, or its factory called.
     """
-    return Late(reference)
+    return LazyReference(reference)
 
 
-class Late:
-    """The name of a class or function of a plugin; `late` makes it."""
+class LazyReference:
+    """The name of a class or function of a plugin; `lazy` makes it."""
 
     __slots__ = ("reference",)
 
@@ -100,7 +100,7 @@ class Late:
         return self.imported()(*arguments, **named)
 
     def __repr__(self) -> str:
-        return f"Late({self.reference!r})"
+        return f"LazyReference({self.reference!r})"
 
     def imported(self) -> Any:
         """Import the name and return its object. Raises: ImportFailed."""
@@ -115,7 +115,7 @@ class Late:
 
 
 class ModelField:
-    """A spec's field with a property model: a class, or `Late` with its name."""
+    """A spec's field with a property model: a class, or `LazyReference` with its name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Take the field's name."""
@@ -129,12 +129,12 @@ class ModelField:
         if spec is None:
             return None
         values = vars(spec)
-        if isinstance(values[self._name], Late):
+        if isinstance(values[self._name], LazyReference):
             values[self._name] = values[self._name].imported()
         model: type[Properties] | None = values[self._name]
         return model
 
-    def __set__(self, spec: object, value: "type[Properties] | Late | None") -> None:
+    def __set__(self, spec: object, value: "type[Properties] | LazyReference | None") -> None:
         """Take the model, or its name."""
         vars(spec)[self._name] = value
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import DecoderSpec, late
+from waltap.ports.specs import DecoderSpec, lazy
 
 WALTAP_API = 1
 
@@ -18,8 +18,8 @@ def register_decoders() -> Iterable[DecoderSpec]:
         DecoderSpec(
             name="pgoutput",
             summary="PostgreSQL's own output plugin, protocols 1 to 4.",
-            properties=late("waltap_decoders.pgoutput.properties:PgOutputProperties"),
-            factory=late("waltap_decoders.pgoutput:PgOutput"),
+            properties=lazy("waltap_decoders.pgoutput.properties:PgOutputProperties"),
+            factory=lazy("waltap_decoders.pgoutput:PgOutput"),
             output_plugin="pgoutput",
             capabilities=capabilities.PGOUTPUT,
             remarks=capabilities.PGOUTPUT_REMARKS,
@@ -27,8 +27,8 @@ def register_decoders() -> Iterable[DecoderSpec]:
         DecoderSpec(
             name="yboutput",
             summary="YugabyteDB's output plugin: pgoutput's wire, with identity CHANGE.",
-            properties=late("waltap_decoders.yboutput:YbOutputProperties"),
-            factory=late("waltap_decoders.yboutput:YbOutput"),
+            properties=lazy("waltap_decoders.yboutput:YbOutputProperties"),
+            factory=lazy("waltap_decoders.yboutput:YbOutput"),
             output_plugin="yboutput",
             capabilities=capabilities.YBOUTPUT,
             remarks=capabilities.YBOUTPUT_REMARKS,
@@ -37,8 +37,8 @@ def register_decoders() -> Iterable[DecoderSpec]:
             name="wal2json",
             aliases=("wal2json_rds",),
             summary="JSON text of the wal2json plugin, format 2 or 1.",
-            properties=late("waltap_decoders.wal2json.properties:Wal2JsonProperties"),
-            factory=late("waltap_decoders.wal2json:Wal2Json"),
+            properties=lazy("waltap_decoders.wal2json.properties:Wal2JsonProperties"),
+            factory=lazy("waltap_decoders.wal2json:Wal2Json"),
             output_plugin="wal2json",
             capabilities=capabilities.WAL2JSON,
             remarks=capabilities.WAL2JSON_REMARKS,
@@ -47,8 +47,8 @@ def register_decoders() -> Iterable[DecoderSpec]:
             name="wal2json_streaming",
             aliases=("wal2json_rds_streaming",),
             summary="wal2json format 1 in chunks, as old Debezium profiles name it.",
-            properties=late("waltap_decoders.wal2json.properties:Wal2JsonProperties"),
-            factory=late("waltap_decoders.wal2json:Wal2Json"),
+            properties=lazy("waltap_decoders.wal2json.properties:Wal2JsonProperties"),
+            factory=lazy("waltap_decoders.wal2json:Wal2Json"),
             output_plugin="wal2json",
             capabilities=replace(capabilities.WAL2JSON, truncate=False),
             remarks=capabilities.WAL2JSON_REMARKS,
@@ -57,7 +57,7 @@ def register_decoders() -> Iterable[DecoderSpec]:
         DecoderSpec(
             name="decoderbufs",
             summary="Protobuf messages of the decoderbufs plugin.",
-            factory=late("waltap_decoders.decoderbufs:DecoderBufs"),
+            factory=lazy("waltap_decoders.decoderbufs:DecoderBufs"),
             output_plugin="decoderbufs",
             capabilities=capabilities.DECODERBUFS,
             remarks=capabilities.DECODERBUFS_REMARKS,

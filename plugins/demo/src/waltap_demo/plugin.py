@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import CommandSpec, late
+from waltap.ports.specs import CommandSpec, lazy
 
 
 @hookimpl
@@ -12,5 +12,5 @@ def register_commands() -> Iterable[CommandSpec]:
     yield CommandSpec(
         name="demo",
         summary="PostgreSQL to live Spark tables on real data, compared row by row at the end.",
-        factory=late("waltap_demo.command:demo").imported,
+        factory=lazy("waltap_demo.command:demo").imported,
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import FormatSpec, late
+from waltap.ports.specs import FormatSpec, lazy
 
 if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter
@@ -29,44 +29,44 @@ def register_formats() -> Iterable[FormatSpec]:
     yield _format(
         "avro",
         "Avro with a schema registry, as Confluent's AvroConverter writes it.",
-        late("waltap_formats.avro.converter:AvroConverter"),
+        lazy("waltap_formats.avro.converter:AvroConverter"),
         aliases=("io.confluent.connect.avro.AvroConverter",),
-        properties=late("waltap_formats.properties:AvroProperties"),
+        properties=lazy("waltap_formats.properties:AvroProperties"),
     )
     yield _format(
         "protobuf",
         "Protobuf with a schema registry, as Confluent's ProtobufConverter writes it.",
-        late("waltap_formats.protobuf.converter:ProtobufConverter"),
+        lazy("waltap_formats.protobuf.converter:ProtobufConverter"),
         aliases=("io.confluent.connect.protobuf.ProtobufConverter",),
-        properties=late("waltap_formats.properties:ProtobufProperties"),
+        properties=lazy("waltap_formats.properties:ProtobufProperties"),
         takes_record_transforms=False,
     )
     yield _format(
         "json-schema",
         "JSON with its schema in a registry, as Confluent's JsonSchemaConverter writes it.",
-        late("waltap_formats.json_schema:JsonSchemaConverter"),
+        lazy("waltap_formats.json_schema:JsonSchemaConverter"),
         aliases=("io.confluent.connect.json.JsonSchemaConverter", "jsonschema"),
-        properties=late("waltap_formats.properties:JsonSchemaProperties"),
+        properties=lazy("waltap_formats.properties:JsonSchemaProperties"),
     )
     yield _format(
         "cloudevents",
         "CloudEvents of change events, with data in JSON or Avro; keys are JSON.",
-        late("waltap_formats.cloudevents:CloudEventsConverter"),
+        lazy("waltap_formats.cloudevents:CloudEventsConverter"),
         aliases=("io.debezium.converters.CloudEventsConverter",),
-        properties=late("waltap_formats.properties:CloudEventsProperties"),
+        properties=lazy("waltap_formats.properties:CloudEventsProperties"),
         events_only=True,
     )
     yield _format(
         "string",
         "Texts as they are, and other values as Java prints them.",
-        late("waltap_formats.plain:StringConverter"),
+        lazy("waltap_formats.plain:StringConverter"),
         aliases=("org.apache.kafka.connect.storage.StringConverter",),
-        properties=late("waltap_formats.plain:StringProperties"),
+        properties=lazy("waltap_formats.plain:StringProperties"),
     )
     yield _format(
         "bytes",
         "Bytes as they are, for values that a transform made; others are refused.",
-        late("waltap_formats.plain:BytesConverter"),
+        lazy("waltap_formats.plain:BytesConverter"),
         aliases=(
             "org.apache.kafka.connect.converters.ByteArrayConverter",
             "io.debezium.converters.ByteArrayConverter",

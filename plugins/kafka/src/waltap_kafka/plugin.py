@@ -9,7 +9,7 @@ from waltap.ports.specs import (
     OffsetStoreSpec,
     SignalChannelSpec,
     SinkSpec,
-    late,
+    lazy,
 )
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def register_offset_stores() -> Iterable[OffsetStoreSpec]:
         name="kafka",
         summary="A record of a compacted Kafka topic, which outlives the machine; the state folder has a "
         "copy.",
-        properties=late("waltap_kafka.properties:KafkaOffsetProperties"),
-        factory=late("waltap_kafka.offset_store:KafkaOffsetStore"),
+        properties=lazy("waltap_kafka.properties:KafkaOffsetProperties"),
+        factory=lazy("waltap_kafka.offset_store:KafkaOffsetStore"),
     )
 
 
@@ -34,8 +34,8 @@ def register_sinks() -> Iterable[SinkSpec]:
     yield SinkSpec(
         name="kafka",
         summary="Topics of Apache Kafka; at least once, or exactly once with transactions.",
-        properties=late("waltap_kafka.properties:KafkaSinkProperties"),
-        factory=late("waltap_kafka.sink:KafkaSink"),
+        properties=lazy("waltap_kafka.properties:KafkaSinkProperties"),
+        factory=lazy("waltap_kafka.sink:KafkaSink"),
         shorthand="bootstrap.servers",
         exactly_once=("delivery.guarantee", "exactly_once"),
     )
@@ -58,8 +58,8 @@ def register_signal_channels() -> Iterable[SignalChannelSpec]:
     yield SignalChannelSpec(
         name="kafka",
         summary="Records of a Kafka topic whose key is topic.prefix.",
-        properties=late("waltap_kafka.properties:KafkaSignalProperties"),
-        factory=late("waltap_kafka.channels:KafkaSignals"),
+        properties=lazy("waltap_kafka.properties:KafkaSignalProperties"),
+        factory=lazy("waltap_kafka.channels:KafkaSignals"),
     )
 
 
@@ -69,6 +69,6 @@ def register_notification_channels() -> Iterable[NotificationChannelSpec]:
     yield NotificationChannelSpec(
         name="kafka",
         summary="Records of a Kafka topic, in Debezium's form.",
-        properties=late("waltap_kafka.properties:KafkaNotificationProperties"),
-        factory=late("waltap_kafka.channels:KafkaNotifications"),
+        properties=lazy("waltap_kafka.properties:KafkaNotificationProperties"),
+        factory=lazy("waltap_kafka.channels:KafkaNotifications"),
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import SinkSpec, late
+from waltap.ports.specs import SinkSpec, lazy
 
 if TYPE_CHECKING:
     from waltap.ports.sink.sink import Sink, SinkContext
@@ -30,7 +30,7 @@ def register_sinks() -> Iterable[SinkSpec]:
     yield SinkSpec(
         name="delta",
         summary="Delta Lake tables of changes, written without Spark or Java; exactly once.",
-        properties=late("waltap_lake.properties:DeltaLakeProperties"),
+        properties=lazy("waltap_lake.properties:DeltaLakeProperties"),
         factory=_delta,
         shorthand="path",
         exactly_once=True,
@@ -38,7 +38,7 @@ def register_sinks() -> Iterable[SinkSpec]:
     yield SinkSpec(
         name="iceberg",
         summary="Apache Iceberg tables of changes, written without Spark or Java; exactly once.",
-        properties=late("waltap_lake.properties:IcebergLakeProperties"),
+        properties=lazy("waltap_lake.properties:IcebergLakeProperties"),
         factory=_iceberg,
         exactly_once=True,
     )

@@ -281,7 +281,7 @@ class PostgresConnector(
                     self._replication = self._replication_session()
                     self._slots.set_failover(self._replication, slot.name)
         self._publications.make(new_slot=decision.new_slot)
-        coverage = self._publications.coverage()  # before the slot exists
+        completeness = self._publications.completeness()  # before the slot exists
         if self.properties.replica_identity_autoset_values:
             set_identities(self._connection, self.properties, self.captured())
             self._captured = None
@@ -293,7 +293,7 @@ class PostgresConnector(
             start = self._start_with_old_slot(None if lost else offset, slot, snapshot=snapshot)
             start = replace(start, lost=lost)
         self._publications.begun(slot_created=start.slot_created)
-        return covered(start, coverage, offset, slot, steady=self._snapshot.steady)
+        return covered(start, completeness, offset, slot, steady=self._snapshot.steady)
 
     def _decide(self, offset: Offset | None) -> StartupPlan:
         """Plan the start, and set it for the snapshot mode's answers."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import ConnectorSpec, late
+from waltap.ports.specs import ConnectorSpec, lazy
 
 if TYPE_CHECKING:
     from waltap.ports.specs import ReplicaIdentitySpec, SnapshotterSpec, TypeSpec
@@ -17,10 +17,10 @@ def register_connectors() -> Iterable[ConnectorSpec]:
         name="postgres",
         aliases=("postgresql",),
         summary="PostgreSQL 10 and later, by logical replication.",
-        properties=late("waltap_postgres.properties:PostgresProperties"),
-        factory=late("waltap_postgres.connector:PostgresConnector"),
-        lease=late("waltap_postgres.lease:PostgresLease"),
-        slot_watch=late("waltap_postgres.replication.slot:PostgresSlotWatch"),
+        properties=lazy("waltap_postgres.properties:PostgresProperties"),
+        factory=lazy("waltap_postgres.connector:PostgresConnector"),
+        lease=lazy("waltap_postgres.lease:PostgresLease"),
+        slot_watch=lazy("waltap_postgres.replication.slot:PostgresSlotWatch"),
         classes=("io.debezium.connector.postgresql.PostgresConnector",),
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec, late
+from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec, lazy
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
@@ -17,17 +17,17 @@ def register_commands() -> Iterable[CommandSpec]:
     yield CommandSpec(
         name="changelog",
         summary="Look into a change log, and clean it up.",
-        factory=late("waltap_sinks.changelog.commands:application").imported,
+        factory=lazy("waltap_sinks.changelog.commands:application").imported,
     )
     yield CommandSpec(
         name="sql",
         summary="Compare a target of the sink sql with its source; move its sequences.",
-        factory=late("waltap_sinks.sql.commands:application").imported,
+        factory=lazy("waltap_sinks.sql.commands:application").imported,
     )
     yield CommandSpec(
         name="verify",
         summary="Compare what a pipeline wrote with its source, row by row.",
-        factory=late("waltap_sinks.comparison.commands:application").imported,
+        factory=lazy("waltap_sinks.comparison.commands:application").imported,
     )
 
 
@@ -67,32 +67,32 @@ def register_sinks() -> Iterable[SinkSpec]:
         SinkSpec(
             name="changelog",
             summary="Parquet segments per table with manifests; exactly once; what Spark reads.",
-            properties=late("waltap_sinks.changelog.properties:ChangeLogProperties"),
-            factory=late("waltap_sinks.changelog.sink:ChangeLogSink"),
+            properties=lazy("waltap_sinks.changelog.properties:ChangeLogProperties"),
+            factory=lazy("waltap_sinks.changelog.sink:ChangeLogSink"),
             exactly_once=True,
-            readable=late("waltap_sinks.changelog.verification:open_readable"),
+            readable=lazy("waltap_sinks.changelog.verification:open_readable"),
         ),
         SinkSpec(
             name="files",
             summary="JSON lines or Parquet as whole files by table and day; exactly once.",
-            properties=late("waltap_sinks.files.properties:FilesProperties"),
-            factory=late("waltap_sinks.files.sink:FilesSink"),
+            properties=lazy("waltap_sinks.files.properties:FilesProperties"),
+            factory=lazy("waltap_sinks.files.sink:FilesSink"),
             exactly_once=True,
         ),
         SinkSpec(
             name="http",
             summary="Posts records to an address, one each or many, in the order of their keys.",
-            properties=late("waltap_sinks.http.properties:HttpProperties"),
-            factory=late("waltap_sinks.http.sink:HttpSink"),
+            properties=lazy("waltap_sinks.http.properties:HttpProperties"),
+            factory=lazy("waltap_sinks.http.sink:HttpSink"),
             shorthand="url",
         ),
         SinkSpec(
             name="sql",
             summary="Tables of a database, with the position in the same transaction; exactly once.",
-            properties=late("waltap_sinks.sql.properties:SqlProperties"),
-            factory=late("waltap_sinks.sql.sink:SqlSink"),
+            properties=lazy("waltap_sinks.sql.properties:SqlProperties"),
+            factory=lazy("waltap_sinks.sql.sink:SqlSink"),
             shorthand="url",
             exactly_once=True,
-            readable=late("waltap_sinks.sql.verification:open_readable"),
+            readable=lazy("waltap_sinks.sql.verification:open_readable"),
         ),
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec, late
+from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec, lazy
 
 SPARK = "spark"
 
@@ -46,10 +46,10 @@ def register_sinks() -> Iterable[SinkSpec]:
     yield SinkSpec(
         name=SPARK,
         summary="Tables kept up to date by Spark: every change, and the rows as they are now.",
-        properties=late("waltap_spark.config.properties:SparkProperties"),
-        factory=late("waltap_spark.sink.sink:SparkSink"),
+        properties=lazy("waltap_spark.config.properties:SparkProperties"),
+        factory=lazy("waltap_spark.sink.sink:SparkSink"),
         exactly_once=True,
-        readable=late("waltap_spark.read.verify:open_readable"),
+        readable=lazy("waltap_spark.read.verify:open_readable"),
         keeps=_keeps,
     )
 
@@ -75,16 +75,16 @@ def register_table_formats() -> Iterable[TableFormatSpec]:
     yield TableFormatSpec(
         name="delta",
         summary="Tables of Delta Lake, kept by MERGE, read as of any position within its retention.",
-        properties=late("waltap_spark.config.properties:DeltaTableProperties"),
-        factory=late("waltap_spark.formats.delta:DeltaFormat"),
-        session=late("waltap_spark.formats.delta:session"),
+        properties=lazy("waltap_spark.config.properties:DeltaTableProperties"),
+        factory=lazy("waltap_spark.formats.delta:DeltaFormat"),
+        session=lazy("waltap_spark.formats.delta:session"),
     )
     yield TableFormatSpec(
         name="iceberg",
         summary="Tables of Apache Iceberg in any catalogue, kept by MERGE, read as of a position.",
-        properties=late("waltap_spark.config.properties:IcebergTableProperties"),
-        factory=late("waltap_spark.formats.iceberg:IcebergFormat"),
-        session=late("waltap_spark.formats.iceberg:session"),
+        properties=lazy("waltap_spark.config.properties:IcebergTableProperties"),
+        factory=lazy("waltap_spark.formats.iceberg:IcebergFormat"),
+        session=lazy("waltap_spark.formats.iceberg:session"),
     )
 
 
@@ -94,5 +94,5 @@ def register_commands() -> Iterable[CommandSpec]:
     yield CommandSpec(
         name="spark",
         summary="Apply a change log, query and describe the tables that Spark keeps.",
-        factory=late("waltap_spark.cli.commands:application").imported,
+        factory=lazy("waltap_spark.cli.commands:application").imported,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import SinkSpec, late
+from waltap.ports.specs import SinkSpec, lazy
 
 
 @hookimpl
@@ -12,22 +12,22 @@ def register_sinks() -> Iterable[SinkSpec]:
     yield SinkSpec(
         name="redis",
         summary="Streams of Redis; at least once, or exactly once with transactions.",
-        properties=late("waltap_streams.properties:RedisProperties"),
-        factory=late("waltap_streams.redis:RedisSink"),
+        properties=lazy("waltap_streams.properties:RedisProperties"),
+        factory=lazy("waltap_streams.redis:RedisSink"),
         shorthand="address",
         exactly_once=("delivery.guarantee", "exactly_once"),
     )
     yield SinkSpec(
         name="nats-jetstream",
         summary="A stream of NATS JetStream, in order, with ids against lost acknowledgements.",
-        properties=late("waltap_streams.properties:NatsProperties"),
-        factory=late("waltap_streams.nats:NatsSink"),
+        properties=lazy("waltap_streams.properties:NatsProperties"),
+        factory=lazy("waltap_streams.nats:NatsSink"),
         shorthand="url",
     )
     yield SinkSpec(
         name="kinesis",
         summary="Streams of Amazon Kinesis, in the order of keys.",
-        properties=late("waltap_streams.properties:KinesisProperties"),
-        factory=late("waltap_streams.kinesis:KinesisSink"),
+        properties=lazy("waltap_streams.properties:KinesisProperties"),
+        factory=lazy("waltap_streams.kinesis:KinesisSink"),
         shorthand="region",
     )

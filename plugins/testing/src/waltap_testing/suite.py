@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from waltap.base.property import declarations
-from waltap.ports.specs import Late, Spec
+from waltap.ports.specs import LazyReference, Spec
 
 # A profile writes the name in a property and in prefixes of properties.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.$-]*")
@@ -26,7 +26,7 @@ def _assert_well_formed(spec: Spec) -> None:
     assert len(spec.summary) <= LONGEST_SUMMARY, f"{spec.name}: the summary is too long for a table"
     assert callable(getattr(spec, "factory", None)), f"{spec.name} has no factory"
     for value in vars(spec).values():
-        if isinstance(value, Late):
+        if isinstance(value, LazyReference):
             value.imported()  # a name that is not there would be an error of the first user
     for declaration in declarations(spec.properties) if spec.properties is not None else ():
         assert declaration.summary, f"{spec.name}: property {declaration.name} has no summary"

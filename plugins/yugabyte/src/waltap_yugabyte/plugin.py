@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import ConnectorSpec, late
+from waltap.ports.specs import ConnectorSpec, lazy
 
 if TYPE_CHECKING:
     from waltap.ports.source.connector import Connector
@@ -36,11 +36,11 @@ def register_connectors() -> Iterable[ConnectorSpec]:
         name="yugabyte",
         aliases=("yugabytedb",),
         summary="YugabyteDB 2024.1 and later, by logical replication.",
-        properties=late("waltap_yugabyte.properties:YugabyteProperties"),
+        properties=lazy("waltap_yugabyte.properties:YugabyteProperties"),
         factory=_connector,
         classes=("io.debezium.connector.postgresql.YugabyteDBConnector",),
         recognizes=_recognizes,
-        form=late("waltap_yugabyte.dialect:event_form"),
+        form=lazy("waltap_yugabyte.dialect:event_form"),
     )
 
 

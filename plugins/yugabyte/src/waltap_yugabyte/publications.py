@@ -83,7 +83,7 @@ class YugabytePublications(PublicationSet):
     def writers(self, table: str) -> frozenset[str]:
         return frozenset()  # pg_locks may be unavailable; a table is read after the slot's refresh
 
-    def coverage(self) -> PublicationCompleteness:
+    def completeness(self) -> PublicationCompleteness:
         # No TRUNCATE is streamed, and the server has no history of publications.
         return PublicationCompleteness()
 

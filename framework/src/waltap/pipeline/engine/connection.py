@@ -18,7 +18,7 @@ from waltap.pipeline.setup.preflight import checks, refuse
 from waltap.pipeline.stages.snapshot_phase import SnapshotPhase
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.held import require_held
-from waltap.ports.sink.roles import CoverageSink, identity_of
+from waltap.ports.sink.roles import CompletenessSink, identity_of
 from waltap.ports.source.connector import ChangeStream, Connector, StartPosition
 from waltap.ports.source.roles import PartitionedSource
 
@@ -160,10 +160,10 @@ class SourceConnection:
                 f"{self._state.profile.sink.spec.name} takes one"
             )
         known = offset is not None and offset.sink == self._stages.destination
-        goes_on = known and start.coverage.goes_on  # else others were given what came meanwhile
-        if isinstance(self._stages.sink, CoverageSink):
+        goes_on = known and start.completeness.goes_on  # else others were given what came meanwhile
+        if isinstance(self._stages.sink, CompletenessSink):
             with self._state.counts.calls.call("the beginning of a connection"):
-                self._stages.sink.begins(replace(start.coverage, goes_on=goes_on))
+                self._stages.sink.begins(replace(start.completeness, goes_on=goes_on))
         if start.lost is not None:
             self._run.gaps.missed(start.lost, offset, connector, self._state.now_ms())
         if not (start.snapshot or self._state.started):

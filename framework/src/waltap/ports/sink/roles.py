@@ -64,11 +64,11 @@ class IdentifiedSink(Protocol):
 
 
 @runtime_checkable
-class CoverageSink(Protocol):
+class CompletenessSink(Protocol):
     """A sink that must know whether a change can be missing."""
 
-    def begins(self, coverage: PublicationCompleteness) -> None:
-        """Accept that the following changes are complete as ``coverage`` says.
+    def begins(self, completeness: PublicationCompleteness) -> None:
+        """Accept that the following changes are complete as ``completeness`` says.
 
         It counts only if `SinkContext.whole`. Called after each connection to the source: after
         `open` and before any change of that connection. Raises: SinkError.

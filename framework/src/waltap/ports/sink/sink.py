@@ -94,7 +94,7 @@ class SinkContext:
     been paused in between. The sink must pass the error on."""
     whole: bool = False
     """Whether this sink receives every streamed change of the captured tables, with its key. If so, the
-    engine calls `CoverageSink.begins` with the coverage of the stream."""
+    engine calls `CompletenessSink.begins` with the completeness of the stream."""
     repairs: bool = False
     """Whether the run reads lost tables again: the sink then recreates missing tables."""
     tolerant: bool = False

@@ -256,7 +256,7 @@ class StartPosition:
     # Why the changes between the stored offset and this start are lost.
     lost: WaltapError | None = None
     # The tables of which the stream delivers every change.
-    coverage: PublicationCompleteness = field(default_factory=PublicationCompleteness)
+    completeness: PublicationCompleteness = field(default_factory=PublicationCompleteness)
 
 
 class SnapshotOverlap(Protocol):

@@ -364,7 +364,7 @@ SCHEMAS_SQL = """
 WITH_SCHEMAS = 150000
 
 
-def coverage(
+def completeness(
     catalogue: PostgresCatalogue,
     names: Sequence[str],
     tables: Iterable[CatalogTable],
@@ -426,13 +426,13 @@ def _short(*said: str) -> str:
 
 def covered(
     start: StartPosition,
-    coverage: PublicationCompleteness,
+    completeness: PublicationCompleteness,
     offset: Offset | None,
     slot: ReplicationSlot | None,
     *,
     steady: bool,
 ) -> StartPosition:
-    """Return ``start`` with its ``coverage`` and the visibility of earlier snapshots.
+    """Return ``start`` with completeness and the visibility of earlier snapshots.
 
     The slot may still send changes that a snapshot before ``offset`` has read. ``steady`` means
     that all statements of the new snapshot see the same rows.
@@ -445,8 +445,8 @@ def covered(
         )
     # Rows inserted during a snapshot that is not steady are read and streamed: twice.
     if beside and start.snapshot and not steady:
-        return replace(start, coverage=PublicationCompleteness())
-    return replace(start, coverage=replace(coverage, goes_on=_goes_on(start, offset, slot)))
+        return replace(start, completeness=PublicationCompleteness())
+    return replace(start, completeness=replace(completeness, goes_on=_goes_on(start, offset, slot)))
 
 
 def _goes_on(start: StartPosition, offset: Offset | None, slot: ReplicationSlot | None) -> bool:

@@ -39,7 +39,7 @@ from waltap_postgres.replication.publication_completeness import (
     OPERATIONS,
     Membership,
     WantedPublication,
-    coverage,
+    completeness,
     find_memberships,
     rewritten,
     shortfalls,
@@ -296,7 +296,7 @@ class PublicationSet:
         """
         return 0.0
 
-    def coverage(self) -> PublicationCompleteness:
+    def completeness(self) -> PublicationCompleteness:
         """Return the tables of which the stream has every change.
 
         Nothing is known without a publication.
@@ -308,7 +308,7 @@ class PublicationSet:
         everything = options.get("origin", "any") == "any"
         if not (self._used and decoder.capabilities.truncate and everything):
             return PublicationCompleteness()
-        return coverage(self._catalogue, self.names, self._captured(), self._version_num)
+        return completeness(self._catalogue, self.names, self._captured(), self._version_num)
 
     def publish(self, places: Iterable[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
         """Add tables to the existing publication, or remove them.

@@ -94,7 +94,7 @@ class TableContinuity:
     def __init__(self, store: FileStore) -> None:
         self._store = store
         self._known: dict[str, _Continuity] = {}
-        self._coverage = PublicationCompleteness()
+        self._completeness = PublicationCompleteness()
         self._others = ""
         self._passed = self._as_before = self._unsaved = False
         self._reread = ""
@@ -104,7 +104,7 @@ class TableContinuity:
 
         Raises: FilesUnavailable.
         """
-        self._known, self._coverage, self._others = {}, PublicationCompleteness(), ""
+        self._known, self._completeness, self._others = {}, PublicationCompleteness(), ""
         self._passed = self._as_before = self._unsaved = False
         self._reread = ""
         if FILE not in self._store.names(""):
@@ -119,23 +119,25 @@ class TableContinuity:
             self.end()
 
     def begins(
-        self, coverage: PublicationCompleteness, captures: Callable[[str, str], bool] | None = None
+        self,
+        completeness: PublicationCompleteness,
+        captures: Callable[[str, str], bool] | None = None,
     ) -> None:
         """End the ids that the coming changes do not continue.
 
         The file is written before any change may be missing, so no later run continues them. Raises:
         FilesUnavailable.
         """
-        self._coverage, self._passed, self._reread = coverage, False, ""
-        self._as_before = coverage.goes_on and coverage.others == self._others
-        if coverage.others != self._others:
-            self._others, self._unsaved = coverage.others, True
+        self._completeness, self._passed, self._reread = completeness, False, ""
+        self._as_before = completeness.goes_on and completeness.others == self._others
+        if completeness.others != self._others:
+            self._others, self._unsaved = completeness.others, True
         going_on = {
             name: stretch
             for name, stretch in self._known.items()
-            if coverage.goes_on
+            if completeness.goes_on
             and (captures is None or captures(*_parts(name)))
-            and coverage.of(*_parts(name)) == stretch.said
+            and completeness.of(*_parts(name)) == stretch.said
         }
         if len(going_on) < len(self._known):
             self._known, self._unsaved = going_on, True
@@ -166,12 +168,12 @@ class TableContinuity:
 
     def passes_until(self, commit_lsn: int) -> bool:
         """Return whether `passes` would be true for a transaction up to ``commit_lsn``."""
-        return bool(self._reread) or not (self._passed or commit_lsn < self._coverage.since)
+        return bool(self._reread) or not (self._passed or commit_lsn < self._completeness.since)
 
     def passes(self, commit_lsn: int) -> bool:
         """Return whether the first ids may begin with this transaction."""
         begins, self._reread = bool(self._reread), ""
-        if self._passed or commit_lsn < self._coverage.since:
+        if self._passed or commit_lsn < self._completeness.since:
             return begins
         self._passed = True
         return True
@@ -182,11 +184,11 @@ class TableContinuity:
         It is empty if a change may be missing. With ``read`` a snapshot reads the rows now, so none
         is missing.
         """
-        said, name = self._coverage.of(schema, table), _name(schema, table)
+        said, name = self._completeness.of(schema, table), _name(schema, table)
         if not said or name == self._reread:
             return ""
         if name not in self._known:
-            as_before = self._as_before and said == self._coverage.others
+            as_before = self._as_before and said == self._completeness.others
             if not (read or self._passed or as_before):
                 return ""
             self._known[name] = _Continuity(uuid.uuid4().hex[:12], said)

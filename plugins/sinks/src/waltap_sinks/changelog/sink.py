@@ -206,14 +206,14 @@ class ChangeLogSink(Sink):
             self._skip_below = self._published_below = last.mark.end_lsn
         return Position(last.mark.end_lsn)
 
-    def begins(self, coverage: PublicationCompleteness) -> None:
+    def begins(self, completeness: PublicationCompleteness) -> None:
         """Set the tables of which no change is missing.
 
         Raises: FilesUnavailable.
         """
         whole, capture = self._context.whole, self._context.capture
         captures = None if capture is None else capture.captures
-        self._stretches.begins(coverage if whole else PublicationCompleteness(), captures)
+        self._stretches.begins(completeness if whole else PublicationCompleteness(), captures)
         self._routes.clear()
 
     def held(self) -> Position | None:
