@@ -134,7 +134,7 @@ FED = [
     ("test_what_no_decoder_knows_is_not_passed_over", passes_over),
     ("test_grouping_of_frames_makes_no_difference", loses_the_last),
     ("test_damaged_frames_give_rows_or_decode_errors", believes_lengths),
-    ("test_errors_show_where", points_nowhere),
+    ("test_errors_name_the_place", points_nowhere),
     ("test_the_commit_of_another_transaction_is_refused", takes_any_commit),
 ]
 for promise, fed, *raises in FED:

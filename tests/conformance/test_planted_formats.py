@@ -110,7 +110,7 @@ class ForgetsTheOldKey(Right):
         return None if any(name == "__debezium.newkey" for name, _ in record.headers) else record
 
 
-@FAULTS.found_by("test_topics_distinguish_tables")
+@FAULTS.found_by("test_tables_have_different_topics")
 class SendsAllToOneTopic(Right):
     def of(self, record):
         return msgspec.structs.replace(record, topic="everything")

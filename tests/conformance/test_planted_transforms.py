@@ -189,7 +189,7 @@ def changes_what_it_was_given(records):
     return records
 
 
-@RECORDS.found_by("test_a_record_that_is_unfit_is_reported_by_its_error", KeyError)
+@RECORDS.found_by("test_a_record_that_is_unfit_has_an_error", KeyError)
 def lets_out_an_error_of_its_own(records):
     return [each for each in records if each.value["op"] != "d"]
 

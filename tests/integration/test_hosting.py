@@ -122,7 +122,7 @@ def test_the_switch_that_is_reported_is_the_services_own(
     assert granted["privileges"].verdict == ("error" if case == "Heroku" else "ok")
     remedies = [each.remedy for each in found.values() if each.verdict in {"error", "warning"}]
     assert not [each for each in remedies if "ALTER SYSTEM" in each], "nobody is a superuser there"
-    assert found["hosted by"].found.startswith(f"{name}, reported by {reported_by}")
+    assert found["hosted by"].found.startswith(f"{name}, recognized by {reported_by}")
     assert found["wal_level"].verdict == "error"
     assert switch in found["wal_level"].remedy
     assert "ALTER SYSTEM" not in found["wal_level"].remedy
@@ -154,7 +154,7 @@ def test_a_server_of_nobody_is_reported_nothing_of_services(shop: Database, tmp_
 )
 def test_a_name_is_a_hint(address: str, name: str | None, shop: Database, tmp_path: Path) -> None:
     found, _ = looked(shop, tmp_path, database__hostname=address, driver__hostaddr=shop.server.host)
-    reported = f"{name}, reported by its name {address}"
+    reported = f"{name}, recognized by its name {address}"
     assert [
         each.found.partition(":")[0] for each in found.values() if each.name == "hosted by"
     ] == ([] if name is None else [reported])

@@ -8,6 +8,7 @@ import pytest
 INTERRUPTED = """
 import builtins, os, signal, sys
 load, wanted = builtins.__import__, sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 def load_and_interrupt(name, *rest, **more):
     if name == wanted:
         builtins.__import__ = load

@@ -218,7 +218,7 @@ def available_now(shop: Shop, at: Any) -> tuple[list[tuple[Any, ...]], Any]:
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spools that throw away at once what they need no more."""
     monkeypatch.setattr(hosted, "KEPT", dt.timedelta(minutes=-30))
-    monkeypatch.setattr(hosted, "RETIRE_EVERY_S", 0.0)
+    monkeypatch.setattr(hosted, "EXPIRE_EVERY_S", 0.0)
 
 
 @pytest.mark.usefixtures("forgetful")

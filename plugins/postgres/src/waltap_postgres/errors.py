@@ -417,7 +417,7 @@ PublicationNotPermitted = SourceError.define(
     "PublicationNotPermitted",
     "WT-2109",
     "The role may not create or change the publication.",
-    "Let a superuser, or the tables' owner with CREATE on the database, run it once: {sql}; a "
+    "Let a superuser, or the tables' owner who may create in the database, run it once: {sql}; a "
     "start then finds the publication as it needs it. Or leave such tables out with "
     "table.exclude.list. To let waltap do so by itself: GRANT CREATE ON DATABASE {database} TO "
     "{user}, and membership in the roles that own the tables; only a superuser publishes all "
