@@ -56,7 +56,10 @@ def waiting(monitor: MonitorServer) -> int:
     """Return how many connections take no more of an answer."""
     assert monitor._listener is not None
     links = list(monitor._listener._reading)
-    return len(links) - len(select.select([], links, [], 0)[1])
+    try:
+        return len(links) - len(select.select([], links, [], 0)[1])
+    except ValueError:  # one was closed since: the next look has the others
+        return -1
 
 
 def taken(monitor: MonitorServer) -> int:
