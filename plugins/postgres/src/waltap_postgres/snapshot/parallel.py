@@ -103,7 +103,8 @@ class ParallelReading:
             self._close()
             deadline = time.monotonic() + JOIN_S
             for thread in threads:
-                if thread.ident is not None:
+                # The garbage collector may end an abandoned iteration in any thread, also in these.
+                if thread.ident is not None and thread is not threading.current_thread():
                     thread.join(max(0.0, deadline - time.monotonic()))
 
     def _of(self, place: int, work: ReadTask) -> Iterator[SnapshotRows]:
