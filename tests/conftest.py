@@ -42,6 +42,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the end of the process collect them: DuckDB would report what it loaded as leaked."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _own_secrets() -> Iterator[None]:
     """What one test hides stays hidden in the process: it would go from the messages of the next ones."""
