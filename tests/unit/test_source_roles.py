@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from tests.harness.simulated import New, new
 
+from waltap.base.plugin_errors import RoleIncomplete
 from waltap.changes.decode.decoder import Decoder
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.cli.commands import offsets, slot
+from waltap.pipeline.setup.build import require_whole_roles
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset
@@ -32,6 +34,12 @@ from waltap.ports.source.connector import (
 __all__ = ["new"]
 ROLES = [getattr(roles, name) for name in vars(roles) if name.endswith("Source")]
 NOTHING: Any = None
+
+
+def members(role: type) -> list[str]:
+    """Return the names of the methods and attributes that ``role`` adds."""
+    found = {*vars(role), *vars(role).get("__annotations__", ())}
+    return sorted(name for name in found if not name.startswith("_"))
 
 
 class SmallSource(Connector):
@@ -201,3 +209,18 @@ def test_drop_removes_the_stored_state_of_a_source_that_owns_no_slot(
     slot.drop("p", yes=True)
     assert pipeline.store.load() is None
     assert "removed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if len(members(role)) > 1])
+def test_a_source_with_a_part_of_a_role_is_refused(role: type) -> None:
+    """It would seem to have none of it: a source without `unsent`, to stream every table."""
+    for name in members(role):
+        others = {each: getattr(SourceOfAllRoles, each) for each in members(role) if each != name}
+        part = type("Part", (SmallSource,), others)()
+        with pytest.raises(RoleIncomplete) as refused:
+            require_whole_roles(part, roles)
+        assert refused.value.code == "WT-1113"
+        assert f"add {name}, " in refused.value.advice()
+        whole = type("Whole", (type(part),), {name: getattr(SourceOfAllRoles, name)})()
+        require_whole_roles(whole, roles)
+    require_whole_roles(SmallSource(), roles)

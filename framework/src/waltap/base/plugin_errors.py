@@ -80,6 +80,13 @@ WrongSpec = PluginError.define(
     "A ``register_*`` hook returned an object of another kind.",
     "Authors of {distribution}: {hook} returns an iterable of {expected} objects.",
 )
+RoleIncomplete = PluginError.define(
+    "RoleIncomplete",
+    "WT-1113",
+    "A connector or sink has some methods of a role, and not all.",
+    "Its authors: add {missing}, or name the others differently; a part of a role would be ignored "
+    "silently. docs/plugin-authors/write-a-connector.md and write-a-sink.md list the roles.",
+)
 # It may be a sink, a check, a decoder or a transform.
 PluginRaised = WaltapError.define(
     "PluginRaised",

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import ModuleType
 
-from waltap.base.plugin_errors import HookRaised
+from waltap.base.plugin_errors import HookRaised, RoleIncomplete
 from waltap.base.redaction import redacted
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.relation import Column, Relation
@@ -41,8 +42,10 @@ from waltap.ports.offsets.state_folder import (
     SINK_POSITIONS,
     TABLES,
 )
+from waltap.ports.sink import roles as sink_roles
 from waltap.ports.sink.sink import Sink, SinkContext
 from waltap.ports.snapshot.snapshotter import Snapshotter
+from waltap.ports.source import roles as source_roles
 from waltap.ports.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
 from waltap.ports.source.password import Password, PasswordUnavailable
 from waltap.ports.source.relation_memory import RelationMemory
@@ -208,6 +211,7 @@ class PipelineStages:
             meant_for=self._meant_for,
         )
         connector: Connector = component.spec.factory(component.properties, context)
+        require_whole_roles(connector, source_roles)
         self.relations.ask(connector)
         return connector
 
@@ -337,7 +341,7 @@ class PipelineStages:
         *,
         whole: bool = False,
     ) -> Sink:
-        return component.spec.factory(
+        made = component.spec.factory(
             component.properties,
             SinkContext(
                 pipeline=self.profile.name,
@@ -357,6 +361,8 @@ class PipelineStages:
                 tolerant=policy.records is not FailureHandling.FAIL,
             ),
         )
+        require_whole_roles(made, sink_roles)
+        return made
 
     def _chain(self, uses: Iterable[TransformUse]) -> TransformChain:
         chain = TransformChain()
@@ -480,6 +486,26 @@ class _StoreWithMemory(OffsetStore):
     def clear(self) -> None:
         self._store.clear()
         self._memory.start_over(())
+
+
+def require_whole_roles(part: object, roles: ModuleType) -> None:
+    """Require that ``part`` has all members of each of the ``roles`` of which it has one.
+
+    Protocols are checked by their members, so that a misspelt method would silently cost the whole
+    role: a source would seem to stream every table. Raises: RoleIncomplete.
+    """
+    for role in vars(roles).values():
+        if not getattr(role, "_is_protocol", False) or role.__module__ != roles.__name__:
+            continue
+        members = [n for n in (*vars(role).get("__annotations__", ()), *vars(role)) if n[0] != "_"]
+        missing = [name for name in members if not hasattr(part, name)]
+        if missing and len(missing) < len(members):
+            found = ", ".join(name for name in members if name not in missing)
+            raise RoleIncomplete(
+                f"{type(part).__qualname__} has {found} of a {role.__name__}, and no "
+                f"{', '.join(missing)}",
+                missing=", ".join(missing),
+            )
 
 
 def _mode(component: Component[SnapshotterSpec] | None) -> Snapshotter | None:
