@@ -489,7 +489,7 @@ class _StoreWithMemory(OffsetStore):
 
 
 def require_whole_roles(part: object, roles: ModuleType) -> None:
-    """Require that ``part`` has all members of each of the ``roles`` of which it has one.
+    """Refuse a ``part`` that has some, but not all, members of one of ``roles``.
 
     Protocols are checked by their members, so that a misspelt method would silently cost the whole
     role: a source would seem to stream every table. Raises: RoleIncomplete.
