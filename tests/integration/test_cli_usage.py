@@ -201,20 +201,6 @@ def test_explain_shows_values_origins_and_no_secret(shop: Shop) -> None:
     assert given <= {f"{shop.path} [source]", f"{shop.path} [sink]", "name", str(shop.path)}
 
 
-def test_explain_takes_a_dsn_and_hides_its_password(shop: Shop) -> None:
-    uri = "postgresql://ann:geheim@db.example:6000/shop?sslmode=require&target_session_attrs=any"
-    found = shop.json("explain", uri, "--sink", "terminal", "--json")
-    assert {
-        "database.hostname": "db.example",
-        "database.port": "6000",
-        "database.user": "ann",
-        "database.password": "***",
-        "database.dbname": "shop",
-        "database.sslmode": "require",
-        "driver.target_session_attrs": "any",
-    }.items() <= {e["name"]: e["value"] for e in found}.items()
-
-
 FAULTY = """
 connector.class=io.debezium.connector.postgresql.PostgresConnector
 topic.prefix=shop
@@ -388,20 +374,3 @@ def test_a_password_of_a_placeholder_is_not_shown_nor_what_a_plugin_shows_of_it(
     text = hidden(shop, "run FILE", SESAME=SECRET)
     for words in ("WT-5999", "connecting with ***", "http://u:***@h refused"):
         assert words in text
-
-
-def test_a_new_profile_holds_names_of_variables_in_place_of_secrets(shop: Shop) -> None:
-    uri = f"postgres://u:{QUOTED}@h/d?sslpassword={QUOTED}&target_session_attrs=any"
-    hidden(shop, "init new.toml --sink jsonl:- --dsn", uri)
-    text = (shop.folder / "new.toml").read_text()
-    assert not [piece for piece in PIECES if piece in text]
-    assert '"database.password" = "${env:WALTAP_PASSWORD}"' in text
-    assert '"database.sslpassword" = "${env:WALTAP_SSLPASSWORD}"' in text
-    assert '"driver.target_session_attrs" = "any"' in text
-    for name in ("mine", "${env:MINE}"):
-        sink = f"sql:postgresql://app:{name}@h/warehouse"
-        reported = hidden(shop, "init q.toml --force --dsn", uri, "--sink", sink)
-        text = (shop.folder / "q.toml").read_text()
-        assert ":mine@" not in text
-        assert ("WALTAP_SINK_PASSWORD" in reported) == (name == "mine")
-    assert '"url" = "postgresql://app:${env:MINE}@h/warehouse"' in text

@@ -102,23 +102,6 @@ def test_prometheus_reads_what_happened(
         assert metric.shown in names or any(word in metric.name for word in optional)
 
 
-def test_a_browser_gets_a_page_that_needs_nothing_from_elsewhere(
-    seen: tuple[Run, MonitorServer],
-) -> None:
-    _, monitor = seen
-    status, page = ask(monitor, "/")
-    assert status == 200
-    assert b"http://" not in page.replace(b"http://www.w3.org/2000/svg", b"")
-    assert b"https://" not in page
-    status, body = ask(monitor, "/api/status")
-    document = json.loads(body)
-    assert status == 200
-    assert document["state"] == "streaming"
-    assert "/" in document["partitions"][0]["written"]
-    assert document["history"][0]["rate"] >= 0
-    assert document["captured_tables"] == ["public.t", "public.u"]
-
-
 def test_probes_and_strangers(seen: tuple[Run, MonitorServer]) -> None:
     run, monitor = seen
     assert ask(monitor, "/healthz")[0] == ask(monitor, "/readyz")[0] == 200

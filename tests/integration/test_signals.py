@@ -298,10 +298,3 @@ def test_the_command_reaches_a_running_pipeline_without_its_database(
     answer = json.loads(bad.stdout)
     assert answer["taken"] is False
     assert "'explode' is not known" in answer["reason"]
-
-
-def test_the_command_shows_that_nothing_runs(tmp_path: Path) -> None:
-    done = waltap_signal(tmp_path, "log")
-    assert done.returncode == 1
-    assert "WT-6201" in done.stderr
-    assert "waltap run FILE" in " ".join(done.stderr.split())

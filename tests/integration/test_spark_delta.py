@@ -23,11 +23,9 @@ from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.apply.relink import relink
 from waltap_spark.driver.follower import FollowOptions, LogFollower
 from waltap_spark.errors import FormatDiffers, VersionGone
-from waltap_spark.formats import merging
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.planning.plan import TableTask
 from waltap_spark.read.live import LiveTables
-from waltap_spark.session.session import FEW_ROWS
 from waltap_spark.state.output import SparkOutput
 
 # --- commits --------------------------------------------------------------------------------------
@@ -39,48 +37,6 @@ RIGHT = relation("public.right", [("id", "int4"), ("amount", "int8"), ("note", "
 @pytest.fixture
 def rig(delta: Any, tmp_path: Path) -> Rig:
     return Rig(tmp_path, delta, "delta", parallel=2)
-
-
-def test_truncates_snapshots_and_another_table_of_the_name(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the tables compacted, and cleared of old files, after every commit."""
-    monkeypatch.setattr(merging, "COMPACT_STEPS", 1)
-    monkeypatch.setattr(merging, "VACUUM_S", 0.0)
-    rig.db.insert(PEOPLE, ["1", "old", None], ["2", "old", None])
-    rig.commit()
-    rig.apply()
-    rig.db.insert(PEOPLE, ["3", "old", None])
-    rig.db.truncate(PEOPLE)
-    rig.db.insert(PEOPLE, ["2", "new", None])
-    rig.commit()
-    rig.apply()
-    rig.check(PEOPLE)
-    rig.db.rows[PEOPLE.name] = [("1", "again", None), ("200", "again", "y")]
-    for part in rig.db.snapshot(PEOPLE):
-        rig.sink.write(part)
-    rig.sink.flush()
-    rig.apply()
-    rig.check(PEOPLE)
-    other = relation(PEOPLE.name, [("id", "text"), ("name", "text")], oid=PEOPLE.oid + 1)
-    rig.db.rows[PEOPLE.name] = []
-    rig.db.insert(other, ["a", "another table"])
-    rig.commit()
-    rig.apply()
-    rig.check(other)
-    table = rig.output.table("people")
-    held = table.held
-    assert held is not None
-    context = rig.spark.sparkContext
-    for group in ("first", "again"):  # the first one has the log read, as a MERGE has
-        context.setJobGroup(group, group)
-        few = rig.applier.format.rows_of(rig.spark, table)
-        assert few is not None
-        assert 0 < few <= FEW_ROWS, "plans for so many rows are not compiled"
-    context.setLocalProperty("spark.jobGroup.id", None)
-    assert not context.statusTracker().getJobIdsForGroup("again"), "files were chosen"
-    reported = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['changes'].at}").collect()
-    assert {"OPTIMIZE", "VACUUM END"} <= {row["operation"] for row in reported}
 
 
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
@@ -304,46 +260,6 @@ def test_a_version_that_is_gone_is_reported_with_a_code(rig: Rig) -> None:
 
 def no_space(_state: object) -> None:
     raise OSError("no space")
-
-
-def test_columns_come_go_widen_and_change_their_names(rig: Rig) -> None:
-    odd = "we ird,;{}()=`\n"
-    first = relation(
-        "we.ird.`wide", [("id", "int4"), ("n", "int4"), (odd, "text"), ("t", "time")],
-        numbers=(1, 2, 3, 4),
-    )  # fmt: skip
-    clash = relation("public.clash", [("id", "int4"), ("Id", "text")])
-    rig.db.insert(first, ["1", "5", "kept", "10:20:30.123456"], ["2", "6", None, None])
-    rig.db.insert(clash, ["1", "x"])
-    rig.commit()
-    rig.apply()
-    assert "WT-5234" in rig.output.table("clash").failed
-    assert rig.output.table("`wide").failed == ""
-    rows = LiveTables(rig.spark, rig.output).current("`wide").orderBy("id").collect()
-    assert [str(row["t"]) for row in rows] == ["10:20:30.123456", "None"]
-    now = relation(
-        "we.ird.`wide",
-        [("id", "int8"), ("n", "numeric(10,2)"), ("calm", "text"), ("t", "text"), ("more", "int4")],
-        numbers=(1, 2, 3, 5, 6),
-        more={"more": {"default": "7", "missing": "7"}},
-    )
-    rig.db.insert(now, ["30000000000", "7.25", "new", "text", "8"])
-    rig.commit()
-    rig.apply()
-    frame = LiveTables(rig.spark, rig.output, allow_stale=True).current("`wide").orderBy("id")
-    assert rig.output.table("`wide").failed == ""
-    kinds = {field.name: field.dataType.simpleString() for field in frame.schema}
-    assert {name: kinds[name] for name in ("id", "n", "calm", "t", "more")} == {
-        "id": "bigint", "n": "decimal(12,2)", "calm": "string", "t": "string", "more": "int",
-    }  # fmt: skip
-    found = [
-        (row["id"], str(row["n"]), row["calm"], row["t"], row["more"]) for row in frame.collect()
-    ]
-    assert found == [
-        (1, "5.00", "kept", None, 7),
-        (2, "6.00", None, None, 7),
-        (30000000000, "7.25", "new", "text", 8),
-    ]
 
 
 def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_matter(

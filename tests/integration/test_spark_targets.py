@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from tests.harness.changelog import relation
-from tests.harness.spark import Died, Rig
+from tests.harness.spark import Rig
 
 from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.read.live import LiveTables
 
 # --- targets --------------------------------------------------------------------------------------
@@ -146,47 +145,6 @@ def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
     assert held is not None
     reported = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
     assert reported[0]["operation"] == "MERGE"
-
-
-@pytest.mark.parametrize("wrote", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("dies", ["current", "changes"])
-def test_a_driver_that_dies_beside_a_write_puts_rows_in_place_once(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str, wrote: bool
-) -> None:
-    """Before or after the write of the history, or of the rows; another driver finishes the commit, while
-    the source has gone on."""
-    rig = Rig(tmp_path, delta, FormatChoice("delta"))
-    rig.db.insert(ORDERS, ["1", "eu", "x"], ["2", "eu", "y"])
-    rig.commit()
-    rig.apply()
-    rig.db.update(ORDERS, ["2"], region="us")
-    rig.db.insert(ORDERS, ["3", "eu", None])
-    rig.commit()
-    take = DeltaFormat.take
-
-    def dying(tables: Any, step: Any, table: Any, target: Any, *more: Any) -> Any:
-        if not target.at.endswith(f"/{dies}`"):
-            return take(tables, step, table, target, *more)
-        if wrote:
-            take(tables, step, table, target, *more)
-        raise Died
-
-    with monkeypatch.context() as patched:
-        patched.setattr(DeltaFormat, "take", dying)
-        with pytest.raises(Died):
-            rig.apply()
-    rig.db.update(ORDERS, ["2"], region="jp")
-    rig.commit()
-    rig.reopen()
-    rig.apply()
-    rig.check(ORDERS)
-    assert LiveTables(rig.spark, rig.output).changes(ORDERS.name).count() == 5
-    held = rig.output.table(ORDERS.name).held
-    assert held is not None
-    for target in held.targets.values():
-        reported = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
-        wrote_rows = [row for row in reported if row["operation"] in ("MERGE", "WRITE")]
-        assert len(wrote_rows) == 3, target.at
 
 
 def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(

@@ -50,23 +50,6 @@ def test_random_work_leads_to_the_rows_of_the_source(place: Place, tmp_path: Pat
         assert place.rows("pairs", "a", "b", "price") == model(row[:3] for row in pairs)
 
 
-def test_half_of_a_transaction_is_never_seen(place: Place, tmp_path: Path) -> None:
-    source, target = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["0", "first", None])
-    first = source.commit()
-    source.insert(PEOPLE, *[[str(n), "x", None] for n in range(1, 7)])
-    one, two, three = in_parts(source.commit(), 2, 2, 2)
-    target.write(batch(first, one))
-    assert target.flush() == Position(first.end_lsn)
-    target.write(batch(two))
-    assert target.flush() == Position(first.end_lsn)
-    assert len(held(place, "people")) == 1
-    target.write(batch(three))
-    assert target.flush() == Position(three.end_lsn)
-    assert len(held(place, "people")) == 7
-    target.close()
-
-
 def test_a_transaction_that_broke_off_is_begun_again(postgres: Place, tmp_path: Path) -> None:
     source, target = Model(), postgres.opened(tmp_path)
     source.insert(PEOPLE, *[[str(n), "x", None] for n in range(4)])
@@ -248,21 +231,3 @@ def test_a_new_snapshot_replaces_rows_in_one_moment(postgres: Place, tmp_path: P
     assert target.flush() == end.position
     assert held(postgres, "people") == [("3", "old", None), ("4", "new", None)]
     target.close()
-
-
-def test_a_column_is_added_and_renamed(place: Place, tmp_path: Path) -> None:
-    before = relation("public.t", [("id", "int4"), ("a", "text")], numbers=[1, 2], oid=77)
-    after = relation(
-        "public.t",
-        [("id", "int4"), ("b", "text"), ("c", "text")],
-        numbers=[1, 2, 3],
-        oid=77,
-        more={"c": {"missing": "it's"}},
-    )
-    source, target = Model(), place.opened(tmp_path)
-    source.insert(before, ["1", "x"])
-    target.write(batch(source.commit()))
-    source.insert(after, ["2", "y", "z"])
-    target.write(batch(source.commit()))
-    target.close()
-    assert place.rows("t", "id", "b", "c") == [("1", "x", "it's"), ("2", "y", "z")]

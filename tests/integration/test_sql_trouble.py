@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pymysql
 import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts, relation
@@ -422,9 +421,6 @@ def _cut(target: Any) -> None:
         link.shutdown(socket.SHUT_RDWR)
 
 
-COMMITTING = "SELECT id FROM information_schema.processlist WHERE state LIKE 'Waiting for backup%'"
-
-
 def test_a_commit_whose_answer_is_lost_does_not_come_again(
     mariadb: MariaDb, maria: Place, tmp_path: Path
 ) -> None:
@@ -456,40 +452,6 @@ def test_a_commit_whose_answer_is_lost_does_not_come_again(
     assert maria.rows("people", "id") == [("1",), ("2",)]
 
 
-def test_a_commit_that_is_undone_comes_again(
-    mariadb: MariaDb, maria: Place, tmp_path: Path
-) -> None:
-    """The server waits in COMMIT when the connection goes, and then gives up."""
-    source, sink = Model(), maria.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    first = source.commit()
-    sink.write(batch(first))
-    source.insert(PEOPLE, ["2", "b", None])
-    part = source.commit()
-    failures: list[BaseException] = []
-    with contextlib.closing(mariadb.connect()) as gate, gate.cursor() as cursor:
-        for stage in ("START", "FLUSH", "BLOCK_DDL", "BLOCK_COMMIT"):
-            cursor.execute(f"BACKUP STAGE {stage}")
-        writer = threading.Thread(target=lambda: failures.append(failure(sink, part)))
-        writer.start()
-        until(lambda: bool(mariadb.execute(COMMITTING)), "the server to be in COMMIT")
-        ((number,),) = mariadb.execute(COMMITTING)
-        with socket.socket(fileno=os.dup(sink._target._raw._sock.fileno())) as link:
-            link.shutdown(socket.SHUT_RDWR)
-        writer.join(90)
-        with contextlib.suppress(pymysql.MySQLError):  # it may have noticed by itself
-            cursor.execute(f"KILL {number}")
-        until(lambda: not mariadb.execute(COMMITTING), "the server to give the COMMIT up")
-        cursor.execute("BACKUP STAGE END")
-    assert isinstance(failures[0], SqlCommitUnknown), failures[0]
-    sink.close()
-    again = maria.sink(tmp_path)
-    assert again.open() == Position(first.end_lsn)
-    again.write(batch(part))
-    again.close()
-    assert maria.rows("people", "id") == [("1",), ("2",)]
-
-
 @pytest.fixture
 def clerk(mariadb: MariaDb, maria: Place) -> Iterator[Callable[[str], SqlSink]]:
     """Return a way to the target for a user with a password, who is dropped in the end."""
@@ -503,38 +465,6 @@ def clerk(mariadb: MariaDb, maria: Place) -> Iterator[Callable[[str], SqlSink]]:
 
     yield sink
     mariadb.execute(f"DROP USER '{name}'@'%'")
-
-
-def test_credentials_that_expire_in_mariadb(
-    mariadb: MariaDb, maria: Place, clerk: Callable[[str], SqlSink]
-) -> None:
-    """The session stays; the next one is refused, with what is to be done, and goes on where it was."""
-    name = maria.url.rpartition("/")[2]
-    source, sink = Model(), clerk("first")
-    sink.open()
-    source.insert(PEOPLE, ["1", "a", None])
-    first = source.commit()
-    sink.write(batch(first))
-    mariadb.execute(f"ALTER USER '{name}'@'%' PASSWORD EXPIRE")
-    ((number,),) = sink._target.run("SELECT connection_id()")
-    mariadb.execute(f"KILL {number}")
-    source.insert(PEOPLE, ["2", "b", None])
-    second = source.commit()
-    assert isinstance(failure(sink, second), SqlUnreachable)
-    sink.close()
-    with pytest.raises(SqlRefused, match="Check user and password"):
-        clerk("first").open()
-    mariadb.execute(f"ALTER USER '{name}'@'%' IDENTIFIED BY 'second' ACCOUNT LOCK")
-    for password in ("first", "second"):
-        with pytest.raises(SqlRefused) as refused:
-            clerk(password).open()
-        assert password not in str(refused.value)
-    mariadb.execute(f"ALTER USER '{name}'@'%' ACCOUNT UNLOCK")
-    sink = clerk("second")
-    assert sink.open() == Position(first.end_lsn)
-    sink.write(batch(second))
-    sink.close()
-    assert len(maria.rows("people", "id")) == 2
 
 
 def test_credentials_that_expire_in_postgresql(private_server: Cluster, tmp_path: Path) -> None:

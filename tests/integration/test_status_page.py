@@ -164,36 +164,3 @@ def test_the_keyboard_reaches_everything(chromium: Any, seen: tuple[Run, Monitor
     visit.until(f"document.getElementById('rate').textContent !== {json.dumps(now)}")
     assert visit.text("#rate")[2] == ":"
     visit.close()
-
-
-def test_a_page_of_somebody_else_reaches_nothing(
-    chromium: Any, seen: tuple[Run, MonitorServer]
-) -> None:
-    """Requests of its scripts, and a form that needs none."""
-    run, monitor = seen
-    page = chromium.new_page()
-    page.set_default_timeout(WAIT_MS)
-    page.route("http://other.test/**", lambda route: route.fulfill(
-        content_type="text/html", body="<!doctype html><iframe name=f></iframe>"))  # fmt: skip
-    page.goto("http://other.test/")
-    body = '{"type": "log", "data": {"message": "from elsewhere"}}'
-    here = f"http://127.0.0.1:{monitor.port}"
-    sent = page.evaluate(
-        """async ([url, body]) => {
-          const out = [];
-          for (const options of [{mode: 'no-cors'}, {mode: 'cors'},
-              {mode: 'cors', headers: {'Content-Type': 'application/json'}}])
-            out.push(await fetch(url + '/api/signal', {method: 'POST', body, ...options}).then(r => r.type, () => 'refused'));
-          out.push(await fetch(url + '/api/status').then(r => r.text(), () => 'refused'));
-          const form = document.createElement('form');
-          Object.assign(form, {method: 'POST', action: url + '/api/signal', enctype: 'text/plain', target: 'f'});
-          const field = document.createElement('input'); field.name = body.slice(0, -1) + ',"x":"'; field.value = '"}';
-          form.append(field); document.body.append(form); form.submit();
-          return out;
-        }""",
-        [here, body],
-    )
-    assert sent[0] in {"opaque", "refused"}  # newer browsers keep pages from a machine's own ports
-    assert sent[1:] == ["refused"] * 3
-    page.close()
-    assert run.notices.signals == []

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
 import pytest
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import reported, yboutput
@@ -17,12 +16,11 @@ from tests.harness.servers.postgres import Database
 from tests.harness.yboutput_recording import record, recorded
 from tests.harness.yboutput_slot import Slot, current_lsn, identity, oid, spaced
 
-from waltap.changes.decode import ABSENT, UNCHANGED
+from waltap.changes.decode import UNCHANGED
 
 U = UNCHANGED
 T1 = "CREATE TABLE t1 (a int PRIMARY KEY, b text, c bool)"
 TEXT, INT4, BOOL = 25, 23, 16
-GENERATIONS = pytest.mark.parametrize("old_generation", [False, True], ids=["new", "old"])
 
 
 @pytest.fixture
@@ -173,21 +171,6 @@ def test_rows_under_change_are_the_worked_bytes(
     assert row[:1] + spaced("00004000") + row[5:] == spaced(expected)
 
 
-def test_nothing_lets_inserts_through_and_the_server_refuses_the_rest(t1: Database) -> None:
-    identity(t1, "t1", "NOTHING")
-    slot = Slot(t1)
-    t1.execute("INSERT INTO t1 VALUES (3, 'c', false)")
-    refusal = (
-        'cannot update table "t1" because it does not have a replica identity and publishes updates'
-    )
-    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=refusal):
-        t1.execute("UPDATE t1 SET b = 'x'")
-    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="publishes deletes"):
-        t1.execute("DELETE FROM t1")
-    t1.execute("INSERT INTO t1 VALUES (4, 'd', false)")
-    assert slot.kinds() == "BRICBIC"
-
-
 LARGE = "SELECT string_agg(md5(g::text), '') FROM generate_series(1, 300) g"
 
 
@@ -315,32 +298,6 @@ def test_partitions_are_sent_under_their_own_names(yb_database: Database) -> Non
     ]
 
 
-TYPES = {
-    "m": ("mood", "'ok'"), "a": ("int[]", "'{1,2}'"), "n": ("numeric(10,2)", "1.50"), "y": ("bytea", r"'\xdead'"),
-    "ts": ("timestamptz", "'2024-02-29 12:00+00'"), "j": ("jsonb", "'{\"a\": 1}'"), "b": ("bool", "true"),
-    "u": ("uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'"), "f": ("float8", "0.1"), "d": ("date", "'2024-02-29'"),
-    "r": ("int4range", "'[1,3)'"), "w": ("text", "'w'"),
-}  # fmt: skip
-
-
-@GENERATIONS
-def test_any_type_may_be_unsent(yb_database: Database, old_generation: bool) -> None:
-    columns = ", ".join(f"{name} {kind} NOT NULL" for name, (kind, _) in TYPES.items())
-    yb_database.execute(
-        f"CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int PRIMARY KEY, {columns})"
-    )
-    identity(yb_database, "t", "CHANGE")
-    slot = Slot(yb_database)
-    yb_database.execute(f"INSERT INTO t VALUES (1, {', '.join(v for _, v in TYPES.values())})")
-    yb_database.execute("UPDATE t SET w = 'x'")
-    decoder = yboutput()
-    frames = slot.frames(old_generation=old_generation, **decoder.start_options())
-    insert, _, update, _ = reported(decoder.feed(frames))
-    assert not {None, U, ABSENT} & set(insert[2])
-    assert update[2][1:-1] == (U,) * (len(TYPES) - 1)
-    assert update[2][:: len(TYPES)] == ("1", "x")
-
-
 def test_recordings_are_what_the_double_sends_today(yb_database: Database) -> None:
     """Apart from positions, transaction ids and times, and the OIDs of relations and types."""
     found = {recording.name: recording for recording in record(yb_database)}
@@ -407,84 +364,7 @@ def test_replication_brings_the_same_payloads_with_their_positions(t1: Database)
     assert all(start == end for start, end, _ in found)
 
 
-def test_the_old_generation_can_be_chosen_for_a_whole_database(t1: Database) -> None:
-    """So that a walsender that `waltap run` opens sends it, too."""
-    slot = Slot(t1)
-    t1.execute(f'ALTER DATABASE "{t1.name}" SET yboutput.old_generation = on')
-    t1.execute("UPDATE t1 SET b = 'x' WHERE a = 1")
-    found = [payload for *_, payload in slot.streamed(commits=1) if payload[:1] == b"U"]
-    assert found == [wire.update(oid(t1, "t1"), ("1", "x", U), (U, U, U))]
-
-
 # --- refusals -------------------------------------------------------------------------------------
 
 
-WHOLE = (
-    "CREATE TABLE whole (a int PRIMARY KEY) PARTITION BY RANGE (a);"
-    "CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (9)"
-)
 INSERT = "INSERT INTO t1 VALUES (3, 'c', true)"
-NO_WAL = "CREATE TABLE bare (a int PRIMARY KEY, b text)"
-CANNOT: dict[str, tuple[str, str, str, str, str]] = {
-    "row filter": ("", "FOR TABLE t1 WHERE (a > 1)", INSERT, "0A000", "row filters"),
-    "column list": ("", "FOR TABLE t1 (a, b)", INSERT, "0A000", "column lists"),
-    "by the root": (WHOLE, "FOR TABLE whole WITH (publish_via_partition_root)", "INSERT INTO whole VALUES (1)",
-                    "0A000", "publish_via_partition_root"),
-    # without REPLICA IDENTITY FULL the double cannot know what an update wrote
-    "old rows that are not in the WAL": (NO_WAL, "FOR ALL TABLES", "INSERT INTO bare VALUES (1, 'a'); UPDATE bare SET b = 'x'",
-                                         "55000", "yb_replica_identity"),
-    "an identity that nobody knows": ("", "FOR ALL TABLES", f"COMMENT ON TABLE t1 IS 'yb:SOMETHING'; {INSERT}",
-                                      "22023", "names no replica identity"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CANNOT)
-def test_what_the_double_cannot_do_is_refused_and_never_wrong(t1: Database, name: str) -> None:
-    before, publish, statement, sqlstate, words = CANNOT[name]
-    t1.execute(before or "SELECT 1")
-    slot = Slot(t1, publish)
-    t1.execute(statement)
-    with pytest.raises(psycopg.Error, match=words) as refused:
-        slot.payloads()
-    assert refused.value.sqlstate == sqlstate
-
-
-OPTIONS: list[tuple[dict[str, str], str, str]] = [
-    ({"origin": "any"}, "XX000", "unrecognized pgoutput option: origin"),
-    ({"hash_range": "0,32768"}, "XX000", "unrecognized pgoutput option: hash_range"),
-    ({"proto_version": "4"}, "0A000", "client sent proto_version=4 but we only support protocol 3 or lower"),
-    ({"proto_version": "0"}, "0A000", "client sent proto_version=0 but we only support protocol 1 or higher"),
-    ({"proto_version": "1x"}, "22023", "invalid proto_version"),
-    ({"proto_version": ""}, "22023", "invalid proto_version"),
-    ({"publication_names": ""}, "22023", "publication_names parameter missing"),
-    ({"publication_names": "a,,b"}, "42602", "invalid publication_names syntax"),
-    ({"streaming": "on"}, "0A000", "requested proto_version=1 does not support streaming, need 2 or higher"),
-    ({"two_phase": "on"}, "0A000", "requested proto_version=1 does not support two-phase commit, need 3 or higher"),
-    ({"binary": "maybe"}, "42601", "binary requires a Boolean value"),
-]  # fmt: skip
-
-
-def test_options_are_refused_with_the_texts_of_yugabytedb(t1: Database) -> None:
-    slot = Slot(t1)
-    for options, sqlstate, text in OPTIONS:
-        with pytest.raises(psycopg.Error) as refused:
-            slot.frames(**options)
-        assert (refused.value.sqlstate, refused.value.diag.message_primary) == (sqlstate, text)
-    with pytest.raises(psycopg.errors.SyntaxError, match="conflicting or redundant options"):
-        t1.execute(
-            "SELECT pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'binary', 'on', 'binary',"
-            " 'on')",
-            slot.name,
-        )
-    with pytest.raises(psycopg.errors.RaiseException, match="none of CHANGE, DEFAULT"):
-        identity(t1, "t1", "INDEX")
-
-
-def test_a_publication_that_is_not_there_is_an_error_at_the_first_change(t1: Database) -> None:
-    slot = Slot(t1)
-    assert slot.payloads(publication_names="missing") == []
-    t1.execute(INSERT)
-    with pytest.raises(
-        psycopg.errors.UndefinedObject, match='publication "missing" does not exist'
-    ):
-        slot.payloads(publication_names="missing")
