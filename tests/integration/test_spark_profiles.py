@@ -74,7 +74,7 @@ class Shop:
     @staticmethod
     def engine(reader: ProfilesStream) -> Any:
         """How far the engine of a reader's only profile is."""
-        pipeline = reader._spools[0].host._pipeline
+        pipeline = reader._private_logs[0].host._pipeline
         assert pipeline is not None
         return pipeline.status().partitions[0]
 
@@ -144,10 +144,14 @@ def test_the_columns_are_those_of_the_catalogue_before_anything_was_captured(sho
     assert shop.database.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]
 
 
-def test_with_a_spool_the_sink_of_the_profile_is_not_looked_at(shop: Shop, tmp_path: Path) -> None:
+def test_with_the_private_log_the_sink_of_the_profile_is_not_looked_at(
+    shop: Shop, tmp_path: Path
+) -> None:
     shop.file.write_text(shop.file.read_text().replace('type = "jsonl"', 'type = "not.here"'))
     given = {"profile": str(shop.file), "table": "public.orders"}
-    reported = ChangeLogSource({**given, "spool": str(tmp_path / "spools")}).schema()
+    reported = ChangeLogSource(
+        {**given, "changelogLocation": str(tmp_path / "private_logs")}
+    ).schema()
     assert "_source" in reported.names
     with pytest.raises(WaltapError, match="not.here"):
         ChangeLogSource(given).schema()
@@ -216,7 +220,7 @@ def available_now(shop: Shop, at: Any) -> tuple[list[tuple[Any, ...]], Any]:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spools that throw away at once what they need no more."""
+    """Private logs that throw away at once what they need no more."""
     monkeypatch.setattr(hosted, "KEPT", dt.timedelta(minutes=-30))
     monkeypatch.setattr(hosted, "EXPIRE_EVERY_S", 0.0)
 
@@ -233,7 +237,7 @@ def test_a_job_goes_on_from_its_checkpoint_however_often_only_other_tables_chang
         busy.visits(2 * day + 1)
         got, moved = available_now(busy, at)
         assert got == []
-        assert moved != at, "the spool keeps for ever what other tables have"
+        assert moved != at, "the private log keeps for ever what other tables have"
         at = moved
     busy.insert(2)
     assert available_now(busy, at)[0] == [(2, "c", "shop")]
@@ -272,7 +276,7 @@ def test_the_slot_moves_on_while_none_of_the_tables_was_captured(
         quiet.visits(1)
         until(lambda: reader.latestOffset(at, limit) != at, "the offset stays")
         at = reader.latestOffset(at, limit)
-        assert at["profiles"]["shop"]["log"], "a spool that is lost would not be missed"
+        assert at["profiles"]["shop"]["log"], "a private log that is lost would not be missed"
         assert quiet.reader().partitions(reader.initialOffset(), at) == []
         before = quiet.wal()
         quiet.visits(2)
@@ -318,7 +322,9 @@ def test_a_batch_is_read_again_after_its_reader_was_lost_and_what_follows_comes_
     shop.insert(3)
     reader.stop()
     again = shop.reader()
-    assert rows(again, first, second) == [(2, "c", "shop")], "without an engine, of the spool alone"
+    assert rows(again, first, second) == [(2, "c", "shop")], (
+        "without an engine, of the private log alone"
+    )
     again.prepareForTriggerAvailableNow()
     got, at = [], second
     while (end := again.latestOffset(at, again.getDefaultReadLimit())) != at:
@@ -327,14 +333,14 @@ def test_a_batch_is_read_again_after_its_reader_was_lost_and_what_follows_comes_
     assert got == [(3, "c", "shop")]
 
 
-def test_the_spool_of_another_checkpoint_is_refused_before_anything_is_captured(
+def test_the_private_log_of_another_checkpoint_is_refused_before_anything_is_captured(
     shop: Shop, tmp_path: Path
 ) -> None:
     shop.insert(1)
     reader = shop.reader()
     first = batch_after(reader, reader.initialOffset())
     reader.stop()
-    other = shop.reader(spool=str(tmp_path / "elsewhere"))
+    other = shop.reader(changelogLocation=str(tmp_path / "elsewhere"))
     with pytest.raises(OffsetOfAnother, match="WT-5222"):
         other.latestOffset(first, other.getDefaultReadLimit())
     with pytest.raises(OffsetOfAnother, match="WT-5222"):
@@ -401,8 +407,8 @@ def test_a_column_that_one_of_several_profiles_has_is_null_in_the_others(
         database.drop()
 
 
-def test_a_batch_captures_what_there_is_and_reads_the_spool(shop: Shop) -> None:
-    """Each reads from the spool's beginning, or from where it is reported; the slot follows the spool."""
+def test_a_batch_captures_what_there_is_and_reads_the_private_log(shop: Shop) -> None:
+    """Each reads from its beginning, or from where it is reported; the slot follows it."""
 
     def batch(**options: str) -> list[tuple[int, str, str]]:
         source = ChangeLogSource({"profile": str(shop.file), "table": "public.orders", **options})
@@ -434,14 +440,14 @@ def test_a_batch_captures_what_there_is_and_reads_the_spool(shop: Shop) -> None:
     with pytest.raises(WaltapError, match="got columns"):
         batch()
     assert [each[0] for each in batch()] == [1, 2, 3, 4, 5]
-    assert available_now(shop, None)[0][-1] == (5, "c", "shop"), "a stream has the same spool"
+    assert available_now(shop, None)[0][-1] == (5, "c", "shop"), "a stream has the same private log"
     shop.database.execute("INSERT INTO orders VALUES (6, 'new', 6)")
     with pytest.raises(CapturedElsewhere, match="was captured into"):
-        batch(spool=str(shop.folder / "another"))
+        batch(changelogLocation=str(shop.folder / "another"))
     assert [each[0] for each in batch()] == [1, 2, 3, 4, 5, 6], "nothing of it went there"
 
 
-def test_a_new_checkpoint_begins_with_what_the_spool_still_has(shop: Shop) -> None:
+def test_a_new_checkpoint_begins_with_what_the_private_log_still_has(shop: Shop) -> None:
     for number in (1, 2):
         shop.insert(number)
         source = ChangeLogSource({"profile": str(shop.file), "table": "public.orders"})

@@ -1,9 +1,10 @@
 """Which tests only `make test-all` runs, as data: slow ones, and most of each large matrix.
 
-`RARE` are patterns of test ids with what `make test` keeps of the same. Matrices are thinned in the tiers `MATRICES`:
-`make test` keeps for each function one set of parameters (the main value of its module, see `MAIN`, where it has it),
-and each other value of a parameter in one function. A table of cases has a value of its own for each case, so all of
-it stays. A test may also carry the marker itself, as a parameter's larger number does.
+`RARE` are patterns of test ids with what `make test` keeps of the same. Matrices are thinned in the
+tiers `MATRICES`: `make test` keeps for each function one set of parameters (the main value of its
+module, see `MAIN`, where it has it), and each other value of a parameter in one function. A table
+of cases has a value of its own for each case, so all of it stays. A test may also carry the marker
+itself, as a parameter's larger number does.
 """
 
 import re
@@ -93,7 +94,7 @@ RARE: Final = {
     r"integration/test_spark_columns.py::test_a_column_that_was_left_out.*drop": "keep",
     r"integration/test_spark_lake.py::test_(a_row_that_comes|types_that|what_no_ch|truncates_that|new_rows)": "test_spark_columns.py",
     r"integration/test_spark_modes.py::test_(a_key_that_was|a_snapshot_under|it_goes_on|extra_col|rows_of_a_snap)": "test_spark_tables.py",
-    r"integration/test_spark_profiles.py::test_(a_query_whose|a_batch_is|a_second|a_new_ch|a_column|the_spool|with_a_sp)": "its other tests",
+    r"integration/test_spark_profiles.py::test_(a_query_whose|a_batch_is|a_second|a_new_ch|a_column|the_private|with_the_private)": "its other tests",
     r"integration/test_spark_compaction.py::test_(few_rows|a_view|columns_may.*by Spark|a_value.*3000|both.*True)": "one size of each",
     r"integration/test_spark_snapshots.py::test_(a_step|a_snapshot_that_is_lost)": "test_spark_driver_kill.py",
     r"integration/test_spark_source.py::test_(a_batch_that_failed|a_checkpoint_of)": "its other tests",

@@ -27,7 +27,7 @@ from waltap_spark.source.errors import ColumnsGrew, SourceOption, ValuesUnfit
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.offsets import mark_of
 from waltap_spark.source.options import LogBoundary, parse_options
-from waltap_spark.source.profiles import SpoolTask
+from waltap_spark.source.profiles import PrivateLogTask
 from waltap_spark.source.rows import RowLimits, SegmentRows, batches
 from waltap_spark.source.stream import ChangeLogStream
 from waltap_spark.source.tasks import LogTask
@@ -56,7 +56,8 @@ def people(*columns: tuple[str, str], **more: Any) -> Any:
     return relation("public.people", [ID, *columns], **more)
 
 
-# --- options ----------------------------------------------------------------------------------------
+# --- options
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,10 @@ def people(*columns: tuple[str, str], **more: Any) -> Any:
         ({**GOOD, "maxrows": "1"}, "option maxrows is not known"),
         ({**GOOD, "profile": "a.toml"}, "path is of a change log, not of a profile"),
         ({"profile": "a.toml", "table": "s.t", "reader": "x"}, "reader is of a change log"),
-        ({**GOOD, "spool": "folder"}, "spool is where the engine of a profile writes"),
+        (
+            {**GOOD, "changelogLocation": "folder"},
+            "changelogLocation is where the engine of a profile writes",
+        ),
     ],
 )
 def test_an_option_that_is_wrong_is_named(given: dict[str, str], reported: str) -> None:
@@ -132,8 +136,10 @@ def test_a_position_that_is_neither_is_refused_wherever_it_is_given(tmp_path: Pa
 
 
 def test_profiles_and_patterns_of_tables_are_lists_with_commas_between() -> None:
-    found = parse_options({"profile": "a.toml, b.toml", "table": "s.t", "spool": "s3://lake/spool"})
-    assert (found.profiles, found.spool) == (("a.toml", "b.toml"), "s3://lake/spool")
+    found = parse_options(
+        {"profile": "a.toml, b.toml", "table": "s.t", "changelogLocation": "s3://lake/spool"}
+    )
+    assert (found.profiles, found.changelog_location) == (("a.toml", "b.toml"), "s3://lake/spool")
     found = parse_options({"path": "log", "tables": "public.a*, sales.x"})
     assert list(map(found.wants, ("public.ab", "public.b", "sales.x"))) == [True, False, True]
 
@@ -167,26 +173,27 @@ def profile(folder: Path, **sink: Any) -> str:
         ("storage.anonymous", True),
     ],
 )
-def test_a_change_log_that_the_profile_shows_how_to_reach_is_the_spool_and_shows_no_secret(
+def test_a_change_log_that_the_profile_shows_how_to_reach_is_the_private_log_and_shows_no_secret(
     tmp_path: Path, name: str, value: Any
 ) -> None:
-    """Also in what goes to tasks; another spool is reached as the environment says."""
+    """Also in what goes to tasks; another private log is reached as the environment says."""
     file = profile(tmp_path, **{name: value})
     host = HostedEngine(file)
-    task = pickle.loads(pickle.dumps(SpoolTask(host, LogTask([], RowLimits()))))
+    task = pickle.loads(pickle.dumps(PrivateLogTask(host, LogTask([], RowLimits()))))
     assert (host.location, host.own) == (LAKE, True)
     assert task.storage.model_dump(by_alias=True)[name] == value
     assert "sesame" not in f"{host.storage!r} {task.__dict__}"
-    other = HostedEngine(file, "spools")
-    assert (other.location, other.storage) == ("spools/shop", None)
+    other = HostedEngine(file, "private_logs")
+    assert (other.location, other.storage) == ("private_logs/shop", None)
 
 
-def test_a_change_log_that_the_environment_shows_of_is_the_spool(tmp_path: Path) -> None:
+def test_a_change_log_that_the_environment_shows_of_is_the_private_log(tmp_path: Path) -> None:
     host = HostedEngine(profile(tmp_path))
     assert (host.location, host.own, host.storage) == (LAKE, True, None)
 
 
-# --- offsets of a stream ----------------------------------------------------------------------------
+# --- offsets of a stream
+# ----------------------------------------------------------------------------
 
 
 def text(lsn: int) -> str:
@@ -334,7 +341,8 @@ def test_two_reads_that_meet_at_an_lsn_have_each_row_once(
         assert log.frame(startingPosition=meeting).streamed() == halves[1]
 
 
-# --- columns ----------------------------------------------------------------------------------------
+# --- columns
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["_epoch", "_generation"])

@@ -32,7 +32,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
     """
 
     _known: LogPosition | None = None
-    _spools: dict[str, LogPosition] | None = None
+    _private_logs: dict[str, LogPosition] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -50,9 +50,9 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         """
         options = self._parsed()
         if options.profiles:  # an engine is imported where one is wanted
-            from waltap_spark.source.profiles import profiles_struct, spool_marks
+            from waltap_spark.source.profiles import private_log_positions, profiles_struct
 
-            self._spools = spool_marks(options)
+            self._private_logs = private_log_positions(options)
             return profiles_struct(options)
         log = options.log()
         last = log.last()
@@ -66,7 +66,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         if options.profiles:
             from waltap_spark.source.profiles import ProfilesBatch
 
-            return ProfilesBatch(options, schema, self._spools)
+            return ProfilesBatch(options, schema, self._private_logs)
         return ChangeLogBatch(options, schema, self._known)
 
     @shows_text
@@ -76,7 +76,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         if options.profiles:
             from waltap_spark.source.profiles import ProfilesStream
 
-            return ProfilesStream(options, schema, self._spools)
+            return ProfilesStream(options, schema, self._private_logs)
         return ChangeLogStream(options, schema, known=self._known)
 
 

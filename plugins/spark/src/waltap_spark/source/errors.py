@@ -22,9 +22,9 @@ SourceOption = SinkError.define(
 CapturedElsewhere = SinkError.define(
     "CapturedElsewhere",
     "WT-5266",
-    "A profile captured its latest changes to another place than this spool.",
-    "Read with the spool (option spool, or none) of the profile's earlier query, or give this "
-    "query another profile, with another name, slot and publication. To start over with a "
+    "A profile captured its latest changes to another place than this private log.",
+    "Read with the `changelogLocation` of the profile's earlier query (none, if it had none), or give "
+    "this query another profile, with another name, slot and publication. To start over with a "
     "snapshot: `waltap offsets clear {file}`.",
 )
 OffsetOfAnother = SinkError.define(

@@ -1,8 +1,8 @@
 """Run a profile's engine inside a Spark reader.
 
-The engine writes to a private change log, the spool, from which Spark reads a failed batch again.
+The engine writes to a private change log, from which Spark reads a failed batch again.
 The slot advances only to the position that Spark has committed, so the server still has all
-uncommitted changes if the spool is lost.
+uncommitted changes if the private log is lost.
 """
 
 import datetime as dt
@@ -54,29 +54,31 @@ UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
 class HostedEngine:
     """The engine of the profile in ``file``; picklable before `begin`.
 
-    ``spool`` is the folder of change logs. "" means the profile's own: its sink, if that is a
+    ``folder`` is the folder of change logs. "" means the profile's own: its sink, if that is a
     change log, or a folder below its state.
     """
 
-    def __init__(self, file: str, spool: str = "") -> None:
+    def __init__(self, file: str, folder: str = "") -> None:
         """Raises: ConfigurationError, PluginError."""
         own = (
-            f"changelog:{spool}" if spool else None
+            f"changelog:{folder}" if folder else None
         )  # the profile's sink may need an extra that executors lack
         profile = resolve(load(Path(file)), Host(), sink=own)
         self.file, self.name, self.own = file, profile.name, False
-        # Settings of the spool's store. Tasks get them by pickle, so no plan or log shows them.
+        # Settings of the private log's store. Tasks get them by pickle, so no plan or log shows
+        # them.
         self.storage: StorageProperties | None = None
         self._state_dir = profile.engine.state_dir / self.name
         self._standby = profile.engine.standby
         sink = profile.sink.properties
-        if spool:
-            self.location = f"{spool.rstrip('/')}/{self.name}"
+        if folder:
+            self.location = f"{folder.rstrip('/')}/{self.name}"
         elif isinstance(sink, ChangeLogProperties):
             self.location, self.own, self.storage = sink.path, True, _storage(sink)
         else:
             self.location = str(self._state_dir / "spool")
-        # Whether a run with an end has reached it: the spool has everything of before its start.
+        # Whether a run with an end has reached it: the private log has everything of before its
+        # start.
         self.ended = False
         self._pipeline: Pipeline | None = None
         self._limits: Limits | None = None
@@ -87,7 +89,7 @@ class HostedEngine:
 
     @property
     def log(self) -> ChangeLog:
-        """Return the spool, which may not exist yet."""
+        """Return the private log, which may not exist yet."""
         return ChangeLog(FileStore(self.location, self.storage))
 
     @property
@@ -100,7 +102,7 @@ class HostedEngine:
     def catalogue(self, wants: Callable[[str], bool]) -> "dict[str, pa.Schema]":
         """Query the server for the wanted captured tables.
 
-        Name → columns as in the spool. Raises: WaltapError.
+        Name → columns as in the private log. Raises: WaltapError.
         """
         stages = self._stages()
         connector = stages.open_connector(MadeByRun())
@@ -137,7 +139,8 @@ class HostedEngine:
         """Start capturing.
 
         With ``ends`` up to the server's present position. With ``waits`` the slot is confirmed by
-        `release`, otherwise as soon as the spool is durable. Raises: WaltapError, CapturedElsewhere.
+        `release`, otherwise as soon as the private log is durable. Raises: WaltapError,
+        CapturedElsewhere.
         """
         self._require_all()
         self._limits = Limits(until_idle=0.0) if ends else None
@@ -152,7 +155,7 @@ class HostedEngine:
         self._pipeline.start(self._limits)
 
     def _require_all(self) -> None:
-        """Check that the spool reaches the stored offset.
+        """Check that the private log reaches the stored offset.
 
         Raises: CapturedElsewhere.
         """
@@ -216,7 +219,7 @@ class HostedEngine:
         if self.own or now < self._next_expiry or not self.log.exists():
             return
         try:
-            # Without the pipeline's lock another query may read this spool.
+            # Without the pipeline's lock another query may read this private log.
             if self._locked:
                 self._expire(spent)
             elif self.ended and not self._standby:
@@ -225,7 +228,7 @@ class HostedEngine:
             else:
                 return
         except WaltapError as error:
-            log.warning("the spool keeps what it could do without: %s", error)
+            log.warning("the private log keeps what it could do without: %s", error)
         self._next_expiry = now + EXPIRE_EVERY_S
 
     @property

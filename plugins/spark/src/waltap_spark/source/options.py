@@ -14,7 +14,7 @@ from waltap_spark.state.positions import parse_position
 KNOWN = (
     "path",
     "profile",
-    "spool",
+    "changelogLocation",
     "table",
     "tables",
     "startingPosition",
@@ -69,7 +69,7 @@ class SourceOptions:
     """Options of a reader.
 
     ``patterns`` selects tables if ``table`` is empty. ``profiles`` are files that replace ``path``;
-    their engines write to ``spool``.
+    their engines write to ``changelog_location``.
     """
 
     path: str
@@ -85,7 +85,7 @@ class SourceOptions:
     standing: bool = False
     reader: str = ""
     profiles: tuple[str, ...] = ()
-    spool: str = ""
+    changelog_location: str = ""
     # Settings of the store of ``path``; None: from the environment.
     storage: StorageProperties | None = None
     # Options of `OF_A_RANGE` that were given.
@@ -122,8 +122,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         unfit = [name for name in OF_A_LOG if name.lower() in lower]
         if unfit:
             raise SourceOption(f"{unfit[0]} is of a change log, not of a profile", option=unfit[0])
-    elif "spool" in lower:
-        raise SourceOption("spool is where the engine of a profile writes", option="profile")
+    elif "changeloglocation" in lower:
+        raise SourceOption(
+            "changelogLocation is where the engine of a profile writes", option="profile"
+        )
     elif not path.strip():
         raise SourceOption("no path of a change log is given, and no profile", option="path")
     table, tables = lower.get("table", "").strip(), lower.get("tables", "").strip()
@@ -145,7 +147,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         standing=_one_of(lower, "standing", "false", "true") == "true",
         reader=lower.get("reader", "").strip(),
         profiles=profiles,
-        spool=lower.get("spool", "").strip(),
+        changelog_location=lower.get("changeloglocation", "").strip(),
         ranged=tuple(name for name in OF_A_RANGE if name.lower() in lower),
     )
 

@@ -1,10 +1,10 @@
-"""Read profiles: an engine for each captures into a spool.
+"""Read profiles: an engine for each captures into a private log.
 
-A spool is an ordinary change log. An offset holds the offset of each spool by the profile's name,
-so Spark can read a batch again without the engines. An engine starts once Spark has committed all
-of its spool, since the engine confirms that position to the server. A batch query commits nothing:
-its engines stop at the servers' present positions, the slots follow the spools, and the query reads
-the spools.
+A private log is an ordinary change log. An offset holds the offset of each private log by the
+profile's name, so Spark can read a batch again without the engines. An engine starts once Spark has
+committed all of its private log, since the engine confirms that position to the server. A batch
+query commits nothing: its engines stop at the servers' present positions, the slots follow the
+private logs, and the query reads the private logs.
 """
 
 import time
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 OFFSET_VERSION: Final = 2
 
 
-class SpoolTask(InputPartition):  # type: ignore[misc]
-    """Segments of one profile's spool; Spark pickles it."""
+class PrivateLogTask(InputPartition):  # type: ignore[misc]
+    """Segments of one profile's private log; Spark pickles it."""
 
     def __init__(self, host: HostedEngine, task: LogTask) -> None:
         super().__init__(len(task.segments))
@@ -63,15 +63,15 @@ def hosts_of(options: SourceOptions) -> list[HostedEngine]:
 
     Raises: ConfigurationError, SourceOption.
     """
-    found = [HostedEngine(file, options.spool) for file in options.profiles]
+    found = [HostedEngine(file, options.changelog_location) for file in options.profiles]
     names = [each.name for each in found]
     if len(set(names)) < len(names):
         raise SourceOption(f"two profiles have one name: {', '.join(names)}", option="profile")
     return found
 
 
-def spool_marks(options: SourceOptions) -> dict[str, LogPosition]:
-    """Return the last position of each spool by its profile's name.
+def private_log_positions(options: SourceOptions) -> dict[str, LogPosition]:
+    """Return the last position of each private log by its profile's name.
 
     Raises: WaltapError.
     """
@@ -79,7 +79,7 @@ def spool_marks(options: SourceOptions) -> dict[str, LogPosition]:
 
 
 def profiles_struct(options: SourceOptions) -> "StructType":
-    """Return the query's schema from the spools, else from the servers.
+    """Return the query's schema from the private logs, else from the servers.
 
     A new column reaches one server first, so a column that only some profiles have is null in rows
     of the others. Raises: WaltapError.
@@ -88,7 +88,8 @@ def profiles_struct(options: SourceOptions) -> "StructType":
     for host in hosts_of(options):
         for table, columns in _tables(host, options).items():
             known = found.setdefault(table, {})
-            # Spark has one type per column; a difference would otherwise fail in the middle of a batch.
+            # Spark has one type per column; a difference would otherwise fail in the middle of a
+            # batch.
             unlike = [name for name, kind in columns.items() if known.get(name, kind) != kind]
             if unlike:
                 what = f"{table} has other types in {host.name} than in the profiles before it"
@@ -127,7 +128,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         struct: "StructType",
         known: Mapping[str, LogPosition] | None = None,
     ) -> None:
-        """``known``: each spool's position when ``struct`` was made.
+        """``known``: each private log's position when ``struct`` was made.
 
         None if the reader made ``struct``.
         """
@@ -137,8 +138,8 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
             what = f"{options.ranged[0]} is of a change log or a batch, not of a stream of profiles"
             raise SourceOption(what, option=options.ranged[0])
         self._options, self._struct = options, struct
-        self._spools = [
-            _ProfileSpool(
+        self._private_logs = [
+            _ProfileLog(
                 host, options, struct, None if known is None else known.get(host.name, NOTHING)
             )
             for host in hosts_of(options)
@@ -149,12 +150,12 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset before all rows of the spools.
+        """Return the offset before all rows of the private logs.
 
         The snapshot mode decides which rows a profile reads first. If an earlier query has released
         segments, the offset is before the oldest remaining one.
         """
-        return self._offset({each.name: each.initial() for each in self._spools})
+        return self._offset({each.name: each.initial() for each in self._private_logs})
 
     @staticmethod
     def _offset(parts: dict[str, Any]) -> dict[str, Any]:
@@ -165,10 +166,10 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         found = offset.get("profiles")
         if found is None:
             raise OffsetOfAnother("the checkpoint is one of a change log, not of profiles")
-        gone = sorted(set(found).difference(each.name for each in self._spools))
+        gone = sorted(set(found).difference(each.name for each in self._private_logs))
         if gone:
             raise OffsetOfAnother(f"the checkpoint is one of the profiles {', '.join(gone)}, too")
-        return {each.name: found.get(each.name) or each.initial() for each in self._spools}
+        return {each.name: found.get(each.name) or each.initial() for each in self._private_logs}
 
     @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
@@ -178,22 +179,24 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         released. Raises: WaltapError, the failure of an engine.
         """
         parts = self._parts(start)
-        share = share_of(limit, len(self._spools))
+        share = share_of(limit, len(self._private_logs))
         while True:
-            for spool in self._spools:
-                spool.host.look()
-            over = all(spool.host.ended for spool in self._spools)
+            for private_log in self._private_logs:
+                private_log.host.look()
+            over = all(private_log.host.ended for private_log in self._private_logs)
             found = {}
-            for spool in self._spools:
-                begin = parts[spool.name]
-                found[spool.name] = end = spool.latest(begin, share, over=over)
-                # An engine confirms its spool to the server: Spark must have committed all of it.
-                if end == begin and not spool.host.begun:
-                    spool.host.begin(ends=self._ends)
-            # With AvailableNow an unchanged offset ends the query: wait for rows, or for all engines.
+            for private_log in self._private_logs:
+                begin = parts[private_log.name]
+                found[private_log.name] = end = private_log.latest(begin, share, over=over)
+                # An engine confirms its private log to the server: Spark must have committed all of
+                # it.
+                if end == begin and not private_log.host.begun:
+                    private_log.host.begin(ends=self._ends)
+            # With AvailableNow an unchanged offset ends the query: wait for rows, or for all
+            # engines.
             if not self._ends or over or found != parts:
                 return self._offset(found)
-            self._spools[0].host.wait()
+            self._private_logs[0].host.wait()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Return the limit of the options."""
@@ -204,26 +207,31 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         self._ends = True
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the ends of the spools and the lags.
+        """Return the ends of the private logs and the lags.
 
-        The lags are of the last batch to the spools, and of the engines to the servers
+        The lags are of the last batch to the private logs, and of the engines to the servers
         (``wal_behind_bytes``).
         """
         reported = {}
-        for spool in self._spools:
-            known = spool.stream.reportLatestOffset() if spool.stream is not None else None
-            reported[spool.name] = {**(known or NOWHERE), "wal_behind_bytes": spool.host.behind()}
+        for private_log in self._private_logs:
+            known = (
+                private_log.stream.reportLatestOffset() if private_log.stream is not None else None
+            )
+            reported[private_log.name] = {
+                **(known or NOWHERE),
+                "wal_behind_bytes": private_log.host.behind(),
+            }
         return {"version": OFFSET_VERSION, "profiles": reported}
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Release slots and spools up to ``end``."""
+        """Release slots and private logs up to ``end``."""
         for name, part in self._parts(end).items():
-            next(each for each in self._spools if each.name == name).release(part)
+            next(each for each in self._private_logs if each.name == name).release(part)
 
     def stop(self) -> None:
         """End the engines."""
-        for spool in self._spools:
-            spool.host.stop()
+        for private_log in self._private_logs:
+            private_log.host.stop()
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -233,8 +241,8 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         first, last = self._parts(start), self._parts(end)
         return [
             task
-            for spool in self._spools
-            for task in spool.partitions(first[spool.name], last[spool.name])
+            for private_log in self._private_logs
+            for task in private_log.partitions(first[private_log.name], last[private_log.name])
         ]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -243,7 +251,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
 
 class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
-    """Captures up to the servers' present positions, then reads the spools."""
+    """Captures up to the servers' present positions, then reads the private logs."""
 
     def __init__(
         self,
@@ -257,7 +265,7 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
             what = "a position is of one profile: give a time, or read the profiles one by one"
             raise SourceOption(what, option=options.ranged[0])
         self._options, self._struct = options, struct
-        self._known = spool_marks(options) if known is None else known
+        self._known = private_log_positions(options) if known is None else known
 
     @shows_text
     def partitions(self) -> list[InputPartition]:
@@ -278,13 +286,13 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
                 host.stop()
         return [task for host in hosts for task in self._tasks(host)]
 
-    def _tasks(self, host: HostedEngine) -> list[SpoolTask]:
+    def _tasks(self, host: HostedEngine) -> list[PrivateLogTask]:
         if _last(host) == NOTHING:
             return []
-        log, options = host.log, _of_spool(self._options, host)
+        log, options = host.log, _of_private_log(self._options, host)
         own = _without_source(self._struct)
         planner = TaskPlanner(log, options, own, self._known.get(host.name, NOTHING))
-        return [SpoolTask(host, task) for task in planner.of_range(log)]
+        return [PrivateLogTask(host, task) for task in planner.of_range(log)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Return the rows of a task."""
@@ -294,7 +302,7 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
 def _rows(
     options: SourceOptions, struct: "StructType", partition: InputPartition
 ) -> "Iterator[pa.RecordBatch]":
-    if not isinstance(partition, SpoolTask):
+    if not isinstance(partition, PrivateLogTask):
         return iter(())
     from waltap_sinks.changelog import FileStore
 
@@ -302,18 +310,18 @@ def _rows(
     return batches(store, partition.segments, struct, partition.limits, many=many)
 
 
-def _of_spool(options: SourceOptions, host: HostedEngine) -> SourceOptions:
+def _of_private_log(options: SourceOptions, host: HostedEngine) -> SourceOptions:
     return replace(options, path=host.location, storage=host.storage, profiles=(), reader="")
 
 
 def _last(host: HostedEngine) -> LogPosition:
-    """Return the spool's last position, `NOTHING` without one."""
+    """Return the private log's last position, `NOTHING` without one."""
     last = host.log.last() if host.log.exists() else None
     return NOTHING if last is None else last.mark
 
 
-class _ProfileSpool:
-    """The spool of one profile, and the stream over it."""
+class _ProfileLog:
+    """The private log of one profile, and the stream over it."""
 
     def __init__(
         self,
@@ -324,7 +332,7 @@ class _ProfileSpool:
     ) -> None:
         self.host, self.name = host, host.name
         self.stream: ChangeLogStream | None = None
-        self._options = _of_spool(options, host)
+        self._options = _of_private_log(options, host)
         self._struct = struct
         self._tried: LogPosition | None = None
         self._passed = NOTHING, NOTHING
@@ -335,13 +343,13 @@ class _ProfileSpool:
             self.stream = None
 
     def initial(self) -> dict[str, Any]:
-        """Return the offset before the oldest segment of the spool."""
+        """Return the offset before the oldest segment of the private log."""
         log = self.host.log
         mark = before_first(log) if log.exists() else NOTHING
         return NOWHERE if mark == NOTHING else offset_of(log.identity(), mark)
 
     def _open(self) -> "ChangeLogStream | None":
-        """Return the stream; None while the spool lacks the tables."""
+        """Return the stream; None while the private log lacks the tables."""
         if self.stream is None:
             last = self.host.log.last() if self.host.log.exists() else None
             if last is None or not self._may_have(last.mark):
@@ -355,7 +363,7 @@ class _ProfileSpool:
         return self.stream
 
     def _may_have(self, last: LogPosition) -> bool:
-        """Return whether the spool may have a wanted table by now."""
+        """Return whether the private log may have a wanted table by now."""
         if self._tried is None:
             return True
         for manifest in self.host.log.manifests(self._tried, last):
@@ -367,10 +375,10 @@ class _ProfileSpool:
     def latest(self, begin: dict[str, Any], limit: Any, *, over: bool) -> dict[str, Any]:
         """Return the end of a batch from ``begin``, and release before it.
 
-        If only other tables changed, the slot may advance at once. The spool keeps those segments,
-        since a checkpoint at ``begin`` resumes there; so the offset also moves past them, with an
-        empty batch: once a minute, and immediately at the end of the query (``over``). Raises:
-        OffsetOfAnother if the checkpoint belongs to another spool.
+        If only other tables changed, the slot may advance at once. The private log keeps those
+        segments, since a checkpoint at ``begin`` resumes there; so the offset also moves past them,
+        with an empty batch: once a minute, and immediately at the end of the query (``over``).
+        Raises: OffsetOfAnother if the checkpoint belongs to another private log.
         """
         stream, mark = self._open(), mark_of(begin)
         if stream is None:
@@ -389,13 +397,13 @@ class _ProfileSpool:
         return begin
 
     def _passed_over(self, begin: dict[str, Any]) -> LogPosition:
-        """Return the end of a spool that has none of the tables.
+        """Return the end of a private log that has none of the tables.
 
         Raises: OffsetOfAnother; ChangeLogRetired if rows after ``begin`` may be lost.
         """
         if begin["log"] and begin["log"] != self.host.log.identity():
             where = self.host.location
-            raise OffsetOfAnother(f"the spool of the checkpoint is not the one in {where}")
+            raise OffsetOfAnother(f"the private log of the checkpoint is not the one in {where}")
         mark = mark_of(begin)
         if self._tried is None:
             return mark
@@ -406,10 +414,10 @@ class _ProfileSpool:
         return at
 
     def release(self, part: dict[str, Any]) -> None:
-        """Release the spool up to ``part``, which Spark has committed."""
+        """Release the private log up to ``part``, which Spark has committed."""
         self.host.release(mark_of(part), spent=mark_of(part))
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SpoolTask]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[PrivateLogTask]:
         """Return the tasks between two offsets."""
         if mark_of(end) <= mark_of(start):
             return []
@@ -417,8 +425,10 @@ class _ProfileSpool:
         if stream is None:
             if end["log"] == self.host.log.identity() and mark_of(end) <= (self._tried or NOTHING):
                 return []
-            raise OffsetOfAnother(f"the spool of the checkpoint is not in {self.host.location}")
-        return [SpoolTask(self.host, task) for task in stream.partitions(start, end)]
+            raise OffsetOfAnother(
+                f"the private log of the checkpoint is not in {self.host.location}"
+            )
+        return [PrivateLogTask(self.host, task) for task in stream.partitions(start, end)]
 
 
 def _without_source(struct: "StructType") -> "StructType":
