@@ -61,10 +61,14 @@ class _SnapshotObserver:
 
 
 class GapRepair:
-    """Repair the open gaps of a stopped pipeline."""
+    """Repair the open gaps of a stopped pipeline.
 
-    def __init__(self, profile: Profile, host: Host) -> None:
+    Differences of the destination are read again for ``patience_s``.
+    """
+
+    def __init__(self, profile: Profile, host: Host, *, patience_s: float = PATIENCE_S) -> None:
         self.engine, self._host = Engine(profile, host, repairs=True), host
+        self._patience_s = patience_s
         self._gaps = GapCertificates(profile.engine.state_dir / profile.name)
         self._notes = GapNotes(self._gaps, profile.name)
         self._observed, self._ended = _SnapshotObserver(), threading.Event()
@@ -169,7 +173,7 @@ class GapRepair:
                 "choose_comparison",
                 profile=self.engine.profile,
                 tables=tables,
-                patience_s=PATIENCE_S,
+                patience_s=self._patience_s,
             )
         except WaltapError as error:
             log.warning(
