@@ -12,12 +12,14 @@ A mutant is a patch with a header: what a reviewer could have overlooked, and th
     test: tests/integration/test_engine_reconnect.py -k adjacent
 
 `unit` runs first; `test` and `all` run where the tiers before have not found the fault. A line for each mutant
-says which tier found it. The exit code is 1 where one survives, or where a patch no longer applies.
+says which tier found it, the line below which test and how. The exit code is 1 where one survives, where a patch no
+longer applies, or where a test failed by a wrong name: that is a mistake in the patch, not its fault.
 """
 
 import argparse
 import fnmatch
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -40,6 +42,10 @@ COPIED = (
     "scripts",
     "pyproject.toml",
 )
+NO_FAULT = re.compile(
+    r"(?<![.\w])(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|SyntaxError)\b"
+)
+"""Failures that any mistake in a patch causes, whatever the tests ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +120,8 @@ def require_passes(arguments: tuple[str, ...], copy: Path) -> None:
         sys.exit(f"without a mutant this fails: pytest {' '.join(arguments)}\n{found}")
 
 
-def judge(mutant: Mutant, copy: Path, tiers: list[str]) -> str | None:
-    """Plant the mutant, run its tests, take it out again; return the first tier that found it."""
+def judge(mutant: Mutant, copy: Path, tiers: list[str]) -> tuple[str, str]:
+    """Plant the mutant, run its tests, take it out again; return the first tier that found it, and how."""
     patch = str(FOLDER / f"{mutant.name}.patch")
     for tier in tiers:
         arguments = tuple(mutant.tests.get(tier, ()))
@@ -124,11 +130,17 @@ def judge(mutant: Mutant, copy: Path, tiers: list[str]) -> str | None:
         require_passes(arguments, copy)
         subprocess.run(["git", "apply", patch], cwd=copy, check=True)
         try:
-            if failure(arguments, copy):
-                return tier
+            if found := failure(arguments, copy):
+                return "WRONG" if NO_FAULT.search(found) else tier, first_failed(found)
         finally:
             subprocess.run(["git", "apply", "-R", patch], cwd=copy, check=True)
-    return None
+    return "SURVIVES", ""
+
+
+def first_failed(output: str) -> str:
+    """Return the line in which pytest says which test failed, and how."""
+    lines = output.splitlines()
+    return next((line for line in lines if line.startswith(("FAILED", "ERROR"))), lines[-1])
 
 
 def main() -> int:
@@ -147,11 +159,11 @@ def main() -> int:
             if not any(fnmatch.fnmatch(path.stem, name) for name in given.names):
                 continue
             mutant = read_mutant(path)
-            tier = judge(mutant, copy, tiers) or "SURVIVES"
+            tier, how = judge(mutant, copy, tiers)
             found[tier] += 1
-            print(f"{tier:8}  {mutant.name}: {mutant.fault}", flush=True)
+            print(f"{tier:8}  {mutant.name}: {mutant.fault}\n{'':8}  {how}", flush=True)
     print(", ".join(f"{count} {tier}" for tier, count in found.items()))
-    return 1 if found["SURVIVES"] or not found else 0
+    return 1 if found["SURVIVES"] or found["WRONG"] or not found else 0
 
 
 if __name__ == "__main__":
