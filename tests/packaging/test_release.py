@@ -18,7 +18,7 @@ from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
 from tests.harness.servers.jars import unpack
 from tests.harness.servers.postgres import Database
 
-from waltap.base.extras import BROUGHT, extra_for
+from waltap.base.extras import brought, extra_for
 from waltap.plugins.host import Host
 from waltap.ports.specs import KINDS
 
@@ -216,10 +216,10 @@ NEEDS_MORE = {("sinks", "sql"): "sql", ("commands", "sql"): "sql"}
 
 
 def test_extras_are_what_our_plugins_register() -> None:
-    mentioned = {kind for kinds in BROUGHT.values() for kind in kinds}
+    mentioned = {kind for kinds in brought().values() for kind in kinds}
     for plugin in Host().plugins():
         extra = "postgres" if plugin.distribution == "waltap-decoders" else plugin.name
-        if extra not in BROUGHT:
+        if extra not in brought():
             continue
         for kind in KINDS:
             if kind.attribute in mentioned:

@@ -8,7 +8,6 @@ WORDS = re.compile(r"yugabyte|yboutput|\byb_|\bybdb", re.IGNORECASE)
 KNOW = (
     "plugins/yugabyte/",
     "plugins/decoders/",
-    "framework/src/waltap/base/extras.py",  # names what each distribution brings
 )
 
 

@@ -1,232 +1,19 @@
-"""List the extras of this distribution and their contributions.
+"""Name the extra that brings a missing plugin.
 
-The list names the package for a missing plugin. It covers waltap's own distributions only; a test compares
-it with their registrations.
+``extras.toml`` lists the extras of this distribution and their contributions.
 """
 
-from collections.abc import Mapping
-from typing import Final
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 
-BROUGHT: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    "postgres": {
-        "connectors": (
-            "postgres",
-            "postgresql",
-            "io.debezium.connector.postgresql.PostgresConnector",
-        ),
-        "decoders": (
-            "pgoutput",
-            "yboutput",
-            "wal2json",
-            "wal2json_rds",
-            "wal2json_streaming",
-            "wal2json_rds_streaming",
-            "decoderbufs",
-        ),
-        "snapshotters": (
-            "initial",
-            "always",
-            "initial_only",
-            "no_data",
-            "when_needed",
-            "configuration_based",
-        ),
-    },
-    "formats": {
-        "formats": (
-            "avro",
-            "io.confluent.connect.avro.AvroConverter",
-            "json-schema",
-            "io.confluent.connect.json.JsonSchemaConverter",
-            "jsonschema",
-            "cloudevents",
-            "io.debezium.converters.CloudEventsConverter",
-            "string",
-            "org.apache.kafka.connect.storage.StringConverter",
-            "bytes",
-            "org.apache.kafka.connect.converters.ByteArrayConverter",
-            "io.debezium.converters.ByteArrayConverter",
-            "io.debezium.converters.BinaryDataConverter",
-            "short",
-            "org.apache.kafka.connect.converters.ShortConverter",
-            "integer",
-            "org.apache.kafka.connect.converters.IntegerConverter",
-            "long",
-            "org.apache.kafka.connect.converters.LongConverter",
-            "float",
-            "org.apache.kafka.connect.converters.FloatConverter",
-            "double",
-            "org.apache.kafka.connect.converters.DoubleConverter",
-            "boolean",
-            "org.apache.kafka.connect.converters.BooleanConverter",
-            "protobuf",
-            "io.confluent.connect.protobuf.ProtobufConverter",
-        )
-    },
-    "yugabyte": {
-        "connectors": (
-            "yugabyte",
-            "yugabytedb",
-            "io.debezium.connector.postgresql.YugabyteDBConnector",
-        ),
-        "snapshotters": ("parallel",),
-        "transforms": (
-            "pg-compatible",
-            "io.debezium.connector.postgresql.transforms.yugabytedb.PGCompatible",
-            "io.debezium.connector.postgresql.transforms.PGCompatible",
-            "PGCompatible",
-            "yb-extract-new-record-state",
-            "io.debezium.connector.postgresql.transforms.yugabytedb.YBExtractNewRecordState",
-            "io.debezium.connector.postgresql.transforms.YBExtractNewRecordState",
-            "YBExtractNewRecordState",
-        ),
-    },
-    "transforms": {
-        "transforms": (
-            "extract-changed-record-state",
-            "io.debezium.transforms.ExtractChangedRecordState",
-            "ExtractChangedRecordState",
-            "header-to-value",
-            "io.debezium.transforms.HeaderToValue",
-            "HeaderToValue",
-            "partition-routing",
-            "io.debezium.transforms.partitions.PartitionRouting",
-            "PartitionRouting",
-            "timezone-converter",
-            "io.debezium.transforms.TimezoneConverter",
-            "TimezoneConverter",
-            "decode-message-content",
-            "io.debezium.connector.postgresql.transforms.DecodeLogicalDecodingMessageContent",
-            "DecodeLogicalDecodingMessageContent",
-            "schema-change-filter",
-            "io.debezium.transforms.SchemaChangeEventFilter",
-            "SchemaChangeEventFilter",
-            "vector-to-json",
-            "io.debezium.transforms.VectorToJsonConverter",
-            "VectorToJsonConverter",
-            "extract-schema",
-            "io.debezium.transforms.ExtractSchemaToNewRecord",
-            "ExtractSchemaToNewRecord",
-            "swap-geometry-coordinates",
-            "io.debezium.transforms.SwapGeometryCoordinates",
-            "SwapGeometryCoordinates",
-            "geometry-format",
-            "io.debezium.transforms.GeometryFormatTransformer",
-            "GeometryFormatTransformer",
-            "activate-tracing-span",
-            "io.debezium.transforms.tracing.ActivateTracingSpan",
-            "ActivateTracingSpan",
-            "by-logical-table-router",
-            "io.debezium.transforms.ByLogicalTableRouter",
-            "ByLogicalTableRouter",
-            "cast-key",
-            "org.apache.kafka.connect.transforms.Cast$Key",
-            "Cast$Key",
-            "cast-value",
-            "org.apache.kafka.connect.transforms.Cast$Value",
-            "Cast$Value",
-            "content-based-router",
-            "io.debezium.transforms.ContentBasedRouter",
-            "ContentBasedRouter",
-            "drop-headers",
-            "org.apache.kafka.connect.transforms.DropHeaders",
-            "DropHeaders",
-            "drop-records",
-            "org.apache.kafka.connect.transforms.Filter",
-            "event-router",
-            "io.debezium.transforms.outbox.EventRouter",
-            "EventRouter",
-            "extract-field-key",
-            "org.apache.kafka.connect.transforms.ExtractField$Key",
-            "ExtractField$Key",
-            "extract-field-value",
-            "org.apache.kafka.connect.transforms.ExtractField$Value",
-            "ExtractField$Value",
-            "extract-new-record-state",
-            "io.debezium.transforms.ExtractNewRecordState",
-            "ExtractNewRecordState",
-            "io.debezium.transforms.UnwrapFromEnvelope",
-            "flatten-key",
-            "org.apache.kafka.connect.transforms.Flatten$Key",
-            "Flatten$Key",
-            "flatten-value",
-            "org.apache.kafka.connect.transforms.Flatten$Value",
-            "Flatten$Value",
-            "header-from-key",
-            "org.apache.kafka.connect.transforms.HeaderFrom$Key",
-            "HeaderFrom$Key",
-            "header-from-value",
-            "org.apache.kafka.connect.transforms.HeaderFrom$Value",
-            "HeaderFrom$Value",
-            "hoist-field-key",
-            "org.apache.kafka.connect.transforms.HoistField$Key",
-            "HoistField$Key",
-            "hoist-field-value",
-            "org.apache.kafka.connect.transforms.HoistField$Value",
-            "HoistField$Value",
-            "insert-field-key",
-            "org.apache.kafka.connect.transforms.InsertField$Key",
-            "InsertField$Key",
-            "insert-field-value",
-            "org.apache.kafka.connect.transforms.InsertField$Value",
-            "InsertField$Value",
-            "insert-header",
-            "org.apache.kafka.connect.transforms.InsertHeader",
-            "InsertHeader",
-            "mask-field-key",
-            "org.apache.kafka.connect.transforms.MaskField$Key",
-            "MaskField$Key",
-            "mask-field-value",
-            "org.apache.kafka.connect.transforms.MaskField$Value",
-            "MaskField$Value",
-            "record-filter",
-            "io.debezium.transforms.Filter",
-            "Filter",
-            "regex-router",
-            "org.apache.kafka.connect.transforms.RegexRouter",
-            "RegexRouter",
-            "replace-field-key",
-            "org.apache.kafka.connect.transforms.ReplaceField$Key",
-            "ReplaceField$Key",
-            "replace-field-value",
-            "org.apache.kafka.connect.transforms.ReplaceField$Value",
-            "ReplaceField$Value",
-            "set-schema-metadata-key",
-            "org.apache.kafka.connect.transforms.SetSchemaMetadata$Key",
-            "SetSchemaMetadata$Key",
-            "set-schema-metadata-value",
-            "org.apache.kafka.connect.transforms.SetSchemaMetadata$Value",
-            "SetSchemaMetadata$Value",
-            "timestamp-converter-key",
-            "org.apache.kafka.connect.transforms.TimestampConverter$Key",
-            "TimestampConverter$Key",
-            "timestamp-converter-value",
-            "org.apache.kafka.connect.transforms.TimestampConverter$Value",
-            "TimestampConverter$Value",
-            "timestamp-router",
-            "org.apache.kafka.connect.transforms.TimestampRouter",
-            "TimestampRouter",
-            "value-to-key",
-            "org.apache.kafka.connect.transforms.ValueToKey",
-            "ValueToKey",
-        )
-    },
-    "sinks": {"sinks": ("changelog", "files", "http"), "commands": ("changelog", "verify")},
-    "sql": {"sinks": ("sql",), "commands": ("sql",)},
-    "kafka": {
-        "sinks": ("kafka",),
-        "signal_channels": ("kafka",),
-        "notification_channels": ("kafka",),
-    },
-    "redis": {"sinks": ("redis",)},
-    "nats": {"sinks": ("nats-jetstream",)},
-    "kinesis": {"sinks": ("kinesis",)},
-    "delta": {"sinks": ("delta",)},
-    "iceberg": {"sinks": ("iceberg",)},
-    "spark": {"sinks": ("spark",), "commands": ("spark",)},
-    "demo": {"commands": ("demo",)},
-}
-"""Extra → kind of plugin → names and aliases."""
+
+@cache
+def brought() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Return extra → kind of plugin → names and aliases."""
+    text = files("waltap.base").joinpath("extras.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def extra_for(kind: str, name: str) -> str | None:
@@ -234,7 +21,7 @@ def extra_for(kind: str, name: str) -> str | None:
 
     ``kind`` is such as ``"sinks"``. None: no extra of waltap has the name.
     """
-    for extra, kinds in BROUGHT.items():
+    for extra, kinds in brought().items():
         if name.lower() in {known.lower() for known in kinds.get(kind, ())}:
             return f"waltap[{extra}]"
     return None
