@@ -4,9 +4,11 @@ import importlib
 import inspect
 import pkgutil
 import re
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from waltap.base.property import declarations
@@ -152,21 +154,16 @@ def decoders_page(host: "Host") -> str:
     heads = ("", *(f"`{spec.name}`" for spec in specs))
     rows = [("output plugin", *(f"`{spec.output_plugin}`" for spec in specs))]
     rows += [
-        (f"`{name}`: {MEANINGS[name]}", *(_support(spec, name) for spec in specs))
-        for name in _capabilities()
+        (
+            f"`{each.name}`: {MEANINGS[each.name]}",
+            *("yes" if getattr(spec.capabilities, each.name) else "no" for spec in specs),
+        )
+        for each in fields(DecoderCapabilities)
     ]
     lines += ["## What each can carry", "", *table(heads, rows), ""]
     for spec in specs:
         lines += [*_section(spec), ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _capabilities() -> list[str]:
-    return [field.name for field in fields(DecoderCapabilities)]
-
-
-def _support(spec: DecoderSpec, capability: str) -> str:
-    return "yes" if getattr(spec.capabilities, capability) else "no"
 
 
 def _section(spec: DecoderSpec) -> list[str]:
@@ -294,18 +291,15 @@ def hooks_page() -> str:
     ]
     for prefix, heading in PHASES:
         lines += [f"## {heading}", ""]
-        for name, hook in _hooks(prefix):
+        # in the order of the source
+        hooks = ((n, h) for n, h in vars(hookspecs).items() if n.startswith(prefix) and callable(h))
+        for name, hook in hooks:
             lines += [f"### `{name}{_signature(hook)}`", ""]
             lines += [_paragraphs(inspect.getdoc(hook) or ""), ""]
             kind = next((kind for kind in KINDS if kind.hook == name), None)
             if kind is not None:
                 lines += [*_spec(kind), ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _hooks(prefix: str) -> list[tuple[str, Callable[..., Any]]]:
-    """Return the hooks of one phase in the order of the source."""
-    return [(n, h) for n, h in vars(hookspecs).items() if n.startswith(prefix) and callable(h)]
 
 
 def _signature(hook: Callable[..., Any]) -> str:
@@ -362,70 +356,6 @@ def _paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("``", "`")
 
 
-# Map Debezium's MBean attributes to metrics of waltap.
-#
-# The attributes are those of Debezium 3.6 for PostgreSQL.
-
-# attributes of both contexts
-EVENTS: Final[Mapping[str, str]] = {
-    "LastEvent": "`last_event` of `/api/status`: operation, table, transaction, LSN",
-    "MilliSecondsSinceLastEvent": "`time() - waltap_last_event_time_seconds`",
-    "TotalNumberOfEventsSeen": "`waltap_events_total`, and `waltap_filtered_events_total`",
-    "TotalNumberOfCreateEventsSeen": '`sum(waltap_table_events_total{op="c"})`',
-    "TotalNumberOfUpdateEventsSeen": '`sum(waltap_table_events_total{op="u"})`',
-    "TotalNumberOfDeleteEventsSeen": '`sum(waltap_table_events_total{op="d"})`',
-    "NumberOfEventsFiltered": "`waltap_filtered_events_total`",
-    "NumberOfErroneousEvents": "`waltap_events_left_out_total`; failures: `waltap_failures_total`",
-    "QueueTotalCapacity": "`waltap_queue_capacity_events`",
-    "QueueRemainingCapacity": "`waltap_queue_capacity_events - waltap_queued_events`",
-    "MaxQueueSizeInBytes": "`waltap_held_memory_limit_bytes`",
-    "CurrentQueueSizeInBytes": "`waltap_held_bytes - waltap_spilled_bytes`",
-    "CapturedTables": "`waltap_captured_tables`, and their names in `/api/status`",
-}
-
-SNAPSHOT: Final[Mapping[str, str]] = {
-    "TotalTableCount": "`waltap_snapshot_tables`",
-    "RemainingTableCount": "`waltap_snapshot_tables_remaining`",
-    "SnapshotRunning": '`waltap_snapshot_state{state="running"}`',
-    "SnapshotPaused": '`waltap_snapshot_state{state="paused"}`',
-    "SnapshotCompleted": '`waltap_snapshot_state{state="completed"}`',
-    "SnapshotAborted": '`waltap_snapshot_state{state="aborted"}`',
-    "SnapshotSkipped": '`waltap_snapshot_state{state="skipped"}`',
-    "SnapshotDurationInSeconds": "`waltap_snapshot_duration_seconds`",
-    "SnapshotPausedDurationInSeconds": "`waltap_snapshot_paused_seconds`",
-    "RowsScanned": "`waltap_snapshot_table_rows`",
-    "ChunkId, ChunkFrom, ChunkTo, TableFrom, TableTo": "notifications of snapshots: the values are keys of"
-    " rows, which no metric has",
-    "TableChunkCounts": "`waltap_snapshot_table_rows_estimate`: progress counts rows",
-    "TableChunksCompletedCounts": "`waltap_snapshot_table_rows`: progress counts rows",
-}
-"""Attribute of ``type=connector-metrics,context=snapshot`` → its counterpart here."""
-
-STREAMING: Final[Mapping[str, str]] = {
-    "Connected": "`waltap_connected`",
-    "SourceEventPosition": "`waltap_lsn`",
-    "MilliSecondsBehindSource": "`1000 * waltap_lag_seconds`",
-    "MilliSecondsBehindSourceMinValue": "`1000 * waltap_lag_min_seconds`",
-    "MilliSecondsBehindSourceMaxValue": "`1000 * waltap_lag_max_seconds`",
-    "MilliSecondsBehindSourceAverageValue": "`1000 * waltap_event_lag_seconds_sum / "
-    "waltap_event_lag_seconds_count`",
-    "MilliSecondsBehindSourceP50": "`1000 * histogram_quantile(0.5, "
-    "rate(waltap_event_lag_seconds_bucket[5m]))`",
-    "MilliSecondsBehindSourceP95": "`1000 * histogram_quantile(0.95, "
-    "rate(waltap_event_lag_seconds_bucket[5m]))`",
-    "MilliSecondsBehindSourceP99": "`1000 * histogram_quantile(0.99, "
-    "rate(waltap_event_lag_seconds_bucket[5m]))`",
-    "NumberOfCommittedTransactions": "`waltap_transactions_total`",
-    "LastTransactionId": "`waltap_last_transaction_id`",
-    "NumberOfUnchangedEventsSkipped": "not counted apart; left out before anything counts them",
-    "NumberOfCreateEventsSeen": '`waltap_table_events_total{op="c"}`',
-    "NumberOfUpdateEventsSeen": '`waltap_table_events_total{op="u"}`',
-    "NumberOfDeleteEventsSeen": '`waltap_table_events_total{op="d"}`',
-    "NumberOfTruncateEventsSeen": '`waltap_table_events_total{op="t"}`',
-}
-"""Attribute of ``type=connector-metrics,context=streaming`` → its counterpart here."""
-
-
 METRICS_INTRODUCTION = """\
 `/metrics` of `waltap run FILE --http HOST:PORT`, in Prometheus' text form. Every metric has the label
 `pipeline`. Names in `_total` are counters, which begin at 0 with each run; others are gauges, if not
@@ -448,12 +378,8 @@ def metrics_page() -> str:
     lines = ["# Metrics", "", GENERATED, "", METRICS_INTRODUCTION, ""]
     lines += table(("metric", "labels", "meaning"), rows)
     lines += ["", "## Coming from Debezium", "", OF_DEBEZIUM]
-    contexts = {
-        "Both contexts": EVENTS,
-        "`context=streaming`": STREAMING,
-        "`context=snapshot`": SNAPSHOT,
-    }
-    for name, mapping in contexts.items():
+    mbeans = files("waltap.cli.reference").joinpath("mbeans.toml").read_text(encoding="utf-8")
+    for name, mapping in tomllib.loads(mbeans).items():
         lines += ["", f"### {name}", ""]
         lines += _list(mapping.items())
     return "\n".join(lines).rstrip() + "\n"
