@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 from tests.harness.kafka import create, read_all
 from tests.harness.servers.kafka import Kafka
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.transaction import Batch
 from waltap.ports.sink.sink import Sink, SinkContext
 from waltap.ports.specs import SinkSpec

@@ -13,10 +13,10 @@ import sqlite3
 import orjson
 from tests.harness.planted_faults import Faults, FindsFaults
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import SinkError
-from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.specs import SinkSpec
 from waltap_testing.sink_losses import keeping

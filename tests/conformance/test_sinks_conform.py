@@ -16,7 +16,7 @@ import waltap_sinks.plugin
 import waltap_spark.plugin
 import waltap_streams.plugin
 from waltap.base.files.store import FileStore
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.ports.sink.jsonl import JsonLinesProperties
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties
 from waltap_sinks.changelog.table_version import LOG_COLUMNS

@@ -17,7 +17,7 @@ from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.redis import RedisServer
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.ports.sink.sink import SinkContext
 from waltap_streams.nats import NatsSink
 from waltap_streams.plugin import register_sinks

@@ -24,7 +24,7 @@ from waltap.changes.decode.message import (
 )
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, Tuple
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.format import Format, FormatContext

@@ -22,7 +22,7 @@ from tests.harness.servers.postgres import Database
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import MissingValue, Tuple
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, parse_lsn
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.cli.profile_source import connected

@@ -48,8 +48,7 @@ from tests.harness.spark_steps import (
 )
 
 from waltap.changes.decode.relation import Relation, is_wider
-from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.source.connector import PublicationCompleteness
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink

@@ -29,7 +29,7 @@ from tests.harness.servers.kafka import COORDINATES, Kafka
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.requirement import missing
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError, StopRequested

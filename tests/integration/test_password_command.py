@@ -9,7 +9,7 @@ import pytest
 
 from waltap.base.redaction import HIDDEN
 from waltap.errors import StopRequested
-from waltap.ports.source.password_command import PasswordCommandFailed, printed_password
+from waltap.ports.source.password import PasswordCommandFailed, printed_password
 
 SECRET = "s3cret of-the-moment"
 

@@ -17,7 +17,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.servers.redis import RedisServer
 
 from waltap.base.redaction import hide, redacted
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError

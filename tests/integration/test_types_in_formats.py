@@ -18,7 +18,7 @@ from tests.harness.typed_records import (
 )
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit

@@ -7,7 +7,7 @@ import pytest
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.ports.sink import roles
-from waltap.ports.sink.downstream import DownstreamProgress
+from waltap.ports.sink.roles import DownstreamProgress
 from waltap.ports.sink.sink import Sink
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness

@@ -34,7 +34,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
         ConnectorSpec(
             name="recording",
             summary="A stream that `waltap record` kept, in the place of a server.",
-            properties=lazy("waltap.services.recording.properties:RecordingProperties"),
+            properties=lazy("waltap.services.recording.file:RecordingProperties"),
             factory=lazy("waltap.services.recording.connector:RecordingConnector"),
         )
     ]
@@ -143,7 +143,7 @@ def register_sinks() -> Iterable[SinkSpec]:
         SinkSpec(
             name="null",
             summary="Counts records and throws them away.",
-            factory=lazy("waltap.ports.sink.null:NullSink"),
+            factory=lazy("waltap.ports.sink.sink:NullSink"),
         ),
     ]
 

@@ -15,7 +15,7 @@ from waltap.cli.commands.status import members, report
 from waltap.cli.views import overview, run_view
 from waltap.pipeline.api.in_process import status_html
 from waltap.plugins.host import Host
-from waltap.ports.sink.downstream import DownstreamProgress, DownstreamTable
+from waltap.ports.sink.roles import DownstreamProgress, DownstreamTable
 from waltap.services.monitor.counts import SnapshotTableProgress, TableStatus
 from waltap.services.monitor.status import (
     PartitionStatus,

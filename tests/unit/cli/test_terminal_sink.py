@@ -13,7 +13,7 @@ from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
 from waltap.ports.sink.sink import ReaderGone, SinkContext

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltap.changes.decode.message import Insert
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart

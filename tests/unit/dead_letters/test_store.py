@@ -18,7 +18,7 @@ from waltap.changes.decode.message import (
     Update,
 )
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.errors import SinkError
 from waltap.services.dead_letters.change_form import change_form, of_form
 from waltap.services.dead_letters.dead_letter import (

@@ -13,7 +13,7 @@ from tests.unit.types.columns import mapping
 from waltap.changes.decode.message import Insert, OldTuple, Update
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.tuple_image import UNCHANGED
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.conversion import ColumnConversion, carried, conversion_mapping
 from waltap.changes.mapping.type_mapping import TypeOptions

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.encoders.format import record_block
 from waltap.encoders.format.record_block import RecordBlock, TextRows, joined
 

@@ -20,7 +20,7 @@ from tests.harness.json_events import (
 from waltap.changes.decode.message import Delete, Insert, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import Column, DataType
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.json.lines import JsonLines
 from waltap.errors import ConfigurationError, DecodeError

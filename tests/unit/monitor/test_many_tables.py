@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from waltap.ports.sink.downstream import DownstreamProgress, DownstreamTable
+from waltap.ports.sink.roles import DownstreamProgress, DownstreamTable
 from waltap.services.monitor.counts import SnapshotTableProgress, TableStatus
 from waltap.services.monitor.metrics import METRICS
 from waltap.services.monitor.status import PipelineStatus

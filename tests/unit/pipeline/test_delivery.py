@@ -9,7 +9,7 @@ from tests.harness.simulated import raising
 
 from waltap.base.retry import RetryBackoff
 from waltap.changes.decode.message import Message
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions

@@ -19,7 +19,7 @@ from tests.harness.http_receiver import Receiver
 
 from waltap.base.http import HttpClient
 from waltap.base.retry import retry_after
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.ports.sink.refusal import RecordsRefused, leave_out

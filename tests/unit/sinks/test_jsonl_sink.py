@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch
 from waltap.encoders.format.record_block import RecordBlock
@@ -23,8 +23,7 @@ from waltap.ports.sink.jsonl import (
     JsonLinesSink,
     LinesFileError,
 )
-from waltap.ports.sink.null import NullSink
-from waltap.ports.sink.sink import ReaderGone, SinkContext
+from waltap.ports.sink.sink import NullSink, ReaderGone, SinkContext
 
 
 def batch(*records: Record, end: int = 1) -> Batch:

@@ -210,7 +210,7 @@ COMMANDS = {
         "Read tables again while the pipeline runs, on its machine and as its user.",
     ),
     "tables": BuiltIn(
-        "commands.tables", "Add tables to a pipeline or remove them, also during a run."
+        "commands.signal", "Add tables to a pipeline or remove them, also during a run."
     ),
     "status": BuiltIn(
         "commands.status",

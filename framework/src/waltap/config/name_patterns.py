@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from waltap.base.property import Properties, declarations
-from waltap.changes.capture.column_family import split_patterns
-from waltap.changes.capture.java_regex import java_pattern
+from waltap.changes.capture.java_regex import java_pattern, split_patterns
 from waltap.config.profile import Component, Profile, TransformUse
 
 C = TypeVar("C", bound=Component[Any])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations, declare
-from waltap.changes.events.cell import EventForm
+from waltap.changes.events.plan import EventForm
 from waltap.ports.specs import (
     ColumnConverterSpec,
     ConnectorSpec,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from waltap.changes.decode.replica_identity import ReplicaIdentity
     from waltap.changes.decode.tuple_image import Tuple
     from waltap.changes.events import EventTransform
-    from waltap.changes.events.cell import EventForm
+    from waltap.changes.events.plan import EventForm
     from waltap.changes.mapping.conversion import ColumnConverter
     from waltap.changes.transactions.transaction import Batch
     from waltap.encoders.format.converter import Converter, ConverterContext

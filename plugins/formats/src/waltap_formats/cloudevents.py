@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from waltap.changes.capture.topic_naming import schema_namer
-from waltap.changes.events.record import Header
+from waltap.changes.events.event import Header
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.json_schema import quote, schema_json
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode, SchemaMismatch

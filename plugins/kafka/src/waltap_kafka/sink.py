@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from waltap.changes.events.record import Header, Record
+from waltap.changes.events.event import Header, Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError, StopRequested

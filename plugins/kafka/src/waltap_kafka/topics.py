@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from waltap.base.redaction import redacted
 from waltap.changes.capture.java_regex import java_pattern
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.errors import SinkError
 from waltap_kafka.client import REFUSALS, kafka_error
 from waltap_kafka.errors import (

@@ -13,8 +13,8 @@ import msgspec
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import SinkError, WaltapError
-from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.held import DestinationBehind, delivered_changes
+from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_lake.errors import LakeTableUnfit, LakeTransactionGap

@@ -14,8 +14,7 @@ from waltap.base.placeholder import SecretMissing
 from waltap.base.property import CommaList, Properties, declare, declare_family
 from waltap.base.redaction import Secret, hide_passing
 from waltap.changes.capture.java_regex import java_pattern
-from waltap.ports.source.password import Password, PasswordFileUnreadable
-from waltap.ports.source.password_command import printed_password
+from waltap.ports.source.password import Password, PasswordFileUnreadable, printed_password
 from waltap_postgres.errors import INSERTS_SUFFIX, ErrorMeanings
 from waltap_postgres.jdbc_options import OPTION_NAMES, libpq_of, refusal_of
 

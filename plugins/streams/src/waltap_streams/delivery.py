@@ -3,11 +3,11 @@
 import abc
 from collections.abc import Sequence
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import RetryVerdict, SinkError
-from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.base.retry import RetryBackoff, waiting
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.encoders.json.lines import JsonLines
 from waltap.errors import SinkError, StopRequested
 from waltap.ports.sink.sink import SinkContext

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.base.plugin_errors import LibraryMissing
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.errors import SinkError
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import PreflightCheck

@@ -11,12 +11,12 @@ import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.plugin_errors import LibraryMissing
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.held import DestinationBehind, begins_snapshot, was_delivered
+from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_streams.errors import (

@@ -15,7 +15,7 @@ imports nothing heavy. Import names from their modules:
 
 from typing import TYPE_CHECKING
 
-from waltap.base.public_names import on_first_use
+from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
     from waltap_testing.decoder_suite import DecoderRig, DecoderSuite

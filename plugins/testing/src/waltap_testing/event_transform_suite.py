@@ -16,7 +16,7 @@ import pytest
 
 from waltap.changes.capture.capture import CaptureProperties
 from waltap.changes.events import EventTransform
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import START
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.encoders.json.event_format import JsonEventFormat

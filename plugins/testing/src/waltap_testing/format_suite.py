@@ -19,7 +19,7 @@ from waltap.changes.capture.capture import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events import ChangeEvent
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep

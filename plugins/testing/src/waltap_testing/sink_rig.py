@@ -9,9 +9,8 @@ from typing import Literal
 
 import orjson
 
-from waltap.changes.events.record import Record
-from waltap.changes.transactions.position import SOLE, Position, Positions
-from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.changes.events.event import Record
+from waltap.changes.transactions.position import SOLE, Position, Positions, SnapshotProgress
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.specs import SinkSpec
 from waltap_testing.installed import identity_kept, mapper

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from waltap.changes.decode.message import Insert
-from waltap.changes.events.record import Record
-from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.snapshot_progress import SnapshotProgress, TableChunks
+from waltap.changes.events.event import Record
+from waltap.changes.transactions.position import Position, SnapshotProgress, TableChunks
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.roles import RedeliveryAwareSink

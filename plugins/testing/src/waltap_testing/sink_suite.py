@@ -26,7 +26,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import SOLE, START, Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import RetryVerdict, SinkError, WaltapError

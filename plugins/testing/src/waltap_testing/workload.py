@@ -23,7 +23,7 @@ from waltap.changes.decode.message import (
 from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, Tuple
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import (
     Batch,

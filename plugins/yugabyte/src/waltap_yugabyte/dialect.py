@@ -7,7 +7,7 @@ from typing import Any
 
 from waltap.changes.decode.message import Commit, Message
 from waltap.changes.events import PLAIN, VALUE_AND_SET
-from waltap.changes.events.cell import EventForm
+from waltap.changes.events.plan import EventForm
 from waltap.changes.mapping.envelope import DEBEZIUM_2_5, NEWEST
 from waltap.cli.session import PINNED_AGAIN, USERS_PATH
 from waltap.errors import SourceError

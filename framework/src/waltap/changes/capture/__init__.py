@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from waltap.base.public_names import on_first_use
+from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules

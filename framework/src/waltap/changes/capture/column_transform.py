@@ -14,8 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from waltap.changes.capture.column_family import HASH, digest_name, number_in, split_patterns
-from waltap.changes.capture.java_regex import NameMatcher
+from waltap.changes.capture.java_regex import (
+    HASH,
+    NameMatcher,
+    digest_name,
+    number_in,
+    split_patterns,
+)
 from waltap.changes.capture.source_type import SourceType, is_text, source_type
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind

@@ -10,8 +10,7 @@ from typing import Literal, Self
 from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, Properties, declare, declare_family
-from waltap.changes.capture.column_family import check_family
-from waltap.changes.capture.java_regex import NameMatcher, java_pattern
+from waltap.changes.capture.java_regex import NameMatcher, check_family, java_pattern
 from waltap.changes.decode.relation import name_parts
 
 Adjustment = Literal["none", "avro", "avro_unicode"]

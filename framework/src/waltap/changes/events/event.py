@@ -16,6 +16,8 @@ transform.
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
+import msgspec
+
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import ABSENT, MissingValue, Tuple
 from waltap.changes.events.plan import EventColumn
@@ -205,3 +207,22 @@ class ChangeEvent:
 
 EventTransform = Callable[[list[ChangeEvent]], list[ChangeEvent]]
 """Return some or all events of one batch, changed in place, in their order."""
+
+
+# (name, value as the format renders it).
+Header = tuple[str, bytes]
+
+
+class Record(msgspec.Struct, gc=False):
+    """One record for a topic."""
+
+    topic: str
+    # None: the record has no key.
+    key: bytes | None
+    # None: the record is a tombstone.
+    value: bytes | None
+    # Shared between records, so never change it.
+    headers: tuple[Header, ...] = ()
+    partition: int | None = None
+    # In ms since 1970 UTC. None: the time of writing, where the destination has one.
+    timestamp: int | None = None

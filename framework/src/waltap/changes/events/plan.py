@@ -3,7 +3,7 @@
 A plan holds every decision of configuration and replica identity as a value: the columns of
 events and their masks, the key, the meaning of an old tuple, whether a key changed, the topic. An
 encoder compiles these values into its own code, and asks per change only where an old tuple came.
-Changes without one become the same events everywhere (`waltap.changes.events.run`):
+Changes without one become the same events everywhere (`runs`):
 
     inserts                            c: after
     updates, new row alone             u: after
@@ -13,25 +13,145 @@ Changes without one become the same events everywhere (`waltap.changes.events.ru
     logical messages                   m
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from waltap.changes.capture.column_transform import ColumnTransform
-from waltap.changes.decode.message import Delete, Update
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    InsertBlock,
+    LogicalMessage,
+    OldTuple,
+    Truncate,
+    Update,
+)
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.replica_identity import ReplicaIdentity, RowImages
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple, Value
-from waltap.changes.events.cell import PLAIN, CellShape
-from waltap.changes.mapping.connect_schema import ConnectKind
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.envelope import NEWEST, EnvelopeForm
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.errors import ConfigurationError, DecodeError, PropertyProblem, RecordError
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellShape:
+    """Define how encoders write a cell."""
+
+    name: str
+    # (field of the value, field that is true): a struct of the two, which is null where the value
+    # was not sent. None: the cell is the value itself, or the placeholder of one that was not
+    # sent.
+    members: tuple[str, str] | None = None
+
+    def schema(self, field: str, schema: Schema) -> Schema:
+        """Return the schema of cell ``field``, given its value's."""
+        if self.members is None:
+            return schema
+        value, is_set = self.members
+        return Schema(
+            kind=ConnectKind.STRUCT,
+            optional=schema.optional,
+            name=field,
+            fields=(
+                # The comment moves to the struct, so that it is not repeated inside.
+                Field(value, msgspec.structs.replace(schema, doc=None)),
+                Field(is_set, Schema(kind=ConnectKind.BOOLEAN)),
+            ),
+            doc=schema.doc,
+        )
+
+
+PLAIN = CellShape(name="plain")
+VALUE_AND_SET = CellShape(name="value and set", members=("value", "set"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventForm:
+    """Define the form of rows and of their envelope."""
+
+    # The shape of values in rows and keys.
+    cell: CellShape = PLAIN
+    envelope: EnvelopeForm = NEWEST
+
+
+INSERTS: Final = "inserts"
+# Only the new row was sent: there is no before, and the key did not change.
+UPDATES: Final = "updates"
+CHANGED: Final = "updates with an old tuple"
+DELETES: Final = "deletes"
+TRUNCATES: Final = "truncates"
+MESSAGES: Final = "logical messages"
+
+# Kind of run → the operation of its events. A changed key makes d and c of an update.
+OPERATIONS: Final[dict[str, str]] = {
+    INSERTS: "c",
+    UPDATES: "u",
+    CHANGED: "u",
+    DELETES: "d",
+    TRUNCATES: "t",
+    MESSAGES: "m",
+}
+
+# Type → (kind, whether it has one relation).
+_KINDS: Final = {
+    Insert: (INSERTS, True),
+    Update: (CHANGED, True),
+    Delete: (DELETES, True),
+    Truncate: (TRUNCATES, False),
+    LogicalMessage: (MESSAGES, False),
+}
+_relation_of = attrgetter("relation")
+
+# From this number of changes on, it is quicker to ask first whether all are inserts into one
+# table.
+WORTH_A_LOOK: Final = 16
+
+
+Run = tuple[str, Relation | None, Sequence[Change]]
+
+
+def runs(changes: Sequence[Change]) -> list[Run]:
+    """Return ``changes`` as (kind, relation, neighbours), in order.
+
+    Nothing is left out. The relation is None for truncates, which have several, and for messages,
+    which have none.
+    """
+    if not changes:
+        return []
+    if isinstance(changes, InsertBlock):
+        return [(INSERTS, changes.relation, changes)]
+    if (
+        # Bulk loads: two passes in C instead of a loop in Python.
+        len(changes) >= WORTH_A_LOOK
+        and set(map(type, changes)) == {Insert}
+        and len(set(map(_relation_of, changes))) == 1
+    ):
+        return [(INSERTS, changes[0].relation, changes)]  # type: ignore[union-attr]
+    found: list[Run] = []
+    start, kinds, none = 0, _KINDS, OldTuple.NONE
+    kind, relation = "", None
+    for index, change in enumerate(changes):
+        of_kind, has_one = kinds[type(change)]
+        # There is no old tuple to compare, so no plan needs to look at the update.
+        if of_kind is CHANGED and change.old_kind is none:  # type: ignore[union-attr]
+            of_kind = UPDATES
+        of = change.relation if has_one else None  # type: ignore[union-attr]
+        if of_kind is not kind or of is not relation:
+            if index:
+                found.append((kind, relation, changes[start:index]))
+            start, kind, relation = index, of_kind, of
+    found.append((kind, relation, changes[start:] if start else changes))
+    return found
 
 
 # Debezium's headers: a changed key becomes a delete and a create, and each has the other's key.

@@ -13,8 +13,7 @@ import msgspec
 from waltap.changes.capture.column_transform import ColumnTransform
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.changes.events.cell import CellShape
-from waltap.changes.events.plan import EventPlan
+from waltap.changes.events.plan import CellShape, EventPlan
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Field, Schema
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper

@@ -5,7 +5,7 @@ A plugin's type needs no other import.
 
 from typing import TYPE_CHECKING
 
-from waltap.base.public_names import on_first_use
+from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
     from waltap.changes.arrow.column import (

@@ -11,11 +11,10 @@ from waltap.changes.decode.message import Change, TransactionBlock
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import LazySequence
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.position import SOLE, Position
-from waltap.changes.transactions.snapshot_progress import TableChunks
+from waltap.changes.transactions.position import SOLE, Position, TableChunks
 
 if TYPE_CHECKING:
-    from waltap.changes.events.record import Record
+    from waltap.changes.events.event import Record
 
 
 class TransactionPart(msgspec.Struct, kw_only=True):

@@ -1,15 +1,22 @@
 """Send signals to a running pipeline (``signal``, ``snapshot``)."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.cli.profile_source import FileArgument, Json, SetOption, at_rest, resolved
+from waltap.base.text import printable
+from waltap.cli.profile_source import FileArgument, Json, SetOption, at_rest, connected, resolved
 from waltap.cli.terminal import echo
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile
+    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.ports.snapshot.incremental_state import IncrementalState
+    from waltap.ports.source.connector import Connector
 
 
 WAIT_S = 10.0
@@ -126,3 +133,169 @@ def signal(
     profile, _, _ = resolved(file, set_)
     text = typer.get_text_stream("stdin").read() if data == "-" else data
     ask_for(profile, kind, text, identifier=identifier, wait_s=wait, as_json=as_json)
+
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="schema.table")]
+Place = tuple[str, str]
+
+tables = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Add tables to a pipeline or remove them, also during a run.",
+)
+
+
+@tables.command()
+def add(
+    file: FileArgument,
+    tables: Names,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot/--no-snapshot", help="Read the rows that are there already.")
+    ] = True,
+    set_: SetOption = None,
+) -> None:
+    """Stream tables that the profile captures and the publication lacks.
+
+    For example new tables. Writers of a table wait for a moment while it is added. Its rows are
+    then read in chunks during streaming, or at the next start.
+    """
+    from waltap.ports.source.roles import published_by
+
+    profile, host = at_rest(file, set_)
+    with connected(profile, host) as (connector, stages):
+        places = _places(tables, connector, stages)
+        added = published_by(connector).publish(places, wanted=True)
+        for place in places:
+            what = "is streamed from now on" if place in added else "is streamed already"
+            echo(f"{profile.name}: {printable('.'.join(place))} {what}")
+        if snapshot:
+            _read(profile, stages, places)
+
+
+@tables.command()
+def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
+    """Take tables out of the publication, and end incremental snapshots of them.
+
+    A profile that still captures them gets them back at its next start, where it keeps the publication
+    itself: name them in table.exclude.list.
+    """
+    from waltap.ports.source.roles import published_by
+
+    profile, host = at_rest(file, set_)
+    with connected(profile, host) as (connector, stages):
+        places = _parsed(tables)
+        removed = published_by(connector).publish(places, wanted=False)
+        for place in places:
+            what = (
+                "is no longer streamed" if place in removed else "is not named in the publication"
+            )
+            echo(f"{profile.name}: {printable('.'.join(place))} {what}")
+        if removed:
+            _forget(profile, stages, removed)
+        captured = [".".join(p) for p in removed if stages.capture.captures(*p)]
+    if captured:
+        echo(
+            f"{profile.name}: a start may add them again: table.exclude.list should name "
+            + ",".join(re.escape(name) for name in captured)
+        )
+
+
+def _parsed(names: list[str]) -> list[Place]:
+    from waltap.changes.decode.relation import schema_and_table
+
+    places = {name: schema_and_table(name) for name in names}
+    problems = [
+        PropertyProblem("NAME", "is no name of a table", value=name, allowed="schema.table")
+        for name, place in places.items()
+        if place is None
+    ]
+    if problems:
+        raise ConfigurationError(problems, origin=COMMAND_LINE)
+    return [place for place in places.values() if place is not None]
+
+
+def _places(names: list[str], connector: "Connector", stages: "PipelineStages") -> list[Place]:
+    """Return the existing, captured tables. Raises: ConfigurationError."""
+    from waltap.ports.source.roles import tables_of
+
+    places, there = _parsed(names), set(tables_of(connector).existing_tables().values())
+    problems = []
+    for schema, table in places:
+        name = f"{schema}.{table}"
+        if (schema, table) not in there:
+            problems.append(PropertyProblem("NAME", "there is no such table", value=name))
+        elif not stages.capture.captures(schema, table):
+            allowed = (
+                "a table that the profile captures: change table.include.list, and start again"
+            )
+            problems.append(PropertyProblem("NAME", "is not captured", value=name, allowed=allowed))
+    if problems:
+        raise ConfigurationError(problems, origin=COMMAND_LINE)
+    return places
+
+
+def _read(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> None:
+    """Have the rows read, by the running pipeline or at the next start."""
+    if _asked(profile, "execute-snapshot", places):
+        return
+    from waltap.ports.signals.signal import SnapshotRequest
+    from waltap.ports.snapshot.requests import accepted_of
+
+    with _stored_queue(stages) as state:
+        if state is None:
+            echo(f"{profile.name}: the first start reads every table")
+            return
+        wanted = [
+            SnapshotRequest(schema=schema, table=table, signal="waltap tables add")
+            for schema, table in places
+        ]
+        state.queue += accepted_of(wanted, state.queue, set(places))
+    echo(f"{profile.name}: the pipeline does not run; its next start reads the rows")
+
+
+def _forget(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> None:
+    """End reads of tables that are no longer streamed."""
+    if _asked(profile, "stop-snapshot", places):
+        return
+    with _stored_queue(stages) as state:
+        if state is not None:
+            state.queue = [r for r in state.queue if (r.schema, r.table) not in places]
+
+
+def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
+    """Give the running pipeline a signal about tables; False when none runs."""
+    from waltap.cli.commands.signal import ask_for
+    from waltap.services.control import PipelineNotRunning
+
+    try:
+        ask_for(profile, kind, {"data-collections": [_quoted(place) for place in places]})
+    except PipelineNotRunning:
+        return False
+    return True
+
+
+@contextmanager
+def _stored_queue(stages: "PipelineStages") -> "Iterator[IncrementalState | None]":
+    """Yield the stored incremental snapshots, and store them afterwards.
+
+    None without an offset. Raises: PipelineRunning.
+    """
+    import msgspec
+
+    from waltap.pipeline.runtime.lock import PipelineLock
+    from waltap.ports.snapshot.incremental_state import IncrementalState
+
+    with PipelineLock(stages.state_dir):
+        offset = stages.store.load()
+        if offset is None or offset.snapshot is not None:
+            yield None
+            return
+        state = IncrementalState.restored(offset.signals)
+        yield state
+        signals = msgspec.to_builtins(state)
+        stages.store.store(msgspec.structs.replace(offset, signals=signals))
+
+
+def _quoted(place: Place) -> str:
+    """Return a name that means this table alone."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in place)

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from waltap.base.public_names import on_first_use
+from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.changes.events.record import Record
+    from waltap.changes.events.event import Record
     from waltap.encoders.format.format import Format, FormatContext
     from waltap.encoders.format.record_block import RecordBlock
     from waltap.encoders.format.record_transform import (

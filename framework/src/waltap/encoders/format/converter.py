@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.events.record import Header
+from waltap.changes.events.event import Header
 from waltap.changes.events.shape import TableShape
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.transactions.order import TransactionOrder

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.changes.decode.row_block import LazySequence
-from waltap.changes.events.record import Header, Record
+from waltap.changes.events.event import Header, Record
 
 if TYPE_CHECKING:
     import numpy as np

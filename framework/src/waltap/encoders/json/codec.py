@@ -20,7 +20,7 @@ from waltap.changes.capture.column_transform import ColumnTransform
 from waltap.changes.decode.relation import Column
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events import CellShape, EventPlan
-from waltap.changes.events.record import Header, Record
+from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpression

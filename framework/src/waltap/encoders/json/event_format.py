@@ -22,7 +22,7 @@ from waltap.changes.events import (
     EventTransform,
     GivenValue,
 )
-from waltap.changes.events.record import Header, Record
+from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Field, Schema
 from waltap.changes.mapping.json_schema import quote, value_json

@@ -33,7 +33,7 @@ from waltap.changes.events import (
     EventPlan,
     runs,
 )
-from waltap.changes.events.record import Header, Record
+from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION, EnvelopeForm

@@ -8,7 +8,7 @@ present when a record names one.
 from collections.abc import Iterable, Iterator
 
 from waltap.base.cache import BoundedDict
-from waltap.changes.events.record import Header, Record
+from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping.json_schema import quote
 from waltap.encoders.format.record_block import RecordBlock
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from waltap.changes.capture.source_type import may_grow
 from waltap.changes.decode.relation import Relation
 from waltap.changes.events import EventPlan, EventPlans
-from waltap.changes.events.record import Header
+from waltap.changes.events.event import Header
 from waltap.changes.events.shape import TableShape, table_shape
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema

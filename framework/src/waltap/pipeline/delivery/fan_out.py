@@ -18,8 +18,8 @@ from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.delivery.sink_branch import Attempt, BranchStages, PositionedBranch
 from waltap.ports.offsets.offset import BranchPositions
-from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.ports.sink.roles import (
+    DownstreamProgress,
     FlushDelayingSink,
     GapAwareSink,
     MaintainedSink,

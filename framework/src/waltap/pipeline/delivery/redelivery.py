@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.clock import Clock

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.base.retry import RetryBackoff
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import (
@@ -33,10 +33,10 @@ from waltap.pipeline.delivery.fan_out import FanOut
 from waltap.pipeline.delivery.sink_branch import SinkBranch
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset, OffsetStore
-from waltap.ports.sink.downstream import DownstreamProgress
 from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import (
     AcknowledgingSink,
+    DownstreamProgress,
     FlushDelayingSink,
     GapAwareSink,
     MaintainedSink,

@@ -16,8 +16,7 @@ from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.mapping.conversion import ColumnConversion
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.transactions.order import TransactionOrder
-from waltap.changes.transactions.position import Positions
-from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.changes.transactions.position import Positions, SnapshotProgress
 from waltap.clock import Clock, SystemClock
 from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import Component, Profile, SinkBranchProfile, TransformUse

@@ -10,8 +10,7 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.durable_file import StateDocument
 from waltap.changes.transactions.order import TransactionCounts
-from waltap.changes.transactions.position import SOLE, Position, Positions
-from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.changes.transactions.position import SOLE, Position, Positions, SnapshotProgress
 from waltap.errors import OffsetError
 
 __all__ = [

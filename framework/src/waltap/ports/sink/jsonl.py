@@ -26,7 +26,7 @@ from waltap.changes.transactions.transaction import Batch
 from waltap.encoders.format.record_block import RecordBlock
 from waltap.encoders.json.lines import JsonLines
 from waltap.errors import RetryVerdict, SinkError, StopRequested
-from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 

@@ -44,7 +44,7 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.ports.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
 
 if TYPE_CHECKING:
-    from waltap.changes.events.record import Record
+    from waltap.changes.events.event import Record
 
 
 # Limits the memory: older rows are shown without their change.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import RecordError, WaltapError
 from waltap.services.dead_letters.change_form import ChangeForm, operation, table_of

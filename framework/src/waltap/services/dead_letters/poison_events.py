@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import OrderMark, TransactionOrder
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
 from waltap.errors import RecordError, WaltapError

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from waltap.changes.decode.relation import Relation
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch
 from waltap.clock import Clock

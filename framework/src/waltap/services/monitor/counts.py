@@ -20,7 +20,7 @@ from waltap.changes.decode.message import (
     Update,
 )
 from waltap.changes.decode.relation import Relation
-from waltap.changes.transactions.snapshot_progress import TableChunks
+from waltap.changes.transactions.position import TableChunks
 from waltap.changes.transactions.transaction import (
     Heartbeat,
     SnapshotRows,

@@ -16,7 +16,7 @@ import msgspec
 
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import WaltapError
-from waltap.ports.sink.downstream import DownstreamProgress
+from waltap.ports.sink.roles import DownstreamProgress
 from waltap.services.monitor.counts import (
     LastEvent,
     SnapshotStatus,

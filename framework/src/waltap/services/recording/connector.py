@@ -29,12 +29,12 @@ from waltap.services.recording.file import (
     RecordingDamaged,
     RecordingHeader,
     RecordingMark,
+    RecordingProperties,
     RecordingUnfit,
     entries,
     key_of,
     plain,
 )
-from waltap.services.recording.properties import RecordingProperties
 
 
 class RecordingHead:

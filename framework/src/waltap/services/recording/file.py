@@ -16,9 +16,22 @@ import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.durable_file import private
+from waltap.base.property import Properties, declare
 from waltap.changes.decode.decoder import Catalogue, Frame, NameResolution, ServerInfo
 from waltap.changes.decode.relation import DataType, Relation
 from waltap.errors import SourceError
+
+
+class RecordingProperties(Properties):
+    """The recording to run."""
+
+    path: str = declare(
+        "recording.path",
+        summary="File that `waltap record` wrote.",
+        examples=("monday.recording",),
+        path=True,
+    )
+
 
 RecordingDamaged = SourceError.define(
     "RecordingDamaged",

@@ -29,11 +29,11 @@ from waltap.services.recording.file import (
     RecordedServer,
     RecordingHeader,
     RecordingMark,
+    RecordingProperties,
     RecordingWriter,
     key_of,
     plain,
 )
-from waltap.services.recording.properties import RecordingProperties
 from waltap.version import VERSION
 
 

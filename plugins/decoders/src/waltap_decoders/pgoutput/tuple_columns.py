@@ -16,7 +16,7 @@ Source: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
 import enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from waltap.base.pandas_blocker import spare_pandas
+from waltap.base.import_rules import spare_pandas
 from waltap.changes.decode.frame_block import FrameBlock
 from waltap.changes.decode.message import InsertBlock, TransactionBlock
 from waltap.changes.decode.relation import Relation

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from waltap.base.pandas_blocker import spare_pandas
+from waltap.base.import_rules import spare_pandas
 from waltap.changes.decode.row_block import RowBlock, has_columns
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import DecodeError

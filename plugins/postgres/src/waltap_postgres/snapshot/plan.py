@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from waltap.changes.transactions.snapshot_progress import TableChunks
+from waltap.changes.transactions.position import TableChunks
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SourceError
 from waltap_postgres.catalog.catalogue import PostgresCatalogue

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from waltap.changes.transactions.snapshot_progress import TableChunks
+from waltap.changes.transactions.position import TableChunks
 from waltap.errors import RetryVerdict, SourceError
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.snapshot.plan import LOCK_WAIT_MS, KeyRange, ReadTask, TableSplit, TableSplits

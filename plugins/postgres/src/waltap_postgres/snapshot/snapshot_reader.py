@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from waltap.changes.decode.relation import Relation
-from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.changes.transactions.position import SnapshotProgress
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.ports.signals.signal import SnapshotRequest

@@ -5,7 +5,7 @@ Only the properties are loaded at once, since every run needs them.
 
 from typing import TYPE_CHECKING
 
-from waltap.base.public_names import on_first_use
+from waltap.base.import_rules import on_first_use
 from waltap_sinks.changelog.properties import ChangeLogProperties
 
 if TYPE_CHECKING:

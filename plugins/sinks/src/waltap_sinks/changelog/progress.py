@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from waltap.base.files.durable_file import StateDocument, private, private_folder
-from waltap.changes.transactions.snapshot_progress import SnapshotProgress
+from waltap.changes.transactions.position import SnapshotProgress
 from waltap_sinks.changelog.manifest import LogPosition, Manifest, SnapshotPart, TableEntry
 
 # The chunks of most tables.

@@ -19,8 +19,8 @@ from waltap.changes.transactions.transaction import (
     TransactionPart,
     TransactionRun,
 )
-from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.held import REREAD
+from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness
 from waltap_sinks.changelog.continuity import TableContinuity, log_identity, make_log_identity

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from waltap.base.files.store import safe_name
-from waltap.base.pandas_blocker import spare_pandas
+from waltap.base.import_rules import spare_pandas
 from waltap.changes.capture.source_type import root_type
 from waltap.changes.decode.message import Change, Truncate
 from waltap.changes.decode.relation import (

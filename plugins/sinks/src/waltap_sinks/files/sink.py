@@ -28,8 +28,8 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.held import REREAD, begins_snapshot, was_delivered
+from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.files.columns import GatheredColumns

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.changes.events.record import Header, Record
+from waltap.changes.events.event import Header, Record
 from waltap.encoders.json.lines import JsonLines
 
 JSON: Final = "application/json"

@@ -17,7 +17,7 @@ from waltap.base.http import WebhookSignature
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.base.redaction import host_of
 from waltap.base.retry import RetryBackoff, waiting
-from waltap.changes.events.record import Record
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError, StopRequested

@@ -9,9 +9,8 @@ from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.ports.sink import RecordsRefused, RefusedEvent
-from waltap.ports.sink.fail_stop import FailStop
 from waltap.ports.sink.held import delivered_changes
-from waltap.ports.sink.refusal import Part, failing
+from waltap.ports.sink.refusal import FailStop, Part, failing
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.sql.applier import SqlApplier

@@ -5,7 +5,7 @@ import time
 
 from waltap.base.files import FileStore, StorageProperties
 from waltap.errors import SinkError
-from waltap.ports.sink.downstream import DownstreamProgress, DownstreamTable
+from waltap.ports.sink.roles import DownstreamProgress, DownstreamTable
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 from waltap_spark.sink.output_monitor import OutputMonitor, TableLag
 from waltap_spark.state.output import OutputState, SparkOutput, applied_by_all

@@ -16,8 +16,8 @@ from waltap.base.files.store import FileStore
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.ports.sink.downstream import DownstreamProgress
-from waltap.ports.sink.fail_stop import FailStop
+from waltap.ports.sink.refusal import FailStop
+from waltap.ports.sink.roles import DownstreamProgress
 from waltap.ports.sink.sink import Sink, SinkContext
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness

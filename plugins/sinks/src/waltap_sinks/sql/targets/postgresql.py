@@ -11,7 +11,7 @@ import psycopg
 import sqlalchemy
 from psycopg import sql
 
-from waltap.base.pandas_blocker import spare_pandas
+from waltap.base.import_rules import spare_pandas
 from waltap.base.redaction import redacted
 from waltap.changes.decode.relation import TypeKind
 from waltap.changes.decode.tuple_image import MissingValue, Tuple

@@ -1,0 +1,75 @@
+"""Decide when modules are imported.
+
+A package with names from many modules would load all of them for one name, which delays ``waltap --help``;
+so it imports its public names on first use (PEP 562). And pyarrow imports an installed pandas to check
+whether a list is a pandas object. That costs 57 MiB and half a second, which a thread can spare.
+"""
+
+import ast
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+
+def on_first_use(package: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of ``package``.
+
+    The names are those that the package imports for type checkers only.
+    """
+
+    @cache
+    def homes() -> dict[str, str]:
+        # The block for type checkers is the only list: a second one could differ from it.
+        source = sys.modules[package].__loader__.get_source(package)  # type: ignore[union-attr]
+        blocks = (node for node in ast.parse(source).body if isinstance(node, ast.If))
+        imports = (node for block in blocks for node in block.body)
+        return {
+            alias.name: str(node.module)
+            for node in imports
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+
+    def find(name: str) -> Any:
+        home = homes().get(name)
+        if home is None:
+            message = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        return getattr(import_module(home), name)
+
+    return find
+
+
+class _PandasBlocker:
+    """An import finder that hides pandas from the thread that created it."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        if name == "pandas" and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(name, name=name)
+
+
+@functools.cache
+def spare_pandas() -> None:
+    """Make pyarrow search for pandas once, now, and find none.
+
+    A program that has imported pandas is left alone. ``to_pandas`` still imports pandas on demand.
+    """
+    import pyarrow as pa
+
+    # The memory is spent already.
+    if "pandas" in sys.modules:
+        return
+    hidden: Any = _PandasBlocker()
+    sys.meta_path.insert(0, hidden)
+    try:
+        # Pyarrow looks for pandas at its first conversion and remembers the result.
+        pa.array([])
+    finally:
+        sys.meta_path.remove(hidden)
