@@ -365,6 +365,12 @@ OF_DEBEZIUM = """\
 Each attribute of the MBeans of Debezium 3.6's connector for PostgreSQL, and its counterpart."""
 
 
+def mbeans() -> dict[str, dict[str, str]]:
+    """Return context → attribute of Debezium's MBeans → its counterpart here."""
+    text = files("waltap.cli.reference").joinpath("mbeans.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
 def metrics_page() -> str:
     """Return the page."""
     rows = (
@@ -378,8 +384,7 @@ def metrics_page() -> str:
     lines = ["# Metrics", "", GENERATED, "", METRICS_INTRODUCTION, ""]
     lines += table(("metric", "labels", "meaning"), rows)
     lines += ["", "## Coming from Debezium", "", OF_DEBEZIUM]
-    mbeans = files("waltap.cli.reference").joinpath("mbeans.toml").read_text(encoding="utf-8")
-    for name, mapping in tomllib.loads(mbeans).items():
+    for name, mapping in mbeans().items():
         lines += ["", f"### {name}", ""]
         lines += _list(mapping.items())
     return "\n".join(lines).rstrip() + "\n"
