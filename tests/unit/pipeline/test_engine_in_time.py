@@ -259,6 +259,15 @@ def test_so_many_changes_and_not_one_more(new: New) -> None:
     assert pipeline.destination.durable == list(range(1, 31))
 
 
+def test_what_a_limit_cut_off_is_not_passed_over_where_idle_progress_is_due(new: New) -> None:
+    """The same turn of the loop flushes what was written, and may look for idle progress at once."""
+    pipeline = new(offset_flush_interval_ms=0, status_update_interval_ms=1)
+    pipeline.source.insert(at=1.0, rows=3)
+    pipeline.run(max_records=2)
+    pipeline.run(stop_at=10.0)
+    assert pipeline.destination.durable == [1, 2, 3]
+
+
 def test_so_many_seconds(new: New) -> None:
     """Also while it waits for the server, and in a snapshot."""
     pipeline = new()

@@ -357,7 +357,9 @@ class StreamLoop:
                 next_idle = now
             if any(requests):
                 next_idle = now
-            if now >= next_idle and not self._gathered and self._confirmation.idle():
+            # After a cut the rest of a received transaction is nowhere: progress would skip it.
+            waits = state.cut or self._gathered
+            if now >= next_idle and not waits and self._confirmation.idle():
                 next_idle = now + self._idle_s
             heartbeats.beat_if_due(now)  # behind idle progress: that waits for the next flush
             if end.reached(now):
