@@ -3,14 +3,12 @@
 Two SQL sinks refuse rows of their own. The table has no key, so that a row delivered twice is there twice.
 """
 
-import json
-import os
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.fault.lives import SEED, Lives
 from tests.harness import command
 from tests.harness.command import Command
 from tests.harness.pipeline import until
@@ -19,38 +17,31 @@ from tests.harness.servers.postgres import Database
 from waltap.services.dead_letters.dead_letter import DeadLetter
 from waltap.services.dead_letters.store import DeadLetterStore
 
-SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 ROWS = 350
 REFUSED = {"one": 7, "two": 5}
 """Sink → every how manyth row it refuses."""
 
 
-class Trial:
+SETTINGS = {
+    "schema.include.list": "public",
+    "snapshot.mode": "no_data",
+    "publication.keyless.tables": "inserts",
+    "max.batch.size": 100,
+    "errors.tolerance": "dead_letter",
+}
+
+
+class Trial(Lives):
     """A profile with the two sinks, and the processes that work on it."""
 
     def __init__(self, database: Database, folder: Path) -> None:
-        self.database, self.folder = database, folder
-        self.random = random.Random(SEED)
         database.execute("CREATE TABLE t (n int, note text)")
         for name, every in REFUSED.items():
             database.execute(
                 f"CREATE SCHEMA {name}; CREATE TABLE {name}.t (n int CHECK (n % {every} <> 0), note text)"
             )
-        source = {
-            **database.properties(),
-            "slot.name": database.name,
-            "publication.name": database.name,
-            "schema.include.list": "public",
-            "snapshot.mode": "no_data",
-            "offset.flush.interval.ms": 20,
-            "slot.retry.delay.ms": 1000,
-            "publication.keyless.tables": "inserts",
-            "max.batch.size": 100,
-            "errors.tolerance": "dead_letter",
-        }
-        lines = ["[source]", 'type = "postgres"', *_lines(source)]
-        for name in REFUSED:
-            sink = {
+        sinks = [
+            {
                 "name": name,
                 "type": "sql",
                 "url": database.dsn,
@@ -58,14 +49,15 @@ class Trial:
                 "schema.evolution": "none",
                 "position.table": f"{name}.waltap_position",
             }
-            lines += ["[[sinks]]", *_lines(sink)]
-        (folder / "p.toml").write_text("\n".join(lines))
+            for name in REFUSED
+        ]
+        super().__init__(database, folder, *sinks, **SETTINGS)
 
-    def start(self, *words: str) -> Command:
-        return command.start(*words, cwd=self.folder)
+    def redelivering(self) -> Command:
+        return command.start("dead-letters", "redeliver", "p.toml", cwd=self.folder)
 
     def all(self) -> list[DeadLetter]:
-        return DeadLetterStore(self.folder / ".waltap" / "p" / "dead-letters").all()
+        return DeadLetterStore(self.folder / "state" / "p" / "dead-letters").all()
 
     def delivered(self) -> int:
         """Return how many rows both sinks have."""
@@ -73,14 +65,6 @@ class Trial:
 
     def rows(self, schema: str) -> list[tuple[int]]:
         return self.database.execute(f"SELECT n FROM {schema}.t ORDER BY n")
-
-    def run(self) -> Command:
-        """Start the pipeline, and wait until it streams, or has ended."""
-        ready = self.folder / "ready"
-        ready.unlink(missing_ok=True)
-        engine = self.start("run", "p.toml", "--ready-file", "ready")
-        until(lambda: ready.exists() or engine.poll() is not None, "the engine")
-        return engine
 
     def kill_after(self, progress: Callable[[], object], *processes: Command) -> None:
         """Kill the first of ``processes`` a random moment after ``progress``; wait for all."""
@@ -92,15 +76,11 @@ class Trial:
             each.communicate(timeout=120)
 
 
-def _lines(table: dict[str, object]) -> list[str]:
-    return [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in table.items()]
-
-
 def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(
     database: Database, tmp_path: Path
 ) -> None:
     trial = Trial(database, tmp_path)
-    engine = trial.run()
+    engine = trial.beginning()
     with database.connect() as connection:
         for first in range(1, ROWS, 10):
             connection.execute(
@@ -109,11 +89,9 @@ def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(
             )
     trial.kill_after(trial.delivered, engine)
     before, whole = trial.delivered(), sum(ROWS - ROWS // k for k in REFUSED.values())
-    trial.kill_after(
-        lambda: trial.delivered() > min(before, whole - 1), trial.start("run", "p.toml")
-    )
+    trial.kill_after(lambda: trial.delivered() > min(before, whole - 1), trial.start())
 
-    engine = trial.run()
+    engine = trial.beginning()
     taken = {name: [(n,) for n in range(1, ROWS + 1) if n % k] for name, k in REFUSED.items()}
     dead_letters = {name: ROWS // every for name, every in REFUSED.items()}
     until(
@@ -131,14 +109,14 @@ def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(
     trial.kill_after(
         lambda: trial.delivered() > before,
         engine,
-        trial.start("dead-letters", "redeliver", "p.toml"),
+        trial.redelivering(),
     )
     then = trial.delivered()
-    alone = trial.start("dead-letters", "redeliver", "p.toml")
+    alone = trial.redelivering()
     trial.kill_after(lambda: trial.delivered() > then, alone)
 
-    engine = trial.run()
-    last = trial.start("dead-letters", "redeliver", "p.toml")
+    engine = trial.beginning()
+    last = trial.redelivering()
     said, errors = last.communicate(timeout=120)
     assert last.returncode == 0, (SEED, said, errors)
     assert [each for each in trial.all() if each.redelivered_ms is None] == [], SEED

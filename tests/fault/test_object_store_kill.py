@@ -5,20 +5,16 @@ are drawn from a seed that a failure names, and ``WALTAP_TEST_SEED`` repeats it.
 """
 
 import itertools
-import json
 import os
-import random
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import dataset, fs
-from tests.harness import command
-from tests.harness.command import Command
+from tests.fault.lives import SEED, Lives
 from tests.harness.door import Door, s3_door
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
@@ -27,7 +23,6 @@ from tests.harness.servers.s3 import S3Server
 from waltap.base.files import FilesAway, FileStore, StorageProperties
 from waltap_sinks.changelog import ChangeLog
 
-SEED = int(os.environ.get("WALTAP_TEST_SEED") or time.time_ns() % 1_000_000)
 KILLS = int(os.environ.get("WALTAP_TEST_S3_KILLS") or 2)
 SHARE = 0.05
 SINKS = ("rows", "log")
@@ -36,33 +31,20 @@ STARTS = 5
 """All tries of one request may fail before the pipeline has started, which ends it: its keeper starts it again."""
 
 
-class Trial:
+class Trial(Lives):
     """A profile with both sinks behind the door, and the lives of its pipeline."""
 
     def __init__(
         self, database: Database, folder: Path, s3: S3Server, bucket: str, door: Door
     ) -> None:
-        self.database, self.folder, self.s3, self.bucket = database, folder, s3, bucket
-        self.random = random.Random(SEED)
-        source = {
-            **database.properties(),
-            "slot.name": database.name,
-            "publication.name": database.name,
-            "offset.flush.interval.ms": 20,
-            "slot.retry.delay.ms": 1000,
-            "errors.max.retries": -1,
-            "retriable.restart.connector.wait.ms": 100,
-        }
+        self.s3, self.bucket = s3, bucket
         store = {**s3.properties(url=door.url), "storage.max.attempts": 3}
         rows = {"type": "files", "file.format": "parquet", "file.max.age.ms": 0}
-        lines = ["[source]", 'type = "postgres"', *_lines(source)]
-        for name, own in zip(SINKS, (rows, {"type": "changelog"}), strict=True):
-            sink = {"name": name, **own, "path": f"s3://{bucket}/{name}", **store}
-            lines += ["[[sinks]]", *_lines(sink)]
-        (folder / "p.toml").write_text("\n".join(lines))
-
-    def start(self, *options: str) -> Command:
-        return command.start("run", "p.toml", *options, cwd=self.folder)
+        sinks = [
+            {"name": name, **own, "path": f"s3://{bucket}/{name}", **store}
+            for name, own in zip(SINKS, (rows, {"type": "changelog"}), strict=True)
+        ]
+        super().__init__(database, folder, *sinks, **{"errors.max.retries": -1})
 
     def commits(self) -> int:
         """Return how many commits and manifests there are."""
@@ -102,10 +84,6 @@ class Trial:
         storage = StorageProperties.model_validate(self.s3.properties())
         log = ChangeLog(FileStore(f"s3://{self.bucket}/log", storage))
         return sorted(n for rows in log.rows("public", "t") for n in rows["id"].to_pylist())
-
-
-def _lines(table: dict[str, Any]) -> list[str]:
-    return [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in table.items()]
 
 
 @contextmanager

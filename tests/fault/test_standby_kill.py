@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fault.test_engine_kill import Runs, Writer, ids, writing
+from tests.fault.lives import CHANGELOG, JSONL, Lives, Writer, ids, writing
 from tests.harness import command
 from tests.harness.command import Command
 from tests.harness.pipeline import until
@@ -19,15 +19,13 @@ from waltap_sinks.changelog import ChangeLog
 
 PATIENCE_S = 90.0
 LOST = "WT-2017"
-JSONL = 'type = "jsonl"\npath = "out.jsonl"'
-CHANGELOG = 'type = "changelog"\npath = "log"'
 
 
-class Pair(Runs):
+class Pair(Lives):
     """Two processes at a time; the lock file names the one that runs the pipeline."""
 
-    def __init__(self, database: Database, folder: Path, sink: str, **settings: Any) -> None:
-        super().__init__(database, folder, sink, **{"waltap.standby": True, **settings})
+    def __init__(self, database: Database, folder: Path, **settings: Any) -> None:
+        super().__init__(database, folder, **{"waltap.standby": True, **settings})
         self._processes: list[Command] = []
 
     def begin(self) -> Command:
@@ -43,7 +41,7 @@ class Pair(Runs):
     def owner(self) -> int | None:
         """Return the process id of who runs the pipeline."""
         try:
-            return int((self.folder / ".waltap" / "p" / "lock").read_text().split("\n")[0])
+            return int((self.folder / "state" / "p" / "lock").read_text().split("\n")[0])
         except (OSError, ValueError):
             return None
 
@@ -90,16 +88,15 @@ class Pair(Runs):
             process.wait(PATIENCE_S)
 
 
-@pytest.fixture(params=[JSONL, CHANGELOG], ids=["jsonl", "changelog"])
-def sink(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+SINKS = pytest.mark.parametrize("sink", [JSONL, CHANGELOG], ids=["jsonl", "changelog"])
 
 
+@SINKS
 def test_a_killed_process_is_followed_and_nothing_is_lost(
-    database: Database, tmp_path: Path, sink: str
+    database: Database, tmp_path: Path, sink: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pair = Pair(database, tmp_path, sink)
+    pair = Pair(database, tmp_path, **sink)
     pair.to_the_end()
     try:
         owner = pair.begin()
@@ -117,11 +114,12 @@ def test_a_killed_process_is_followed_and_nothing_is_lost(
     check(pair, sink, writer)
 
 
+@SINKS
 def test_a_paused_process_is_followed_and_writes_nothing_when_it_wakes_up(
-    database: Database, tmp_path: Path, sink: str
+    database: Database, tmp_path: Path, sink: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    pair = Pair(database, tmp_path, sink, **{"waltap.lease.ms": 3000})
+    pair = Pair(database, tmp_path, **sink, **{"waltap.lease.ms": 3000})
     pair.to_the_end()
     try:
         first, second = pair.begin(), pair.begin()
@@ -142,10 +140,10 @@ def test_a_paused_process_is_followed_and_writes_nothing_when_it_wakes_up(
     check(pair, sink, writer)
 
 
-def check(pair: Pair, sink: str, writer: Writer) -> None:
+def check(pair: Pair, sink: dict[str, str], writer: Writer) -> None:
     """Every row has come; once, or, without exactly-once, again only where a process began."""
     every = list(range(1, writer.commits[-1][0] + 1))
-    if sink == CHANGELOG:
+    if sink is CHANGELOG:
         tables = ChangeLog(str(pair.folder / "log")).rows("public", "t")
         assert [i for table in tables for i in table.column("id").to_pylist()] == every
         return

@@ -2,17 +2,13 @@
 that it has in a run that nobody disturbed, BEGIN and END come once, and END counts each event once."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness import command
-from tests.harness.command import Command
+from tests.fault.lives import JSONL, Lives
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
-
-WAIT_S = 90.0
 
 SCHEMA = """
 CREATE TABLE a (id int PRIMARY KEY, v text);
@@ -34,46 +30,24 @@ END $$
 """
 
 
-class Lives:
-    """``waltap run`` in a folder, again and again."""
+SETTINGS = {
+    **JSONL,
+    "snapshot.mode": "no_data",
+    "provide.transaction.metadata": "true",
+    "extended.headers.enabled": "false",
+    "table.exclude.list": r"public\.hidden",
+    "skipped.operations": "d",
+    "retriable.restart.connector.wait.ms": 100,
+}
+
+
+class Counted(Lives):
+    """A folder with a slot of its own."""
 
     def __init__(self, database: Database, folder: Path, **settings: Any) -> None:
-        folder.mkdir()
-        self.folder, self.database = folder, database
         slot = f"{database.name[:50]}_{folder.name}"
-        properties = {
-            **database.properties(),
-            "slot.name": slot,
-            "publication.name": slot,
-            "snapshot.mode": "no_data",
-            "provide.transaction.metadata": "true",
-            "extended.headers.enabled": "false",
-            "table.exclude.list": r"public\.hidden",
-            "skipped.operations": "d",
-            **settings,
-        }
-        lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in properties.items()]
-        text = [
-            "[source]",
-            'type = "postgres"',
-            *lines,
-            "[sink]",
-            'type = "jsonl"',
-            'path = "out.jsonl"',
-        ]
-        (folder / "p.toml").write_text("\n".join(text))
-
-    def start(self, *options: object) -> Command:
-        return command.start("run", "p.toml", *options, cwd=self.folder)
-
-    def run(self, *options: object) -> None:
-        process = self.start(*options)
-        _, errors = process.communicate(timeout=WAIT_S)
-        assert process.returncode == 0, errors
-
-    def catch_up(self) -> None:
-        ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn()::text")
-        self.run("--until-lsn", lsn)
+        names = {"slot.name": slot, "publication.name": slot}
+        super().__init__(database, folder, **SETTINGS, **names, **settings)
 
     def killed_behind(self, count: int) -> None:
         """Run, and kill the process once it has written ``count`` more records, or all there are."""
@@ -83,11 +57,10 @@ class Lives:
             until(
                 lambda: self.lines() >= wanted or self.ended() or process.poll() is not None,
                 f"{count} more records",
-                WAIT_S,
             )
             assert process.poll() is None, process.communicate()[1]
         finally:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.communicate()
 
     def lines(self) -> int:
@@ -100,9 +73,9 @@ class Lives:
         path = self.folder / "out.jsonl"
         return path.read_bytes() if path.exists() else b""
 
-    def records(self) -> list[tuple[Any, ...]]:
+    def numbered(self) -> list[tuple[Any, ...]]:
         """Return topic, key and value of each whole line, without the time of processing."""
-        return [_record(json.loads(line)) for line in self._output().split(b"\n")[:-1]]
+        return [_record(line) for line in self.records()]
 
 
 def _record(line: dict[str, Any]) -> tuple[Any, ...]:
@@ -128,15 +101,15 @@ def test_numbers_are_those_of_an_undisturbed_run(
 ) -> None:
     database.execute(SCHEMA)
     database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
-    more = {"pgoutput.streaming": streaming, "retriable.restart.connector.wait.ms": 100}
-    reference = Lives(database, tmp_path / "whole", **more)
-    small = {"max.batch.size": 8, "offset.flush.interval.ms": 0, "slot.retry.delay.ms": 1000}
-    subject = Lives(database, tmp_path / "cut", **more, **small)
-    reference.catch_up()
-    subject.catch_up()
+    more = {"pgoutput.streaming": streaming}
+    reference = Counted(database, tmp_path / "whole", **more)
+    small = {"max.batch.size": 8, "offset.flush.interval.ms": 0}
+    subject = Counted(database, tmp_path / "cut", **more, **small)
+    reference.to_the_end()
+    subject.to_the_end()
     database.execute(TRANSACTION)
-    reference.catch_up()
-    whole = reference.records()
+    reference.to_the_end()
+    whole = reference.numbered()
     end = json.loads(whole[-1][2])
     assert (json.loads(whole[0][2])["status"], end["status"]) == ("BEGIN", "END")
     data = [json.loads(value) for _, _, value in whole[1:-1]]
@@ -144,17 +117,17 @@ def test_numbers_are_those_of_an_undisturbed_run(
     assert end["event_count"] == len(events)
     assert [value["transaction"]["total_order"] for value in events] == [*range(1, len(events) + 1)]
 
-    subject.run("--max-records", 150)
-    subject.run("--max-records", 250)
-    stopped = subject.records()
+    subject.to_the_end("--max-records", 150)
+    subject.to_the_end("--max-records", 250)
+    stopped = subject.numbered()
     assert 300 < len(stopped) < len(whole)
     assert stopped == whole[: len(stopped)]  # a clean stop: nothing twice
     borders = [len(stopped)]
     for count in kills:
         subject.killed_behind(count)
-        borders.append(len(subject.records()))
-    subject.catch_up()
-    found = subject.records()
+        borders.append(len(subject.numbered()))
+    subject.to_the_end()
+    found = subject.numbered()
     reached = 0
     for begin, until_ in zip([0, *borders], [*borders, len(found)], strict=True):
         life = found[begin:until_]

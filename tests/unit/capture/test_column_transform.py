@@ -14,9 +14,9 @@ from tests.harness.json_events import (
     values,
 )
 
-from waltap.changes.capture.column_transform import ColumnTransforms, java_serialised, truncated
+from waltap.changes.capture.column_transform import ColumnTransforms, java_serialised
 from waltap.changes.capture.source_type import source_type
-from waltap.changes.capture.topic_naming import field_namer, schema_namer
+from waltap.changes.capture.topic_naming import field_namer
 from waltap.changes.decode.message import Delete, Insert, OldTuple, Update
 from waltap.changes.decode.relation import Column, DataType, TypeKind
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
@@ -113,20 +113,6 @@ def test_propagated_source_type_never_takes_the_mask_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "units", "expected"),
-    [
-        ("", 1, ""),
-        ("abc", 3, "abc"),
-        ("abcd", 3, "abc"),
-        ("😀", 1, "\ud83d"),
-        ("é" * 9, 4, "é" * 4),
-    ],
-)
-def test_truncation_counts_utf16_units(text, units, expected) -> None:
-    assert truncated(text, units) == expected
-
-
-@pytest.mark.parametrize(
     ("text", "body"),
     [
         ("hello", b"t\0\5hello"),
@@ -141,23 +127,6 @@ def test_truncation_counts_utf16_units(text, units, expected) -> None:
 )
 def test_java_serialisation_of_strings(text, body) -> None:
     assert java_serialised(text) == b"\xac\xed\x00\x05" + body
-
-
-@pytest.mark.parametrize(
-    ("declared", "expected"),
-    [
-        ("v varchar(2)", ("varchar", 2, 0)),
-        ("v varchar", ("varchar", 2147483647, 0)),
-        ("v numeric(3,2)", ("numeric", 3, 2)),
-        ("v numeric", ("numeric", 0, 0)),
-        ("v int8", ("int8", 19, 0)),
-        ("v timestamptz", ("timestamptz", 35, 6)),
-        ("v bytea", ("bytea", 2147483647, 0)),
-    ],
-)
-def test_source_type_is_the_drivers(declared, expected) -> None:
-    found = source_type(column(declared))
-    assert (found.name, found.length, found.scale) == expected
 
 
 @pytest.mark.parametrize(("typmod", "length"), [(0, 22), (1, 24), (3, 26), (6, 29)])
@@ -175,19 +144,6 @@ def test_source_type_of_a_domain_has_its_name_and_its_modifiers() -> None:
     outer = DataType(oid=2, schema="s", name="outer", kind=TypeKind.DOMAIN, base=short)
     found = source_type(Column(name="v", type_oid=2, data_type=outer))
     assert (found.name, found.length) == ("outer", 10)
-
-
-@pytest.mark.parametrize(
-    ("mode", "schema", "field"),
-    [
-        ("none", "t.9a.ö-x", "t.9a.ö-x"),
-        ("avro", "t.9a.__x", "t_9a___x"),
-        ("avro_unicode", "t.9a._u00f6_u002dx", "t_u002e9a_u002e_u00f6_u002dx"),
-    ],
-)
-def test_names_are_adjusted(mode, schema, field) -> None:
-    assert schema_namer(mode)("t.9a.ö-x") == schema
-    assert field_namer(mode)("t.9a.ö-x") == field
 
 
 @pytest.mark.parametrize(

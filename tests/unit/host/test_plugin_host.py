@@ -23,7 +23,7 @@ from waltap.base.plugin_errors import (
 from waltap.errors import PluginError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host, PluginHealth, PluginInfo
-from waltap.ports.specs import KINDS, LazyReference, SinkSpec, SnapshotterSpec, TypeSpec
+from waltap.ports.specs import KINDS, LazyReference, SinkSpec, TypeSpec
 
 Install = Callable[..., None]
 
@@ -104,13 +104,6 @@ def test_every_plugin_of_ours_is_usable() -> None:
     plugins = [p for p in Host().plugins() if p.distribution.startswith("waltap")]
     assert {p.distribution for p in plugins} >= {"waltap", "waltap-decoders", "waltap-postgres"}
     assert {p.identifier: str(p.error) for p in plugins if p.error is not None} == {}
-
-
-def test_a_host_is_made_anew_each_time() -> None:
-    first = Host(discover=False)
-    first.register(sinks("mine"), "mine")
-    assert "mine" in first.sinks
-    assert "mine" not in Host(discover=False).sinks
 
 
 # --- code that is loaded when it is used -----------------------------------------------------------
@@ -377,11 +370,6 @@ def test_a_name_that_is_not_there_gives_the_known_ones_and_the_nearest() -> None
     )
 
 
-def test_a_kind_that_nobody_provides_has_no_names() -> None:
-    with pytest.raises(SpecMissing, match="no snapshot mode is called 'initial'; known: none"):
-        Host(discover=False).find(SnapshotterSpec, "initial")
-
-
 def test_types_come_in_the_order_in_which_they_are_asked() -> None:
     def spec(name: str, order: int) -> TypeSpec:
         return TypeSpec(name=name, summary="s", claims=bool, build=print, order=order)  # type: ignore[arg-type]
@@ -393,12 +381,6 @@ def test_types_come_in_the_order_in_which_they_are_asked() -> None:
     host = Host(discover=False)
     host.register(module(register_types=register_types), "types")
     assert [found.name for found in host.types] == ["early", "middle", "late"]
-
-
-def test_the_host_has_an_attribute_for_every_kind() -> None:
-    host = Host()
-    for kind in KINDS:
-        assert len(getattr(host, kind.attribute)) >= 0
 
 
 # --- plugins of this process -----------------------------------------------------------------------
@@ -584,32 +566,6 @@ def test_a_wrapper_of_an_observer_that_raises_stops_no_observer(
     assert [vars(record)["plugin"] for record in caplog.records] == ["in process:around"]
 
 
-@pytest.mark.parametrize("caught", [True, False])
-def test_an_old_wrapper_of_a_choice_sees_its_error(*, caught: bool) -> None:
-    seen: list[object] = []
-
-    @hookimpl
-    def choose_topic(relation: object) -> str:
-        raise KeyError("x")
-
-    @hookimpl(hookwrapper=True)
-    def around_choice():
-        outcome = yield
-        seen.append(type(outcome.exception))
-        if caught:
-            outcome.force_result("caught")
-
-    host = Host(discover=False)
-    host.register(module(choose_topic=choose_topic), "chooser")
-    host.register(module(choose_topic=around_choice), "around")
-    if caught:
-        assert host.choose("choose_topic", relation=None) == "caught"
-    else:
-        with pytest.raises(HookRaised, match=r"choose_topic of chooser .* raised KeyError"):
-            host.choose("choose_topic", relation=None)
-    assert seen == [HookRaised]
-
-
 def test_a_wrapper_of_a_choice_may_catch_its_error_or_be_blamed_for_its_own() -> None:
     @hookimpl
     def choose_topic(relation: object) -> str:
@@ -635,17 +591,3 @@ def test_a_wrapper_of_a_choice_may_catch_its_error_or_be_blamed_for_its_own() ->
     host.register(around_choice(OSError), "raises")
     with pytest.raises(HookRaised, match=r"choose_topic of raises .* raised OSError"):
         host.choose("choose_topic", relation=None)
-
-
-@pytest.mark.parametrize(
-    ("options", "answer"),
-    [(({}, {}), "two"), (({"tryfirst": True}, {}), "one"), (({}, {"trylast": True}), "one")],
-    ids=["the last registered", "tryfirst", "trylast"],
-)
-def test_an_implementation_may_ask_to_be_called_first_or_last(
-    options: tuple[dict[str, bool], ...], answer: str
-) -> None:
-    host = Host(discover=False)
-    for name, given in zip(("one", "two"), options, strict=True):
-        host.register(module(choose_topic=hookimpl(**given)(lambda name=name: name)), name)
-    assert host.choose("choose_topic", relation=None) == answer

@@ -19,7 +19,7 @@ from tests.harness.json_events import (
 
 from waltap.changes.decode.message import Delete, Insert, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import Column, DataType
-from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.decode.tuple_image import ABSENT
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.json.lines import JsonLines
@@ -81,17 +81,6 @@ def test_incremental_rows_have_their_lsn_in_the_sequence_alone() -> None:
         assert source["sequence"] == '["70","77"]'
 
 
-def test_snapshot_markers_stand_at_both_ends() -> None:
-    s = Server()
-    s.snapshot(A, [(str(n), None) for n in range(4)], "first", "last_in_data_collection")
-    s.snapshot(A, [("9", None)], "first_in_data_collection", "last")
-    found = [v["source"]["snapshot"] for v in values(render(*s.parts))]
-    assert found == ["first", "true", "true", "last_in_data_collection", "last"]
-    s.parts.clear()
-    s.snapshot(A, [], "first", "last")
-    assert render(*s.parts) == []
-
-
 # --- rows -------------------------------------------------------------------------------------------
 
 
@@ -103,13 +92,6 @@ def test_null_is_the_default_in_values_unless_so_configured() -> None:
         (value,) = values(render(part(Insert(relation, 0, ("1", None))), **properties))
         assert value["after"] == {"id": 1, "n": n}
         assert value["source"]["snapshot"] == snapshot
-
-
-def test_unchanged_value_of_an_update_is_the_placeholder() -> None:
-    found = render(
-        part(Update(A, 0, ("1", UNCHANGED))), **{"unavailable.value.placeholder": "hex:676f6e65"}
-    )
-    assert values(found)[0]["after"] == {"id": 1, "v": "gone"}
 
 
 def test_table_that_is_not_captured_gives_nothing() -> None:
@@ -237,28 +219,6 @@ def test_tuple_of_another_width_is_a_decode_error(change) -> None:
         render(part(change))
 
 
-# --- transactions -----------------------------------------------------------------------------------
-
-
-def test_counters_go_on_over_the_parts_of_one_transaction_and_a_restart() -> None:
-    """Operations that are skipped take no number."""
-    metadata = {**BARE, "provide.transaction.metadata": "true", "skipped.operations": "u"}
-    skipped = Update(A, 0, ("9", "x"))
-    first = part(
-        Insert(A, 0, ("1", "x")), skipped, Insert(A, 0, ("2", "x")), complete=False, end_lsn=0
-    )
-    second = part(Insert(A, 0, ("3", "x")), first_index=3, starts=False)
-    form = json_format(metadata)
-    found = values(form.render([first], NOW)) + values(form.render([second], NOW))
-    assert [v.get("status") or v["transaction"]["total_order"] for v in found] == [
-        "BEGIN", 1, 2, 3, "END",
-    ]  # fmt: skip
-    assert found[0]["id"] == "7:990"
-    assert (found[-1]["id"], found[-1]["event_count"]) == ("7:1108", 3)
-    found = values(json_format(metadata).render([second], NOW))
-    assert [v.get("status") or v["transaction"]["total_order"] for v in found] == [4, "END"]
-
-
 # --- schemas that change ----------------------------------------------------------------------------
 
 
@@ -349,19 +309,6 @@ def test_regex_naming_adds_the_table_to_keys() -> None:
 
 
 # --- lines ------------------------------------------------------------------------------------------
-
-
-def test_line_holds_key_value_and_headers_as_json() -> None:
-    record = Record('tö"p', b'{"a":1}', None, (("h", b'{"x":2}'),), 3)
-    line = JsonLines().line(record)
-    assert line.endswith(b"\n")
-    assert json.loads(line) == {
-        "topic": 'tö"p',
-        "key": {"a": 1},
-        "value": None,
-        "partition": 3,
-        "headers": [{"key": "h", "value": {"x": 2}}],
-    }
 
 
 def test_lines_follow_changes_of_topic_and_headers() -> None:

@@ -1,6 +1,5 @@
 """The window: which rows of a chunk survive what streams by."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.json_events import IDENTITIES, table
@@ -27,42 +26,6 @@ def after(*changes: Change, of: Relation = T, rows: list[Tuple] = ROWS) -> list[
     for change in changes:
         window.see(change)
     return window.rows()
-
-
-def test_without_changes_all_rows_are_left_in_their_order() -> None:
-    assert after() == ROWS
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(Insert(T, 1, ("2", "n", "n")), id="insert"),
-        pytest.param(Update(T, 1, ("2", "n", "n")), id="update"),
-        pytest.param(Delete(T, 1, ("2", ABSENT, ABSENT), OldTuple.KEY), id="delete"),
-        pytest.param(
-            Update(T, 1, ("9", "b", "y"), ("2", ABSENT, ABSENT), OldTuple.KEY), id="key change"
-        ),
-    ],
-)
-def test_a_row_that_changed_is_dropped(change: Change) -> None:
-    assert after(change) == [ROWS[0], ROWS[2]]
-
-
-def test_an_update_that_does_not_show_all_completes_the_row() -> None:
-    assert after(Update(T, 1, ("2", "n", UNCHANGED))) == [ROWS[0], ROWS[2], ("2", "n", "y")]
-
-
-def test_a_key_change_that_does_not_show_all_moves_the_row() -> None:
-    moved = Update(T, 1, ("9", "n", UNCHANGED), ("2", ABSENT, ABSENT), OldTuple.KEY)
-    assert after(moved) == [ROWS[0], ROWS[2], ("9", "n", "y")]
-    again = Update(T, 2, ("9", "m", UNCHANGED))
-    assert after(moved, again) == [ROWS[0], ROWS[2], ("9", "m", "y")]
-    assert after(moved, Delete(T, 3, ("9", ABSENT, ABSENT), OldTuple.KEY)) == [ROWS[0], ROWS[2]]
-
-
-def test_a_row_whose_large_value_was_sent_meanwhile_is_not_completed_from_the_chunk() -> None:
-    sent, untouched = Update(T, 1, ("2", "b", "new")), Update(T, 2, ("2", "n", UNCHANGED))
-    assert after(sent, untouched) == [ROWS[0], ROWS[2]]
 
 
 def test_changes_of_other_tables_and_rows_do_not_matter() -> None:

@@ -199,15 +199,6 @@ def test_messages_before_the_resume_position_are_dropped() -> None:
     assert [part.end_lsn for part in subject.feed([old, new])] == [151]
 
 
-def test_the_delivered_head_of_a_transaction_is_dropped() -> None:
-    subject = assembler(resume=Position(101, 200, 2))
-    rows = [row(1), row(2), row(3), row(4)]
-    messages = [*ordinary(100, [row(0)]), *ordinary(200, rows), *ordinary(300, [row(5)])]
-    parts = subject.feed(messages)
-    assert numbers(parts) == [3, 4, 5]
-    assert [(p.first_index, p.starts) for p in parts] == [(2, False), (0, True)]
-
-
 # --- streamed in progress ------------------------------------------------------------------------
 
 
@@ -331,14 +322,6 @@ def test_a_large_transaction_comes_in_parts_of_bounded_size(tmp_path: Path, memo
     assert [p.first_index for p in parts[:-2]] == [
         sum(len(before.changes) for before in parts[:at]) for at in range(len(parts) - 2)
     ]
-
-
-def test_a_streamed_transaction_is_resumed_within(tmp_path: Path, memory: int) -> None:
-    subject = assembler(tmp_path, memory=memory, resume=Position(50, 100, 3))
-    subject.feed(segment(7, [row(n, 7) for n in range(2)] + [Skipped(2, 7), row(9, 7)], first=True))
-    (part,) = subject.feed([StreamCommit(0, 7, 100, 101, 0)])
-    assert numbers([part]) == [9]
-    assert (part.first_index, part.starts, part.wire_count) == (3, False, 2)
 
 
 # --- commit position not known in advance --------------------------------------------------------
