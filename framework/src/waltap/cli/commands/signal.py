@@ -264,7 +264,6 @@ def _forget(profile: "Profile", stages: "PipelineStages", places: list[Place]) -
 
 def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
     """Give the running pipeline a signal about tables; False when none runs."""
-    from waltap.cli.commands.signal import ask_for
     from waltap.services.control import PipelineNotRunning
 
     try:
