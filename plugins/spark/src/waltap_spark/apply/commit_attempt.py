@@ -1,0 +1,278 @@
+"""Apply the changes of each table in one attempt at a commit."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog.errors import ColumnNameTaken
+from waltap_spark.apply.damage import damage, require_sizes
+from waltap_spark.apply.external_snapshots import replaced_from_chunks, wait_for
+from waltap_spark.apply.snapshot_splits import Handed
+from waltap_spark.apply.synthetic_truncate import ending, with_spare_names
+from waltap_spark.compact.log_rows import logged, logged_types, with_epoch
+from waltap_spark.compact.small_sets import is_small
+from waltap_spark.config.options import ApplyOptions
+from waltap_spark.config.shared_targets import SharedShapes, require_place
+from waltap_spark.errors import MadeOtherwise, ModeUnfit, TypeChanged
+from waltap_spark.formats import CommitContext, GroupRows, TableChange, TableFormat
+from waltap_spark.history.retained_keys import spared
+from waltap_spark.planning.column_identity import (
+    doubted,
+    dropped,
+    forgotten,
+    identify,
+    renames,
+    renews_columns,
+    replaced,
+)
+from waltap_spark.planning.plan import SegmentGroup, TableTask, another_table, doubles
+from waltap_spark.planning.redelivery import lacks_values, leave_out_known, may_repeat
+from waltap_spark.planning.wide_decimals import make_readable
+from waltap_spark.schema.schema import LOG_FIELDS, common_type
+from waltap_spark.session.failures import OF_ONE
+from waltap_spark.state.modes import of_rules, said, unfit
+from waltap_spark.state.output import SparkOutput, TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from waltap.base.files.store import FileStore
+
+
+def readable_types(
+    step: CommitContext,
+    table: TableState,
+    group: SegmentGroup,
+    store: "FileStore",
+    output: SparkOutput,
+) -> dict[str, str]:
+    """Return the columns of ``group``, and make its segments readable."""
+    make_readable(store, output, group, partial(step.path, table, "changes"))
+    known = table.versions.get(group.fingerprint)
+    if known is not None:
+        return known
+    return logged_types(step.spark, store, group) if group.segments else {}
+
+
+class CommitAttempt:
+    """One attempt at a commit; no reader sees its writes yet."""
+
+    # Shared targets of the applier.
+    shapes: SharedShapes
+    # Whether the commit was started before.
+    repeats = False
+
+    def __init__(
+        self,
+        step: CommitContext,
+        changelog: ChangeLog,
+        output: SparkOutput,
+        options: ApplyOptions,
+        tables: TableFormat,
+        called: Mapping[int, tuple[str, str]],
+        at_us: int,
+        reach: Mapping[int, int],
+    ) -> None:
+        """Prepare an attempt.
+
+        ``called`` is `whereabouts` of the tables at the last commit. ``at_us`` is the time of the
+        last transaction. ``reach`` has the highest LSN of each earlier epoch.
+        """
+        self._step, self._log, self._output, self._options = step, changelog, output, options
+        self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
+        self.handed: Callable[[str], Handed | None] = lambda _name: None
+
+    def table(self, session: "SparkSession", table: TableState, found: TableTask) -> TableState:
+        """Apply ``found`` in ``session``; return the resulting table."""
+        step = replace(self._step, spark=session)
+        for group in found.groups:
+            found.tried.append(group)
+            for each in (group, *group.others):
+                self._options.names.name(each, table.name, ruled_as=table.target_name)
+            try:
+                doubt = group.doubt or doubles(table, group)
+                table = self._apply_group(replace(step, until=group.until), table, group)
+                table = doubted(table, doubt) if doubt else table
+            except OF_ONE:
+                raise
+            except Exception as error:
+                # a damaged segment fails Spark with many errors; name the segment instead
+                wrong = damage(self._log.store, group)
+                if wrong is not None:
+                    raise wrong from error
+                raise
+        if found.groups and self._format.writes_in_place:
+            table = self._format.maintain(step, table)
+        epoch = table.oid_epoch
+        if found.staged and found.entries and not table.oid:
+            epoch = found.entries[-1][0]
+        return msgspec.structs.replace(table, staged=tuple(found.staged), oid_epoch=epoch)
+
+    def _apply_group(
+        self, step: CommitContext, table: TableState, group: SegmentGroup
+    ) -> TableState:
+        if group.lost:
+            return table
+        another = another_table(table, group)
+        self._require_fit(table, group)
+        # this process reads small groups, and checks their number of rows
+        if not is_small(group):
+            require_sizes(self._log.store, group)
+        again = may_repeat(table, group, self._reach)
+        if again and table.mode.history:
+            self._leave_out_known(step, table, group, whole=another)
+            if not group.rows:
+                return table
+        elif again and lacks_values(table, group):
+            table = doubted(table, "changes came again that lack values which its rows have")
+        past = table.mode.keeps_past and bool(table.versions) and not group.elsewhere
+        if another:
+            if past:
+                # rows of the dropped table end, and stay as its past
+                table = self._end(step, table, group)
+                table = replaced(table, keeps_rows=True)
+            else:
+                gone, table = table, self._format.truncate(step, replaced(table))
+                types = readable_types(step, gone, group, self._log.store, self._output)
+                table = with_spare_names(self._format, step, gone, table, group, types)
+        if group.replaces or another:
+            table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
+        if group.replaces:
+            table = msgspec.structs.replace(table, stale=(), widened=(), handed_nulls=())
+        # an older schema lacks columns that were added later, so it drops none
+        drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"
+        called = renames(table, group)
+        stay = {called.get(name, name) for name in self._format.needed(table)}
+        lost = tuple(name for name in dropped(table, group) if name not in stay) if drops else ()
+
+        def learn(before: TableState) -> TableState:
+            return forgotten(self._learn(step, before, group, another=another), lost)
+
+        change = TableChange(
+            key=group.key,
+            renames=called,
+            replaces=group.replaces and not past,
+            learn=learn,
+            forgets=lost,
+            renews_columns=renews_columns(table, group),
+        )
+        handed = self.handed(group.elsewhere)
+        if group.elsewhere and self._format.writes_in_place:
+            # the copied rows need the columns first, so the schema is learnt before the step
+            known = learn(table)
+            wait_for(step, known, group, handed, self._output)
+            change = replace(change, learn=lambda _table: known)
+        table = self._format.evolve(step, table, change)
+        if group.elsewhere:
+            kind, files = self._format, self._log.store
+            return replaced_from_chunks(kind, step, table, group, handed, files, self._output)
+        if not group.rows:
+            if group.replaces and past:
+                return self._end(step, table, group)
+            return self._format.truncate(step, table) if group.replaces else table
+        types, store = table.versions[group.fingerprint], self._log.store
+        brought = GroupRows(
+            group=group,
+            read=lambda: with_epoch(logged(step.spark, store, group, types), group.epoch),
+            files=store,
+            # Parquet tables get small groups without Spark
+            spark=step.spark if self._format.writes_in_place else None,
+        )
+        if group.replaces and not past:
+            return self._format.replace(step, table, brought)
+        if group.others and table.mode.deletes != "kept":
+            stays = spared(table, group, brought.frame, store, self._output, step.path)
+            brought = replace(brought, spared=stays)
+        table = self._format.apply(step, table, brought)
+        return msgspec.structs.replace(table, stale=(), widened=()) if brought.truncates else table
+
+    def _leave_out_known(
+        self, step: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool
+    ) -> None:
+        """Remove changes of ``group`` that the history already has."""
+        make_readable(self._log.store, self._output, group, lambda: step.path(table, "changes"))
+
+        def write(left: "DataFrame") -> str:
+            path = self._output.uri(step.path(table, "changes"))
+            left.write.mode("overwrite").parquet(path)
+            group.called = {}
+            return path
+
+        types = table.versions.get(group.fingerprint)
+        rows = logged(step.spark, self._log.store, group, types)
+        history = self._format.read(step.spark, table, "changes")
+        leave_out_known(group, rows, history, write, whole=whole)
+
+    def _require_fit(self, table: TableState, group: SegmentGroup) -> None:
+        """Check that the output can hold the group's table.
+
+        Raises: ColumnNameTaken, SourcesDiffer, MadeOtherwise, ModeUnfit.
+        """
+        for name in (*group.called, *(column.name for column in group.columns)):
+            if name in LOG_FIELDS:
+                raise ColumnNameTaken(
+                    f"{table.name} has a column {name}, which the tables' histories have themselves",
+                    column=rf"{table.schema}\.{table.table}\.{name}",
+                )
+        require_place(table, self._options.places, (column.name for column in group.columns))
+        wanted = self._options.modes.of(table.target_name)
+        if wanted != table.mode:
+            text = f"{table.name} was made as {said(table.mode)}, and is to be {said(wanted)}"
+            raise MadeOtherwise(text, table=table.target_name)
+        columns = {column.name: "" for column in group.columns}
+        reason = unfit(table.mode, group.key, columns)
+        if reason:
+            text = f"{table.name} cannot be {said(wanted)}: {reason}"
+            raise ModeUnfit(text, table=table.target_name)
+
+    def _end(self, step: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
+        """End the present rows before those of ``group``."""
+        # kept rows never end
+        if table.mode.deletes == "kept":
+            return table
+        rows = logged(step.spark, self._log.store, group) if group.segments else None
+        truncate = ending(step, table, group, rows, self._at_us, self._log.store)
+        return self._format.apply(step, table, truncate)
+
+    # --- schemas ----------------------------------------------------------------------------------
+
+    def _learn(
+        self, step: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
+    ) -> TableState:
+        """Add the group's schema to the table.
+
+        ``another``: no row of an earlier table remains.
+        """
+        called, rows = self._called.get(group.oid, (table.name, ""))
+        if called != table.name and table.oid != group.oid and not group.replaces:
+            table = doubted(table, f"it was called {called} before, and its rows {rows} there")
+        types = readable_types(step, table, group, self._log.store, self._output)
+        learnt = identify(table, group)
+        table = learnt.table
+        for doubt in () if another or group.replaces else learnt.doubts:
+            table = doubted(table, doubt)
+        columns, empty = dict(table.columns), another and not table.mode.keeps_past
+        for name, kind in types.items():
+            had = columns.get(name, kind)
+            # without rows a column may take any type
+            common = common_type(had, kind) or (kind if empty else None)
+            if common is None:
+                if self._options.type_change != "string" and not table.as_text:
+                    raise TypeChanged(
+                        f"column {name} of {table.name} changed from {had.strip(chr(34))} to "
+                        f"{kind.strip(chr(34))}",
+                        table=table.name,
+                        output=self._output.location,
+                    )
+                common = '"string"'
+            columns[name] = common
+        versions = table.versions
+        if types:
+            versions = {**versions, group.fingerprint: types}
+        return self.shapes.required(
+            msgspec.structs.replace(table, columns=columns, versions=versions)
+        )
