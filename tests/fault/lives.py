@@ -15,7 +15,7 @@ from typing import Any, Final
 from tests.harness import command
 from tests.harness.command import Command
 from tests.harness.json_lines import records
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import QUICK, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.position import Position
@@ -28,13 +28,13 @@ CHANGELOG: Final = {"sink.type": "changelog", "sink.path": "log"}
 
 
 class Lives(PipelineRig):
-    """The lives of one pipeline, each a process; with ``branches`` it has several sinks."""
+    """The lives of one pipeline, each a process; with ``branches`` it has several sinks. Its waits are the defaults."""
 
     def __init__(
         self, database: Database, folder: Path, *branches: dict[str, Any], **settings: Any
     ) -> None:
         folder.mkdir(exist_ok=True)
-        own = {"offset.flush.interval.ms": 20, "slot.retry.delay.ms": 1000}
+        own = {**dict.fromkeys(QUICK), "offset.flush.interval.ms": 20, "slot.retry.delay.ms": 1000}
         super().__init__(database, folder, own | settings)
         self.branches = [*branches]
         self.random = random.Random(SEED)

@@ -44,7 +44,8 @@ class Trial(Lives):
             {"name": name, **own, "path": f"s3://{bucket}/{name}", **store}
             for name, own in zip(SINKS, (rows, {"type": "changelog"}), strict=True)
         ]
-        super().__init__(database, folder, *sinks, **{"errors.max.retries": -1})
+        tries = {"errors.max.retries": -1, "retriable.restart.connector.wait.ms": 100}
+        super().__init__(database, folder, *sinks, **tries)
 
     def commits(self) -> int:
         """Return how many commits and manifests there are."""

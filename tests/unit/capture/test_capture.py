@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 from tests.harness.json_events import split_properties, table
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureRules
 from waltap.ports.topic_naming import TOPIC_NAMING
 
 
@@ -142,16 +142,6 @@ def test_skipped_operations() -> None:
 def test_wrong_properties_are_named(properties, named) -> None:
     with pytest.raises(ValidationError, match=named):
         split_properties({"topic.prefix": "t", **properties})
-
-
-def test_defaults_are_debeziums() -> None:
-    found = CaptureProperties.model_validate({"topic.prefix": "t"})
-    assert found.tombstones
-    assert found.skipped_operations == ("t",)
-    assert found.unavailable_value_placeholder == "__debezium_unavailable_value"
-    assert (
-        CaptureRules(found).types.unavailable_value_placeholder == b"__debezium_unavailable_value"
-    )
 
 
 def topics(name: str, **properties: str) -> list[str]:

@@ -13,7 +13,6 @@ from waltap.base.text import ago, full_in, size
 from waltap.changes.transactions.position import Position
 from waltap.cli.commands.status import members, report
 from waltap.cli.views import overview, run_view
-from waltap.pipeline.api.in_process import status_html
 from waltap.plugins.host import Host
 from waltap.ports.sink.roles import DownstreamProgress, DownstreamTable
 from waltap.services.monitor.counts import SnapshotTableProgress, TableStatus
@@ -41,23 +40,6 @@ def document(name: str, **changes: Any) -> dict[str, Any]:
     )  # fmt: skip
     status = dataclasses.replace(status, **changes)
     return msgspec.json.decode(msgspec.json.encode(status_document(status)))
-
-
-def test_a_notebook_shows_sizes_for_people() -> None:
-    position = Position(0x100)
-    part = PartitionStatus(
-        name="", received_lsn=0x300, written=position, durable=position, confirmed_lsn=0x100,
-        server_lsn=0x400, lag_bytes=195_673_608, lag_ms=0,
-    )  # fmt: skip
-    status = PipelineStatus(
-        pipeline="p",
-        at_ms=AT,
-        started_ms=AT,
-        state="streaming",
-        state_since_ms=AT,
-        partitions=(part,),
-    )
-    assert "<td>lag</td><td>186.6 MiB</td>" in status_html(status)
 
 
 def drawn(view: RenderableType) -> str:

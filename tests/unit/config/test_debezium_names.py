@@ -10,8 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from waltap.base.property import Properties, declarations, declare
-from waltap.cli.reference.pages import debezium_page
-from waltap.cli.reference.properties import components, properties_page
+from waltap.cli.reference.properties import components
 from waltap.config.debezium import (
     OLD_NAMES,
     OLD_VALUES,
@@ -244,12 +243,6 @@ def test_no_name_that_a_component_declares_is_listed_again() -> None:
         *("signal.kafka.bootstrap.servers", "signal.kafka.groupId", "signal.kafka.poll.timeout.ms"),
     }
     assert not [name for name in KNOWN_NAMES if name.startswith("waltap.")]
-
-
-def test_the_page_has_every_name_of_the_table() -> None:
-    page, properties = debezium_page(HOST), properties_page(HOST)
-    for name in {*KNOWN_NAMES, *OLD_NAMES}:
-        assert f"`{name}`" in page or (name in SINGLE and f"`{name}`" in properties), name
 
 
 def test_a_closed_set_knows_no_case() -> None:

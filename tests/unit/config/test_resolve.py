@@ -379,14 +379,6 @@ ABSENT = [
         "format.type: no format is called 'avro'; allowed: json, simple-header",
     ),
     (
-        toml(offsets={"type": "sql"}),
-        "offsets.type: no offset store is called 'sql'; allowed: file, memory",
-    ),
-    (
-        toml(transforms=[{"type": "msk"}]),
-        "transforms[1].type: no transform is called 'msk'; allowed: mask; did you mean mask?",
-    ),
-    (
         toml({"topic.naming.strategy": "schema_regex"}),
         "topic.naming.strategy: topic.regex and topic.replacement are required by this strategy "
         "(given: schema_regex)",
@@ -407,12 +399,6 @@ def test_a_component_that_is_not_there_is_named(host: Host, raw: RawProfile, exp
     found = problems(raw, host)
     assert found[0] == expected
     assert all(" brings it" in text for text in found[1:])  # the distribution that has it
-
-
-def test_a_sink_argument_that_is_unknown_is_named(host: Host) -> None:
-    (problem,) = problems(toml(), host, sink="flies:x")
-    assert problem.startswith("--sink: no sink is called 'flies'")
-    assert problem.endswith("did you mean files?")
 
 
 def test_a_plugin_that_cannot_be_used_is_named_once_whatever_is_missing(

@@ -71,8 +71,6 @@ PGOUTPUT = {
     "message flags": (INSIDE, changed(MESSAGE, 1, b"\2"), 1, "Message: flags 0 or 1", "2"),
     "message length": (INSIDE, MESSAGE[:-1], 12, "content within the 1 bytes left", "length 2"),
     "stop alone": (INSIDE, wire.stream_stop(), 0, "it in a segment", "in a tran"),
-    "insert alone": ([], wire.insert(OID, ["1"]), 0, "it in a transaction", "between"),
-    "begin in begin": (INSIDE, BEGIN, 0, "it between", "it in a transaction"),
     "commit of another": (INSIDE, wire.commit(101, 110), 2, "commit LSN 0x64 as in Begin", "0x65"),
     "commit of no stream": ([], wire.stream_commit(7, 1, 2), 1, "the xid of an open stream", "7"),
     "stream unasked": ([], OPENED[0], 0, "not asked for", "one"),
@@ -207,7 +205,6 @@ PROTOBUF = {
     "update without new": (proto.message(proto.UPDATE, table="s.t", old=[ID]), None, "new_tuple in UPDATE", ""),
     "commit with rows": (proto.message(proto.COMMIT, new=[ID]), None, "no table and no tuples", ""),
     "commit with a table": (proto.message(proto.COMMIT, table="s.t"), None, "no table", ""),
-    "begin twice": (START, None, "by turns", ""),
     "commit of another": (proto.commit(xid=8), None, "transaction_id 7", ""),
 }  # fmt: skip
 
@@ -279,7 +276,6 @@ FORMAT_2 = {
     "int for bool": (insert(column("b", "1", 16)), '"b"', "true or false", "int"),
     "text for numeric": (insert(column("n", '"1"', 1700)), '"n"', "a number", "str"),
     "int for text": (insert(column("v", "1", 25)), '"v"', "a string", "int"),
-    "begin twice": (B, '"B"', "C before the next B", "B"),
     "xid of another": (ONE.replace('"xid":7', '"xid":8'), '"xid"', "xid 7", "8"),
     "LSN of another": (C.replace("0/10", "0/11"), '"lsn"', "lsn 0x10 as in B", "0/11"),
     "no LSN": (C.replace("0/20", "0/XYZ"), '"nextlsn"', "an LSN in nextlsn", "'0/XYZ'"),
@@ -327,8 +323,6 @@ def change(
 OPENER = '{"xid":7,"nextlsn":"0/20","change":['
 EMPTY_MESSAGE = '[{"kind":"message","transactional":false,"prefix":"","content":""}]'
 OTHERS = {
-    "2 commit alone": ([C], "B first"),
-    "2 insert alone": ([ONE], "B first"),
     "2 xid -1": ([B.replace(":7,", ":-1,")], "xid from 0"),
     "2 xid of 33 bits": ([B.replace(":7,", ":4294967296,")], "xid from 0"),
     "2 time": ([B.replace("2026-11-20", "yesterday")], "a timestamp"),

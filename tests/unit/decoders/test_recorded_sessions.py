@@ -149,16 +149,6 @@ def test_origin_of_wal2json_is_a_number(name: str) -> None:
     assert [origin.name for origin in origins] == ["1"]
 
 
-def test_begin_and_commit_show_the_same_transaction() -> None:
-    messages = decoded("pgoutput_v1", "insert")
-    begins = [m for m in messages if isinstance(m, Begin)]
-    commits = [m for m in messages if isinstance(m, Commit)]
-    assert [b.commit_lsn for b in begins] == [c.commit_lsn for c in commits]
-    assert [b.xid for b in begins] == [c.xid for c in commits] == [1075, 1076, 1077, 1078, 1079]
-    assert begins[0].commit_ts == 1795157703412518
-    assert all(c.commit_lsn < c.end_lsn == c.lsn for c in commits)
-
-
 @pytest.mark.parametrize("name", ["wal2json_v2_all", "decoderbufs", "wal2json_v1_all"])
 def test_times_xids_and_ends_agree_with_pgoutput(name: str) -> None:
     wanted = [m for m in decoded("pgoutput_v1", "insert") if isinstance(m, Commit)]
@@ -202,21 +192,6 @@ def test_a_parallel_stream_shows_position_and_time_of_an_abort() -> None:
     (abort,) = (m for m in messages if isinstance(m, StreamAbort))
     assert abort.abort_lsn == 0x2294DA0
     assert 1_700_000_000_000_000 < abort.abort_ts < 2_000_000_000_000_000
-
-
-def test_a_prepared_transaction_comes_at_prepare_and_its_fate_later() -> None:
-    kinds = [type(m).__name__ for m in decoded("pgoutput_v3_twophase", "twophase")]
-    assert kinds == [
-        "BeginPrepare",
-        "RelationSeen",
-        "Insert",
-        "Prepare",
-        "CommitPrepared",
-        "BeginPrepare",
-        "Insert",
-        "Prepare",
-        "RollbackPrepared",
-    ]
 
 
 def test_a_streamed_transaction_may_be_prepared() -> None:

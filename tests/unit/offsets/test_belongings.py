@@ -8,8 +8,6 @@ from waltap.errors import ConnectionLost, SourceError
 from waltap.ports.offsets.owned_objects import (
     OwnedObject,
     OwnedObjects,
-    OwnedObjectsUnreadable,
-    OwnedObjectsUnwritable,
 )
 
 SLOT = OwnedObject(kind="slot", name="s", system_id="1", database="d")
@@ -58,17 +56,3 @@ def test_nothing_is_written_when_nothing_changes(path: Path) -> None:
     again.keep(SLOT)
     again.forget([PUBLICATION])
     assert path.stat().st_ino == before
-
-
-@pytest.mark.parametrize("text", [b"", b"{", b'[{"kind": 1}]', b"\xff"])
-def test_a_damaged_file_is_an_error_that_names_it(path: Path, text: bytes) -> None:
-    path.parent.mkdir()
-    path.write_bytes(text)
-    with pytest.raises(OwnedObjectsUnreadable, match="belongings.json"):
-        OwnedObjects(path).all()
-
-
-def test_a_file_that_cannot_be_written_is_an_error_that_names_it(path: Path) -> None:
-    path.with_suffix(".json.new").mkdir(parents=True)
-    with pytest.raises(OwnedObjectsUnwritable, match="belongings.json"):
-        OwnedObjects(path).keep(SLOT)

@@ -179,13 +179,6 @@ def test_each_record_is_a_request(deliver: Deliver, receiver: Receiver) -> None:
     assert headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("body", ["array", "lines"])
-def test_many_records_are_a_request(deliver: Deliver, receiver: Receiver, body: str) -> None:
-    deliver(ROWS, body=body, batch__size=4)
-    assert ids(receiver) == [*range(1, 11)]
-    assert len(receiver.taken) == 3
-
-
 @pytest.mark.parametrize(
     "answer", [(503, {}), (429, {"Retry-After": "1"}), (500, {}), None], ids=str
 )

@@ -1,10 +1,9 @@
 """What manifests mean for a table, how many one commit takes, and when a table is looked at or tried again."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.harness.changelog import WrittenLog, context
@@ -21,16 +20,13 @@ from waltap_sinks.changelog.manifest import (
     SnapshotPart,
     TableEntry,
 )
-from waltap_spark.apply import applier, idle_tables
+from waltap_spark.apply import applier
 from waltap_spark.apply.applier import MOST, RETRY_S, TRY_S, TableRetries
-from waltap_spark.apply.idle_tables import IdleTables
 from waltap_spark.apply.snapshot_splits import NO_MORE, AssignedSplits, DriverInput, packed
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.batch_size import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
-from waltap_spark.formats import CommitContext, TableFormat
 from waltap_spark.planning.plan import SegmentGroup, doubles, plan
-from waltap_spark.session.session import SizedSession
-from waltap_spark.state.output import BasePart, OutputState, StagedSegment, TableState
+from waltap_spark.state.output import BasePart, StagedSegment, TableState
 
 
 def entry(path: str = "", **more: Any) -> TableEntry:
@@ -321,56 +317,6 @@ def test_a_profile_that_executors_cannot_serve_is_refused() -> None:
 
 
 # --- tables at rest, and those that are suspended -----------------------------------------------------------
-
-
-class Looks:
-    """Which tables a format was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def rested(
-        self, _step: CommitContext, tables: Mapping[str, TableState]
-    ) -> Mapping[str, TableState]:
-        self.asked += tables
-        return {name: each for name, each in tables.items() if name.endswith("3")}
-
-
-class Session:
-    """A session that only has settings: nothing is asked of Spark here."""
-
-    _jvm = None
-
-    def __init__(self) -> None:
-        self.conf = self
-
-    def get(self, _name: str) -> str:
-        return ""
-
-
-def test_what_takes_long_is_looked_at_in_turns_and_not_again_before_the_rest_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(idle_tables, "SHARE_S", 0.0)
-    names = [f"t{number}" for number in range(25)]
-    tables = {name: TableState(schema="public", table=name) for name in names}
-    looks = Looks()
-    state = cast(OutputState, type("State", (), {"number": 1, "mark": NOTHING, "tables": tables}))
-    rests = IdleTables(cast(TableFormat, looks))
-    spark = SimpleQueue[SizedSession]()
-    spark.put(SizedSession(cast(Any, Session())))
-    assert list(rests.found(spark, state)) == ["t3"]
-    assert looks.asked == names[:10]
-    del tables["t12"]
-    assert list(rests.found(spark, state)) == ["t13"]
-    assert list(rests.found(spark, state)) == ["t23"]
-    assert looks.asked == [name for name in names if name != "t12"]
-    assert rests.found(spark, state) == {}
-    assert len(looks.asked) == len(tables)
-    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
-    rests._next = 0.0
-    rests.found(spark, state)
-    assert looks.asked[-10:] == names[:10]
 
 
 def test_a_try_that_takes_long_is_made_as_much_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

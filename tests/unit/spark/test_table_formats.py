@@ -6,7 +6,6 @@ import json
 import pyarrow as pa
 import pytest
 
-from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import DeltaTableProperties, IcebergTableProperties
@@ -31,11 +30,6 @@ def test_formats_come_from_plugins_and_an_unknown_one_is_refused_with_the_known(
     assert {"parquet", "delta", "iceberg"} <= set(Host().table_formats)
     with pytest.raises(FormatUnknown, match=r"no table format called hudi.*delta, .*parquet"):
         _ = FormatChoice("hudi").factory
-
-
-def test_a_property_that_the_format_has_not_is_refused_by_its_whole_name() -> None:
-    with pytest.raises(ConfigurationError, match=r"format\.catalogue"):
-        FormatChoice("delta", {"format.catalogue": "x"}).settings("4.2.1", PACKAGES)
 
 
 def test_a_session_gets_what_delta_needs_beside_its_own_settings() -> None:

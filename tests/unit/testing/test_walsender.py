@@ -15,14 +15,11 @@ from waltap_testing.walsender import (
     AwaitFeedback,
     CopyDone,
     CopyOut,
-    CutConnection,
     PauseSeconds,
     RowsAnswer,
     ScriptedWalsender,
     ScriptFailed,
-    SendHalf,
     SendKeepalive,
-    SendPieces,
     SendRaw,
     ServerError,
     StreamScript,
@@ -195,27 +192,6 @@ def test_the_same_script_gives_the_same_bytes(walsender):
     assert server.streams == 2
 
 
-def test_a_frame_in_pieces_is_one_frame_to_libpq(walsender):
-    server = walsender([SendPieces(XLogData(b"payload", lsn=1), sizes=(1, 3, 6, 17))])
-    (frame,) = frames(stream(server), 1)
-    assert frame[25:] == b"payload"
-
-
-@pytest.mark.parametrize(
-    "cut", [CutConnection(), CutConnection(reset=True)], ids=["closed", "reset"]
-)
-def test_half_a_frame_and_a_cut_is_a_broken_connection(walsender, cut):
-    server = walsender(
-        [XLogData(b"whole", lsn=1), AwaitFeedback(), SendHalf(XLogData(b"torn", lsn=2), 20), cut]
-    )
-    connection = stream(server)
-    assert frames(connection, 1)[0][25:] == b"whole"
-    confirm(connection, 1)
-    with pytest.raises(psycopg.OperationalError):
-        frames(connection, 1)
-    assert connection.status == pq.ConnStatus.BAD
-
-
 def test_an_error_in_the_stream_has_its_sqlstate_and_the_connection_lives(walsender):
     context = 'slot "s", output plugin "pgoutput", in the change callback'
     error = ServerError("42704", 'publication "p" does not exist', context=context)
@@ -258,21 +234,6 @@ def test_the_server_may_end_the_stream(walsender):
     connection.put_copy_end()
     connection.flush()
     assert results(connection)[-1].status == pq.ExecStatus.COMMAND_OK
-
-
-def test_connections_and_start_replication_can_be_refused_and_then_allowed(walsender):
-    active = ServerError("55006", 'replication slot "s" is active for PID 7')
-    server = walsender(
-        [SendKeepalive(1)],
-        refusals=[ServerError("53300", "too many connections", severity="FATAL")],
-        answers={"^START_REPLICATION": [active, None]},
-    )
-    refused = attempt(server)
-    assert refused.status == pq.ConnStatus.BAD
-    assert b"too many connections" in refused.error_message
-    connection = connect(server)
-    assert connection.exec_(START).error_field(pq.DiagnosticField.SQLSTATE) == b"55006"
-    assert connection.exec_(START).status == pq.ExecStatus.COPY_BOTH
 
 
 def test_what_has_no_script_is_an_error_not_a_hang(walsender):
