@@ -1,39 +1,44 @@
-"""Rows of the tables of errors: their kind, their attributes, and the way through pickle."""
+"""Rows of the tables of errors: their kind, their texts and attributes, and the way through pickle."""
 
 import pickle
 
 import pytest
+from tests.test_tidy import error_classes
 
-from waltap.errors import RetryVerdict, SourceError, WaltapError
-
-Torn = SourceError.define(
-    "Torn",
-    "WT-2998",
-    "A row of this test.",
-    "Mend {what}.",
-    retry=RetryVerdict.RECONNECT,
-    loses=True,
-)
-Plain = SourceError.define("Plain", "WT-2997", "Another row of this test.", "Do nothing at all.")
+from waltap.errors import RetryVerdict, SinkError, SourceError, WaltapError, error_texts
+from waltap.pipeline.delivery.fan_out import SinkPausedTooLong, SinkReturned
+from waltap.services.slot_monitor import SlotGivenUp
 
 
 def test_a_row_is_caught_by_its_name_and_by_its_kind() -> None:
-    for kind in (Torn, SourceError, WaltapError):
-        with pytest.raises(kind, match=r"^WT-2998 it broke\. Mend the cable\.$"):
-            raise Torn("it broke", what="the cable")
+    said = r"^WT-5803 too much WAL\. Make lake work again and start: "
+    for kind in (SinkPausedTooLong, SinkError, WaltapError):
+        with pytest.raises(kind, match=said):
+            raise SinkPausedTooLong("too much WAL", sink="lake")
 
 
 def test_a_row_has_its_attributes_and_else_its_kinds() -> None:
-    assert (Torn.retry, Torn.loses, Torn.__doc__) == (
-        RetryVerdict.RECONNECT,
-        True,
-        "A row of this test.",
-    )
-    assert (Plain.retry, Plain.loses) == (SourceError.retry, SourceError.loses)
-    assert (Torn.__name__, Torn.__module__) == ("Torn", __name__)
+    assert (SinkReturned.code, SinkReturned.retry) == ("WT-5802", RetryVerdict.RECONNECT)
+    assert SinkReturned.__doc__ == "A paused sink answers again."
+    assert (SlotGivenUp.retry, SlotGivenUp.loses) == (SourceError.retry, SourceError.loses)
+    assert SlotGivenUp.__module__ == "waltap.services.slot_monitor"
 
 
 def test_a_row_goes_through_pickle() -> None:
-    again = pickle.loads(pickle.dumps(Torn("it broke", what="the cable")))  # noqa: S301 - ours
-    assert type(again) is Torn
-    assert str(again) == "WT-2998 it broke. Mend the cable."
+    again = pickle.loads(pickle.dumps(SinkPausedTooLong("too much", sink="lake")))  # noqa: S301 - ours
+    assert type(again) is SinkPausedTooLong
+    assert str(again).startswith("WT-5803 too much. Make lake work again")
+
+
+def test_every_row_of_a_table_is_an_error_of_its_name() -> None:
+    known = {(each.code, each.__name__) for each in error_classes()}
+    packages = {each.__module__.partition(".")[0] for each in error_classes()}
+    listed = set()
+    for package in packages:
+        try:
+            rows = error_texts(package)
+        except FileNotFoundError:
+            continue  # a distribution of classes only
+        listed |= {(code, row["name"]) for code, row in rows.items()}
+    assert len(listed) > 200
+    assert listed <= known

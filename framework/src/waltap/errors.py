@@ -19,7 +19,8 @@ import enum
 import errno
 import os
 import sys
-from typing import ClassVar, Self
+from functools import cache
+from typing import ClassVar, NamedTuple, Self
 
 # Remedies by error number, for refusals of the operating system.
 #
@@ -79,6 +80,26 @@ class RetryVerdict(enum.Enum):
     SAME_BATCH = "same batch"
 
 
+class _ErrorText(NamedTuple):
+    """A text of a row of ``errors.toml``, read when it is first wanted."""
+
+    package: str
+    code: str
+    column: str
+
+    def __get__(self, error: object, kind: type) -> str:
+        return error_texts(self.package)[self.code][self.column]
+
+
+@cache
+def error_texts(package: str) -> dict[str, dict[str, str]]:
+    """Return the rows of a distribution's ``errors.toml`` by code."""
+    from importlib.resources import files
+    from tomllib import loads
+
+    return loads(files(package).joinpath("errors.toml").read_text(encoding="utf-8"))
+
+
 class WaltapError(Exception):
     """Base of all waltap errors; subclasses set ``code``, ``retry``, ``remedy``.
 
@@ -101,22 +122,18 @@ class WaltapError(Exception):
         cls,
         name: str,
         code: str,
-        summary: str,
-        remedy: str,
         *,
         retry: RetryVerdict | None = None,
         loses: bool | None = None,
         of_conversion: bool | None = None,
         of_transform: bool | None = None,
     ) -> type[Self]:
-        """Return the error ``name`` of this kind: a row of a table of errors.
+        """Return the error ``name`` of this kind: a row of ``errors.toml`` of its distribution.
 
         An attribute that is not given is the kind's. Write a class instead for an error with a
         constructor or methods of its own.
         """
         given = {
-            "code": code,
-            "remedy": remedy,
             "retry": retry,
             "loses": loses,
             "of_conversion": of_conversion,
@@ -124,7 +141,13 @@ class WaltapError(Exception):
         }
         # The page of errors and pickle look for an error in the module that defines it.
         module = sys._getframe(1).f_globals["__name__"]  # noqa: SLF001 - as in namedtuple
-        about = {"__doc__": summary, "__module__": module}
+        row = module.partition(".")[0], code
+        about = {
+            "__module__": module,
+            "__doc__": _ErrorText(*row, "summary"),
+            "code": code,
+            "remedy": _ErrorText(*row, "remedy"),
+        }
         return type(name, (cls,), about | {k: v for k, v in given.items() if v is not None})
 
     def advice(self) -> str:

@@ -49,49 +49,11 @@ class HookRaised(PluginError):
     )
 
 
-WrongApiVersion = PluginError.define(
-    "WrongApiVersion",
-    "WT-1104",
-    "A plugin was written for another version of the plugin interface.",
-    "Install a version of {distribution} for this waltap: pip install --upgrade {distribution}.",
-)
-ImportFailed = PluginError.define(
-    "ImportFailed",
-    "WT-1105",
-    "A plugin's module cannot be imported.",
-    "Reinstall {distribution} with its dependencies: pip install --force-reinstall "
-    "{distribution}; or uninstall it if you do not need it.",
-)
-LibraryMissing = PluginError.define(
-    "LibraryMissing",
-    "WT-1112",
-    "The profile needs a library of an extra that is not installed.",
-    "Install it: pip install 'waltap[{extra}]'.",
-)
-MisspeltHook = PluginError.define(
-    "MisspeltHook",
-    "WT-1106",
-    "A plugin implements an unknown hook, or one with unknown arguments.",
-    "Authors of {distribution}: docs/reference/hooks.md lists every hook with its arguments.",
-)
-WrongSpec = PluginError.define(
-    "WrongSpec",
-    "WT-1107",
-    "A ``register_*`` hook returned an object of another kind.",
-    "Authors of {distribution}: {hook} returns an iterable of {expected} objects.",
-)
-RoleIncomplete = PluginError.define(
-    "RoleIncomplete",
-    "WT-1113",
-    "A connector or sink has some methods of a role, and not all.",
-    "Its authors: add {missing}, or name the others differently; a part of a role would be ignored "
-    "silently. docs/plugin-authors/write-a-connector.md and write-a-sink.md list the roles.",
-)
+WrongApiVersion = PluginError.define("WrongApiVersion", "WT-1104")
+ImportFailed = PluginError.define("ImportFailed", "WT-1105")
+LibraryMissing = PluginError.define("LibraryMissing", "WT-1112")
+MisspeltHook = PluginError.define("MisspeltHook", "WT-1106")
+WrongSpec = PluginError.define("WrongSpec", "WT-1107")
+RoleIncomplete = PluginError.define("RoleIncomplete", "WT-1113")
 # It may be a sink, a check, a decoder or a transform.
-PluginRaised = WaltapError.define(
-    "PluginRaised",
-    "WT-1108",
-    "Plugin code raised an exception of its own, or returned an unusable value.",
-    "{distribution} has a bug: update it, or report it to its authors with the traceback of "
-    "WALTAP_TRACEBACK=1. The position covers only data that is durable.",
-)
+PluginRaised = WaltapError.define("PluginRaised", "WT-1108")

@@ -61,30 +61,11 @@ def unix_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
-PipelineNotRunning = OffsetError.define(
-    "PipelineNotRunning",
-    "WT-6201",
-    "No process runs the named pipeline.",
-    "Start it with `waltap run FILE`, on this machine, and repeat the command. The profile must "
-    "have the same `name` and `waltap.state.dir` as the running process.",
-)
+PipelineNotRunning = OffsetError.define("PipelineNotRunning", "WT-6201")
 ControlSocketUnusable = OffsetError.define(
-    "ControlSocketUnusable",
-    "WT-6202",
-    "A process runs the pipeline, and its control socket does not answer.",
-    "Only the user that runs the pipeline may use the socket, and only on the same machine. If "
-    "the run has just started, try again; its log has messages about the control socket. You can "
-    "also send signals by the table of signal.data.collection, or by the file of signal.file.",
-    retry=RetryVerdict.RECONNECT,
+    "ControlSocketUnusable", "WT-6202", retry=RetryVerdict.RECONNECT
 )
-RedeliveryUndone = OffsetError.define(
-    "RedeliveryUndone",
-    "WT-6205",
-    "A running pipeline did not deliver all of the requested dead letters.",
-    "Dead letters listed as delivered were delivered. See the run's log, correct the cause, and repeat "
-    "the command: it skips the delivered ones. --wait SECONDS waits for a snapshot or an absent "
-    "sink; without a running pipeline the command itself redelivers.",
-)
+RedeliveryUndone = OffsetError.define("RedeliveryUndone", "WT-6205")
 
 
 LONGEST_WAIT_MS = 3_600_000

@@ -21,13 +21,7 @@ from waltap.services.monitor.status import SlotHealth
 log = logging.getLogger(__name__)
 
 
-SlotGivenUp = SourceError.define(
-    "SlotGivenUp",
-    "WT-2030",
-    "The slot retained too much WAL and was dropped (waltap.wal.action = drop).",
-    "The database is safe; the pipeline has a gap, described by {certificate}. When the sink "
-    "accepts changes again: `waltap repair FILE` makes a new slot and reads the tables again.",
-)
+SlotGivenUp = SourceError.define("SlotGivenUp", "WT-2030")
 
 
 # Forecast: when the retained WAL reaches a limit, from the mean rates of a window. Sans-IO.

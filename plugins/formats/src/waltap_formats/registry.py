@@ -33,23 +33,8 @@ P = TypeVar("P", bound=RegistryProperties)
 
 
 # No record of the batch was delivered.
-RegistryAway = WaltapError.define(
-    "RegistryAway",
-    "WT-3311",
-    "The schema registry does not answer.",
-    "If this lasts, check that the "
-    "registry runs and that schema.registry.url ({url}) is its address; a certificate that the "
-    "system does not trust is trusted by schema.registry.ssl.truststore.location.",
-    retry=RetryVerdict.RECONNECT,
-)
-RegistryLogin = WaltapError.define(
-    "RegistryLogin",
-    "WT-3312",
-    "The schema registry refuses the login.",
-    "Check basic.auth.user.info (USER:PASSWORD) or bearer.auth.token, and the registry's "
-    "permissions on {what}; then start again: nothing was lost.",
-    retry=RetryVerdict.NEVER,
-)
+RegistryAway = WaltapError.define("RegistryAway", "WT-3311", retry=RetryVerdict.RECONNECT)
+RegistryLogin = WaltapError.define("RegistryLogin", "WT-3312", retry=RetryVerdict.NEVER)
 
 
 class SchemaIncompatible(WaltapError):
@@ -64,22 +49,8 @@ class SchemaIncompatible(WaltapError):
     )
 
 
-SchemaNotRegistered = WaltapError.define(
-    "SchemaNotRegistered",
-    "WT-3314",
-    "A schema is not in the registry, and registration is off.",
-    "Register it under the subject {subject}, or set auto.register.schemas=true; then start "
-    "again: nothing was lost.",
-    retry=RetryVerdict.NEVER,
-)
-SchemaInvalid = WaltapError.define(
-    "SchemaInvalid",
-    "WT-3315",
-    "The registry refuses a schema as invalid or answers unexpectedly.",
-    "Check that schema.registry.url ({url}) is the address of a registry with Confluent's REST "
-    "interface (Apicurio's ends in /apis/ccompat/v7), and that it takes schemas of this kind.",
-    retry=RetryVerdict.NEVER,
-)
+SchemaNotRegistered = WaltapError.define("SchemaNotRegistered", "WT-3314", retry=RetryVerdict.NEVER)
+SchemaInvalid = WaltapError.define("SchemaInvalid", "WT-3315", retry=RetryVerdict.NEVER)
 
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0

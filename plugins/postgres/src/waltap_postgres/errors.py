@@ -65,44 +65,14 @@ class SnapshotReadFailed(SnapshotError):
     )
 
 
-SnapshotInterrupted = SnapshotError.define(
-    "SnapshotInterrupted",
-    "WT-4002",
-    "The last run ended in its snapshot, and this mode takes no new one.",
-    "Run with snapshot.mode=initial to take it again, or `waltap offsets clear FILE`.",
-)
-TableOvertaken = SnapshotError.define(
-    "TableOvertaken",
-    "WT-4003",
-    "DDL changed a table between the snapshot's point and its reading.",
-    "The snapshot starts over by itself; snapshot.locking.mode=shared keeps DDL waiting until "
-    "{table} has been read.",
-    retry=RetryVerdict.RECONNECT,
-)
+SnapshotInterrupted = SnapshotError.define("SnapshotInterrupted", "WT-4002")
+TableOvertaken = SnapshotError.define("TableOvertaken", "WT-4003", retry=RetryVerdict.RECONNECT)
 SnapshotNotShared = SnapshotError.define(
-    "SnapshotNotShared",
-    "WT-4004",
-    "A connection does not see the rows of the shared snapshot.",
-    "waltap takes the snapshot again. If a proxy spreads connections over several servers, name "
-    "one server in database.hostname, or set snapshot.max.threads=1.",
-    retry=RetryVerdict.RECONNECT,
+    "SnapshotNotShared", "WT-4004", retry=RetryVerdict.RECONNECT
 )
-SnapshotModeUnclear = SnapshotError.define(
-    "SnapshotModeUnclear",
-    "WT-4005",
-    "A plugin that decides how tables are read gave an invalid answer.",
-    "{mode} has a bug, which the SnapshotterSuite of waltap_testing finds. Until it is corrected: "
-    "snapshot.mode=initial, without snapshot.query.mode and snapshot.locking.mode.",
-)
+SnapshotModeUnclear = SnapshotError.define("SnapshotModeUnclear", "WT-4005")
 # Another session holds a conflicting lock, or the role may not take it.
-SnapshotLockRefused = SnapshotError.define(
-    "SnapshotLockRefused",
-    "WT-4006",
-    "A table's lock is not available, so nothing was read.",
-    "Sessions with locks on tables: SELECT pid, relation::regclass, mode FROM pg_locks WHERE "
-    "granted AND locktype = 'relation'; start again when they have ended, or raise "
-    "snapshot.lock.timeout.ms ({timeout} now). snapshot.locking.mode=none needs no such lock.",
-)
+SnapshotLockRefused = SnapshotError.define("SnapshotLockRefused", "WT-4006")
 
 
 class SnapshotTooOld(SnapshotError):
@@ -151,38 +121,11 @@ INSERTS_OPERATIONS = "insert, truncate"
 WAL_LEVEL_SQL = "ALTER SYSTEM SET wal_level = 'logical'"
 
 
-ServerUnreachable = ConnectionLost.define(
-    "ServerUnreachable",
-    "WT-2002",
-    "No connection could be made.",
-    "Check database.hostname and database.port ({address}), that the server runs, listens there "
-    "and lets this machine in (pg_hba.conf), and the TLS settings (database.sslmode).",
-)
-AuthenticationRefused = SourceError.define(
-    "AuthenticationRefused",
-    "WT-2003",
-    "The server does not accept this user or password.",
-    "Check database.user and database.password; on the server: {way}.",
-)
-OtherConnector = SourceError.define(
-    "OtherConnector",
-    "WT-2021",
-    "Another connector is for this kind of server.",
-    "In the profile: [source] type = '{connector}'; in a Debezium file: "
-    "connector.class={connector}.",
-)
-DatabaseMissing = SourceError.define(
-    "DatabaseMissing",
-    "WT-2004",
-    "The database does not exist.",
-    "Check database.dbname ({database}); `psql -l` lists the databases.",
-)
-PrivilegeMissing = SourceError.define(
-    "PrivilegeMissing",
-    "WT-2005",
-    "The role lacks a privilege that capture needs.",
-    "As a superuser or the owner: {sql}; `waltap doctor FILE` lists other missing privileges.",
-)
+ServerUnreachable = ConnectionLost.define("ServerUnreachable", "WT-2002")
+AuthenticationRefused = SourceError.define("AuthenticationRefused", "WT-2003")
+OtherConnector = SourceError.define("OtherConnector", "WT-2021")
+DatabaseMissing = SourceError.define("DatabaseMissing", "WT-2004")
+PrivilegeMissing = SourceError.define("PrivilegeMissing", "WT-2005")
 
 
 class TableUnreadable(SourceError):
@@ -195,12 +138,7 @@ class TableUnreadable(SourceError):
     )
 
 
-WalLevelTooLow = SourceError.define(
-    "WalLevelTooLow",
-    "WT-2006",
-    "``wal_level`` does not allow logical decoding.",
-    "{sql}. `waltap doctor FILE` checks this before a start.",
-)
+WalLevelTooLow = SourceError.define("WalLevelTooLow", "WT-2006")
 
 
 class ServerLimit(SourceError):
@@ -213,43 +151,11 @@ class ServerLimit(SourceError):
     )
 
 
-ConnectionsUsedUp = ServerLimit.define(
-    "ConnectionsUsedUp",
-    "WT-2010",
-    "No connection or walsender is free at the moment.",
-    "Wait for other connections to end, or raise max_connections or max_wal_senders and restart "
-    "the server. The connections: SELECT pid, usename, application_name, backend_type FROM "
-    "pg_stat_activity.",
-    retry=RetryVerdict.RECONNECT,
-)
-OutputPluginUnavailable = SourceError.define(
-    "OutputPluginUnavailable",
-    "WT-2008",
-    "The server cannot or may not load the decoder's output plugin.",
-    "Install the server package of {plugin!r} (pgoutput is always there) and, from PostgreSQL "
-    "15.20 on, list it, each name quoted by itself: ALTER SYSTEM SET output_plugin_libraries = "
-    "{libraries}; SELECT pg_reload_conf();",
-)
-NothingCaptured = SourceError.define(
-    "NothingCaptured",
-    "WT-2116",
-    "No table fits the lists: nothing would ever be delivered.",
-    "Correct schema.include.list, table.include.list or their exclude lists: regular expressions "
-    "that fit schema.table as a whole. Tables are named as the database has them: SELECT "
-    "schemaname, tablename FROM pg_tables.",
-)
-RowsHidden = SourceError.define(
-    "RowsHidden",
-    "WT-2114",
-    "Row-level security hides rows from the snapshot.",
-    "As a superuser: ALTER ROLE {user} BYPASSRLS; or leave the tables out of the snapshot.",
-)
-SignalTableMissing = SourceError.define(
-    "SignalTableMissing",
-    "WT-2115",
-    "The signal table does not exist, or waltap cannot write it.",
-    "As a superuser or the owner: {sql}; or take signal.data.collection out of the profile.",
-)
+ConnectionsUsedUp = ServerLimit.define("ConnectionsUsedUp", "WT-2010", retry=RetryVerdict.RECONNECT)
+OutputPluginUnavailable = SourceError.define("OutputPluginUnavailable", "WT-2008")
+NothingCaptured = SourceError.define("NothingCaptured", "WT-2116")
+RowsHidden = SourceError.define("RowsHidden", "WT-2114")
+SignalTableMissing = SourceError.define("SignalTableMissing", "WT-2115")
 
 
 class SlotActive(SourceError):
@@ -263,12 +169,7 @@ class SlotActive(SourceError):
     )
 
 
-SlotExists = SourceError.define(
-    "SlotExists",
-    "WT-2102",
-    "Another process has just created a slot of this name.",
-    "Choose another slot.name, or drop the slot: SELECT pg_drop_replication_slot('{slot}');",
-)
+SlotExists = SourceError.define("SlotExists", "WT-2102")
 
 
 class SlotMissing(OffsetError):
@@ -302,14 +203,7 @@ class SlotInvalidated(SourceError):
         super().__init__(problem, slot=slot, prevention=PREVENTION.get(reason, PREVENTION[""]))
 
 
-SlotUnfit = SourceError.define(
-    "SlotUnfit",
-    "WT-2105",
-    "The slot serves another database or output plugin.",
-    "If the slot is this pipeline's, restore database.dbname and plugin.name to continue; or "
-    "start over and lose the slot's remaining changes: SELECT pg_drop_replication_slot('{slot}'); "
-    "and `waltap offsets clear FILE`. If it is another pipeline's, choose another slot.name.",
-)
+SlotUnfit = SourceError.define("SlotUnfit", "WT-2105")
 
 
 class PublicationGone(SourceError):
@@ -335,55 +229,15 @@ class PublicationGone(SourceError):
 
 
 # The slot cannot be read past these changes.
-PublicationDropped = PublicationGone.define(
-    "PublicationDropped",
-    "WT-2125",
-    "The publication that waltap created was dropped, and changes followed.",
-    "`waltap repair FILE` makes a new slot and reads the tables again; creating {publication!r} "
-    "again does not help alone, but must come first if publication.autocreate.mode is disabled. "
-    "To start over with a new snapshot instead: run with snapshot.mode=when_needed, or `waltap "
-    "slot drop FILE`, then `waltap offsets clear FILE`. Lost are the single changes since the "
-    "stored position (`waltap offsets show FILE`); their effect on the tables is read again, but "
-    "deleted rows are not reported.",
-    loses=True,
-)
+PublicationDropped = PublicationGone.define("PublicationDropped", "WT-2125", loses=True)
 # That publication has the tables without a key (``publication.keyless.tables=inserts``). It was
 # dropped, or created after the slot.
-InsertsPublicationGone = PublicationGone.define(
-    "InsertsPublicationGone",
-    "WT-2120",
-    "The slot has changes from a time without the publication of inserts.",
-    "Create it again without tables: DROP PUBLICATION IF EXISTS {inserts}; CREATE PUBLICATION "
-    "{inserts} WITH (publish = '{operations}'); the next start continues from the stored position "
-    "with the other tables. A later start adds the tables without a key, and logs it: their "
-    "inserts until then are not captured. Or start over: snapshot.mode=when_needed makes a new "
-    "slot and takes a new snapshot.",
-)
+InsertsPublicationGone = PublicationGone.define("InsertsPublicationGone", "WT-2120")
 # The snapshot mode takes a new snapshot then.
-SlotUnreadable = SourceError.define(
-    "SlotUnreadable",
-    "WT-2117",
-    "The slot cannot be read further, and the next connection replaces it.",
-    "waltap creates slot {slot!r} again and takes a new snapshot; if it ended before, start it "
-    "again.",
-    retry=RetryVerdict.RECONNECT,
-)
-EncodingNotConverted = SourceError.define(
-    "EncodingNotConverted",
-    "WT-2119",
-    "The output plugin sends text in an encoding that waltap cannot convert.",
-    "Use pgoutput: the server converts its values. First drop the former plugin's slot: `waltap "
-    "slot drop FILE`; then plugin.name=pgoutput, and a new snapshot: `waltap offsets clear FILE`.",
-)
+SlotUnreadable = SourceError.define("SlotUnreadable", "WT-2117", retry=RetryVerdict.RECONNECT)
+EncodingNotConverted = SourceError.define("EncodingNotConverted", "WT-2119")
 # Its creator would miss the changes that this pipeline reads.
-SlotNotOurs = SourceError.define(
-    "SlotNotOurs",
-    "WT-2112",
-    "The slot existed before this pipeline.",
-    "Choose another slot.name; or, if nothing else needs slot {slot!r}, remove it (`waltap slot "
-    "drop FILE`) and start with a new one, or take it over: slot.takeover=true. If this pipeline "
-    "has run before, its state is in another folder: see waltap.state.dir.",
-)
+SlotNotOurs = SourceError.define("SlotNotOurs", "WT-2112")
 
 
 class FailoverUnavailable(SourceError):
@@ -397,86 +251,23 @@ class FailoverUnavailable(SourceError):
 
 
 # The slot cannot be read until the standby is promoted.
-SlotSynchronized = SourceError.define(
-    "SlotSynchronized",
-    "WT-2122",
-    "The server is a standby that synchronizes the slot from its primary.",
-    "Point database.hostname at the primary (a comma list with "
-    "driver.target_session_attrs=read-write finds it), or promote this server: SELECT "
-    "pg_promote().",
-    retry=RetryVerdict.RECONNECT,
-)
-PublicationMissing = SourceError.define(
-    "PublicationMissing",
-    "WT-2106",
-    "The publication does not exist, or lacks the captured tables.",
-    "{sql}; or let waltap do it: publication.autocreate.mode=filtered. A publication must exist "
-    "before the slot is created.",
-)
-PublicationNotPermitted = SourceError.define(
-    "PublicationNotPermitted",
-    "WT-2109",
-    "The role may not create or change the publication.",
-    "Let a superuser, or the tables' owner who may create in the database, run it once: {sql}; a "
-    "start then finds the publication as it needs it. Or leave such tables out with "
-    "table.exclude.list. To let waltap do so by itself: GRANT CREATE ON DATABASE {database} TO "
-    "{user}, and membership in the roles that own the tables; only a superuser publishes all "
-    "tables.",
-)
-IdentityMissing = SourceError.define(
-    "IdentityMissing",
-    "WT-2107",
-    "Publishing these tables would make the application's UPDATE and DELETE fail.",
-    "Give each a primary key, or {sql} (before images then hold the whole row), or leave it out "
-    "with table.exclude.list (which a signal table cannot be), or publish only its inserts: "
-    "publication.keyless.tables=inserts.",
-)
+SlotSynchronized = SourceError.define("SlotSynchronized", "WT-2122", retry=RetryVerdict.RECONNECT)
+PublicationMissing = SourceError.define("PublicationMissing", "WT-2106")
+PublicationNotPermitted = SourceError.define("PublicationNotPermitted", "WT-2109")
+IdentityMissing = SourceError.define("IdentityMissing", "WT-2107")
 # It was dropped and created again, or another process advanced it.
-PositionGap = OffsetError.define(
-    "PositionGap",
-    "WT-6101",
-    "The slot is ahead of the stored offset.",
-    "`waltap repair FILE` continues at this slot and reads the tables again: it does not have the "
-    "changes between the two positions. Or start over with a new snapshot: `waltap run FILE --set "
-    "snapshot.mode=when_needed`, or a start after `waltap offsets clear FILE` and `waltap slot "
-    "drop FILE`.",
-    loses=True,
-)
+PositionGap = OffsetError.define("PositionGap", "WT-6101", loses=True)
 # The server was restored from an older copy, or an operator set the offset.
-PositionAhead = OffsetError.define(
-    "PositionAhead",
-    "WT-6103",
-    "The stored offset is after the end of the server's WAL.",
-    "`waltap run FILE --set snapshot.mode=when_needed` starts over with a new snapshot; so does a "
-    "start after `waltap offsets clear FILE`. `waltap repair FILE` cannot help: this server never "
-    "had the last delivered changes, and a stream from the offset would skip its new ones.",
-    loses=True,
-)
-OtherServer = OffsetError.define(
-    "OtherServer",
-    "WT-6102",
-    "The stored offset belongs to another server, database, slot or timeline.",
-    "Positions of one server mean nothing on another. Point the profile at the server it belongs "
-    "to, or start over with a new snapshot: `waltap offsets clear FILE`, or run once with "
-    "snapshot.mode=when_needed.",
-    loses=True,
-)
-OtherSlot = OffsetError.define(
-    "OtherSlot",
-    "WT-6104",
-    "The stored offset belongs to another slot of this database.",
-    "To continue where the pipeline stopped, name its slot in the profile: slot.name = "
-    '"{stored}", and the former publication.name. (Unnamed, both are called after the pipeline; '
-    "earlier versions called them waltap.) To start over under the new name with a new snapshot: "
-    "`waltap offsets clear FILE`, and drop the old slot: SELECT "
-    "pg_drop_replication_slot('{stored}');",
-)
-TextNotUtf8 = SourceError.define(
-    "TextNotUtf8",
-    "WT-2020",
-    "The server cannot send the database's text as UTF-8.",
-    NOT_UTF8,
-)
+PositionAhead = OffsetError.define("PositionAhead", "WT-6103", loses=True)
+OtherServer = OffsetError.define("OtherServer", "WT-6102", loses=True)
+OtherSlot = OffsetError.define("OtherSlot", "WT-6104")
+
+
+class TextNotUtf8(SourceError):
+    """The server cannot send the database's text as UTF-8."""
+
+    code = "WT-2020"
+    remedy = NOT_UTF8
 
 
 class QueryFailed(SourceError):
@@ -488,23 +279,8 @@ class QueryFailed(SourceError):
     )
 
 
-TableLocked = QueryFailed.define(
-    "TableLocked",
-    "WT-2024",
-    "Another session held a lock for longer than a statement may wait.",
-    "End the session that holds the lock: SELECT pid, query FROM pg_stat_activity WHERE pid = "
-    "ANY(SELECT pid FROM pg_locks WHERE locktype = 'relation' AND mode NOT IN ('AccessShareLock', "
-    "'RowShareLock')). Then try again.",
-)
-PublicationLocked = ConnectionLost.define(
-    "PublicationLocked",
-    "WT-2026",
-    "A table cannot join a publication while another session locks it.",
-    "End the session that holds the lock: SELECT pid, query FROM "
-    "pg_stat_activity WHERE pid = ANY(SELECT pid FROM pg_locks WHERE locktype = 'relation' AND "
-    "mode NOT IN ('AccessShareLock', 'RowShareLock')). snapshot.lock.timeout.ms ({timeout_ms} "
-    "now) is the longest wait each time.",
-)
+TableLocked = QueryFailed.define("TableLocked", "WT-2024")
+PublicationLocked = ConnectionLost.define("PublicationLocked", "WT-2026")
 
 
 class QueryCancelled(ConnectionLost):

@@ -28,13 +28,7 @@ SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'the server''s o
 """
 
 
-StandbyUnavailable = SourceError.define(
-    "StandbyUnavailable",
-    "WT-2123",
-    "The server is too old to take a lease from a process that went silent.",
-    "Take waltap.standby out of the profile, and see that one process runs it; PostgreSQL 14 and "
-    "later keep leases.",
-)
+StandbyUnavailable = SourceError.define("StandbyUnavailable", "WT-2123")
 
 
 def boot_seconds() -> float:

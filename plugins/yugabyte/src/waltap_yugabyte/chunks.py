@@ -112,18 +112,8 @@ def hash_columns(
 FIRST_WIDTH: Final = 16
 
 
-WatermarksNeeded = SourceError.define(
-    "WatermarksNeeded",
-    "WT-2158",
-    "Chunks need watermarks, and no table for them is configured.",
-    "Name a table that the role may write (signal.data.collection), and leave read.only out.",
-)
-HashedColumnGone = SourceError.define(
-    "HashedColumnGone",
-    "WT-2161",
-    "A table's key changed while its chunks were read in hash order.",
-    "Ask for the table again: `waltap snapshot FILE {table}`.",
-)
+WatermarksNeeded = SourceError.define("WatermarksNeeded", "WT-2158")
+HashedColumnGone = SourceError.define("HashedColumnGone", "WT-2161")
 
 
 class YugabyteChunks(PostgresChunks):

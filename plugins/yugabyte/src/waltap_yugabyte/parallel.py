@@ -40,12 +40,7 @@ from waltap_yugabyte.chunks import hash_condition
 from waltap_yugabyte.dialect import YUGABYTEDB
 from waltap_yugabyte.properties import YugabyteProperties
 
-OneTableOnly = SourceError.define(
-    "OneTableOnly",
-    "WT-2157",
-    "Ranges need exactly one table, and the profile captures another number.",
-    "Name one table in table.include.list, or leave streaming.mode=parallel out.",
-)
+OneTableOnly = SourceError.define("OneTableOnly", "WT-2157")
 
 
 class RangedConnector(

@@ -1,15 +1,4 @@
-"""Errors of filesystems, recognised by the library's text.
-
-```
-SinkError
-├── FilesUnavailable        WT-5101   files cannot be read or written
-│   ├── FilesAway           WT-5121   the object store does not answer
-│   ├── BucketMissing       WT-5122   its bucket or container is missing
-│   ├── AccessRefused       WT-5123   it refuses the credentials or their rights
-│   └── LocationUnknown     WT-5124   the location or its settings are unusable
-└── FilesInUse              WT-5103   another process writes there
-```
-"""
+"""Errors of filesystems, recognised by the library's text."""
 
 import re
 from typing import Final
@@ -28,41 +17,10 @@ class FilesUnavailable(SinkError):
     )
 
 
-FilesAway = FilesUnavailable.define(
-    "FilesAway",
-    "WT-5121",
-    "The object store does not answer in time.",
-    "A run that had begun tries again by itself; else check storage.endpoint, the network and the "
-    "store's own state. If the store throttles (503, SlowDown), raise offset.flush.interval.ms. "
-    "Delivery of {path} resumes after the last published files.",
-)
-BucketMissing = FilesUnavailable.define(
-    "BucketMissing",
-    "WT-5122",
-    "The bucket or container does not exist; waltap never creates one.",
-    "Make the bucket of {path}, or correct sink.path and storage.region, and start again. If it "
-    "was deleted, its published files are lost: `waltap offsets clear FILE` begins with a new "
-    "snapshot.",
-    retry=RetryVerdict.NEVER,
-)
-AccessRefused = FilesUnavailable.define(
-    "AccessRefused",
-    "WT-5123",
-    "The object store refuses the credentials or their rights.",
-    "Give valid credentials (storage.access.key, storage.secret.key, or the environment's own) "
-    "that may list, read, write and delete objects below {path}, and start again: delivery "
-    "resumes after the last published files.",
-    retry=RetryVerdict.NEVER,
-)
-LocationUnknown = FilesUnavailable.define(
-    "LocationUnknown",
-    "WT-5124",
-    "A location is of no known kind, or its settings conflict.",
-    "Give a path, or a URI: s3://bucket/folder, gs://bucket/folder, "
-    "abfs://container@account/folder, hdfs://host/folder; `waltap explain FILE` shows the "
-    "properties storage.*.",
-    retry=RetryVerdict.NEVER,
-)
+FilesAway = FilesUnavailable.define("FilesAway", "WT-5121")
+BucketMissing = FilesUnavailable.define("BucketMissing", "WT-5122", retry=RetryVerdict.NEVER)
+AccessRefused = FilesUnavailable.define("AccessRefused", "WT-5123", retry=RetryVerdict.NEVER)
+LocationUnknown = FilesUnavailable.define("LocationUnknown", "WT-5124", retry=RetryVerdict.NEVER)
 
 
 class FilesInUse(SinkError):

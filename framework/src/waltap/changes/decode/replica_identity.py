@@ -111,20 +111,8 @@ class IdentitySpec(Protocol):
     def factory(self) -> Callable[[Relation], ReplicaIdentity]: ...
 
 
-IdentityUnknown = PluginError.define(
-    "IdentityUnknown",
-    "WT-1110",
-    "No plugin knows the replica identity that the server names.",
-    "Install the plugin package of this database (for PostgreSQL waltap-postgres); `waltap "
-    "plugins` lists the installed plugins.",
-)
-IdentityAmbiguous = PluginError.define(
-    "IdentityAmbiguous",
-    "WT-1111",
-    "Two plugins claim the replica identity of one letter, and none is chosen.",
-    "Leave one of the plugins out (WALTAP_PLUGINS=NAME,NAME names those to load; `waltap plugins` "
-    "shows their contributions), or let a plugin's choose_replica_identity name one.",
-)
+IdentityUnknown = PluginError.define("IdentityUnknown", "WT-1110")
+IdentityAmbiguous = PluginError.define("IdentityAmbiguous", "WT-1111")
 
 
 def _no_choice(_relation: Relation) -> None:

@@ -159,15 +159,7 @@ NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 """Headers of the delete and the create that a changed key becomes: the key of the other one."""
 
 
-OldRowUnidentified = RecordError.define(
-    "OldRowUnidentified",
-    "WT-3209",
-    "An old row lacks a column of its table's key.",
-    "Give every partition of the table the replica identity of the table itself: ALTER TABLE … "
-    "REPLICA IDENTITY DEFAULT, or FULL. The change in question names no row: start over with a "
-    "snapshot by `waltap slot drop FILE`, then `waltap offsets clear FILE`.",
-    of_transform=False,
-)
+OldRowUnidentified = RecordError.define("OldRowUnidentified", "WT-3209", of_transform=False)
 
 
 # Returns whether the keys of two images are written alike.

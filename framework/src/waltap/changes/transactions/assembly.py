@@ -164,15 +164,7 @@ UNKNOWN: Final = (
     "prepared transaction %r was committed, and it is not known here whether its rows were delivered at "
     "PREPARE: the spill folder under waltap.state.dir does not say"
 )
-PreparedTransactionLost = WaltapError.define(
-    "PreparedTransactionLost",
-    "WT-3102",
-    "COMMIT PREPARED came for a transaction whose received rows are missing.",
-    "Its rows were in the spill folder under waltap.state.dir: restore that folder and start "
-    "again. Without it, run with two.phase.policy=prepare; then, if rows are missing, take a "
-    "snapshot of the tables that the transaction changed, by an execute-snapshot signal or after "
-    "`waltap offsets clear FILE`.",
-)
+PreparedTransactionLost = WaltapError.define("PreparedTransactionLost", "WT-3102")
 
 
 class TransactionAssembler:

@@ -77,15 +77,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_Row]).decode
 
 
-SpillFailed = WaltapError.define(
-    "SpillFailed",
-    "WT-3101",
-    "A transaction could not be stored on disk.",
-    "Nothing is lost: the position was not moved. Free space in {folder}, or set waltap.state.dir "
-    "to a folder that has more, and start again. If a file of {folder} is missing or damaged, "
-    "restore it; without a copy remove the .record of the same name there, and start again: rows "
-    "that the server does not send again then give WT-3102.",
-)
+SpillFailed = WaltapError.define("SpillFailed", "WT-3101")
 
 
 class PreparedRecord(msgspec.Struct, kw_only=True):

@@ -38,13 +38,7 @@ NAME = "python_loop"
 WAKE_S = 0.2
 
 
-AcknowledgedTooLate = WaltapError.define(
-    "AcknowledgedTooLate",
-    "WT-1203",
-    "A batch was acknowledged after its stream had ended without it.",
-    "The next run repeats the batch. Acknowledge inside the loop, or after it within `with "
-    "waltap.stream(...) as batches:`.",
-)
+AcknowledgedTooLate = WaltapError.define("AcknowledgedTooLate", "WT-1203")
 
 
 class StreamedBatch(Batch, kw_only=True):

@@ -98,12 +98,7 @@ def _table(head: list[str], rows: Iterable[tuple[str, ...]]) -> str:
 LOOK_S = 0.05
 
 
-PipelineEnded = WaltapError.define(
-    "PipelineEnded",
-    "WT-1202",
-    "A pipeline ended before the awaited status came.",
-    "Start it again with `start`; `status` shows its progress.",
-)
+PipelineEnded = WaltapError.define("PipelineEnded", "WT-1202")
 
 
 class Pipeline:

@@ -37,16 +37,7 @@ COMPARED_REMARK = (
 PATIENCE_S = 10.0
 
 
-RepairIncomplete = OffsetError.define(
-    "RepairIncomplete",
-    "WT-6402",
-    "Tables of a gap could not be read again; its certificate stays open.",
-    "Delete the rows that the source no longer has from the destination: while the pipeline runs, "
-    "`waltap verify FILE` names them in a file, with the SQL where the destination speaks it. "
-    "Where rows cannot be deleted there, as in a change log, or a table has no key, one run with "
-    "`waltap run FILE --set snapshot.mode=always` replaces the tables. Then stop it, and run "
-    "`waltap repair FILE` again.",
-)
+RepairIncomplete = OffsetError.define("RepairIncomplete", "WT-6402")
 
 
 @dataclass(slots=True)

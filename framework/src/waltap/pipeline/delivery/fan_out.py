@@ -34,20 +34,8 @@ log = logging.getLogger(__name__)
 
 
 # The pipeline reconnects, to send it the changes that it missed.
-SinkReturned = SinkError.define(
-    "SinkReturned",
-    "WT-5802",
-    "A paused sink answers again.",
-    "No action is needed: the other sinks skip what they have.",
-    retry=RetryVerdict.RECONNECT,
-)
-SinkPausedTooLong = SinkError.define(
-    "SinkPausedTooLong",
-    "WT-5803",
-    "The server keeps more WAL for a paused sink than its limit.",
-    "Make {sink} work again and start: it continues where it stopped. Or raise its "
-    "pause.max.bytes, or remove it from the profile and lose what it missed.",
-)
+SinkReturned = SinkError.define("SinkReturned", "WT-5802", retry=RetryVerdict.RECONNECT)
+SinkPausedTooLong = SinkError.define("SinkPausedTooLong", "WT-5803")
 
 
 class FanOut(Sink):

@@ -25,12 +25,7 @@ from waltap.ports.source.roles import PartitionedSource
 log = logging.getLogger(__name__)
 
 
-OnePartitionOnly = SourceError.define(
-    "OnePartitionOnly",
-    "WT-2016",
-    "The source has several streams ('partitions'), and a part of the pipeline knows only one.",
-    "Run one pipeline for each of these streams, each with its own `name` in its profile.",
-)
+OnePartitionOnly = SourceError.define("OnePartitionOnly", "WT-2016")
 
 
 class SourceConnection:

@@ -22,20 +22,8 @@ RENEWALS = 4
 """Renewals during one lease: some may fail."""
 
 
-LeaseLost = SourceError.define(
-    "LeaseLost",
-    "WT-2017",
-    "The lease was not renewed in time: another process may run the pipeline by now.",
-    "No action is needed: the process stops writing and waits as a standby. If it happens often, "
-    "raise waltap.lease.ms above the longest pause of process and network.",
-    retry=RetryVerdict.RECONNECT,
-)
-LeaseUnavailable = SourceError.define(
-    "LeaseUnavailable",
-    "WT-2018",
-    "The profile wants a second process that waits, but this source has no lease.",
-    "Take waltap.standby out of the profile, and see that one process runs it.",
-)
+LeaseLost = SourceError.define("LeaseLost", "WT-2017", retry=RetryVerdict.RECONNECT)
+LeaseUnavailable = SourceError.define("LeaseUnavailable", "WT-2018")
 
 
 def leases_of(component: Component[ConnectorSpec]) -> Callable[[Any, LeaseContext], LeaderLease]:

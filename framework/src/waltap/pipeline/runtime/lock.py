@@ -29,14 +29,7 @@ class PipelineRunning(OffsetError):
     )
 
 
-StateFolderGone = OffsetError.define(
-    "StateFolderGone",
-    "WT-6008",
-    "The state folder is no longer the one of the start.",
-    "Put {path} back where it was, and start again: nothing is lost then. If it was deleted, "
-    "`waltap run FILE --set slot.takeover=true --set snapshot.mode=no_data`, once, continues from the "
-    "slot's confirmed position; some changes may come twice.",
-)
+StateFolderGone = OffsetError.define("StateFolderGone", "WT-6008")
 
 
 def machine() -> str:

@@ -70,60 +70,21 @@ def asked_of_the_stored_offset(
 NAMED = 20
 
 
-NotReady = SourceError.define(
-    "NotReady",
-    "WT-2013",
-    "A check before the start found a problem that would make it fail.",
-    "{remedy}. `waltap doctor FILE` shows every check.",
-)
+NotReady = SourceError.define("NotReady", "WT-2013")
 # The values that it should hide would be delivered.
-MaskUnmatched = SourceError.define(
-    "MaskUnmatched",
-    "WT-2047",
-    "A pattern of ``column.mask.*`` matches no column.",
-    "Correct the pattern, or remove it. It is a regular expression for the whole name "
-    "SCHEMA.TABLE.COLUMN. To start before the column exists: waltap.unmatched.masks=warn.",
-    retry=RetryVerdict.NEVER,
-)
+MaskUnmatched = SourceError.define("MaskUnmatched", "WT-2047", retry=RetryVerdict.NEVER)
 # The sink takes the changes themselves (the change log, Spark, the terminal), or the format
 # makes no events.
-EventTransformUnfit = WaltapError.define(
-    "EventTransformUnfit",
-    "WT-3203",
-    "A profile transforms events where its sink or format has none.",
-    "Use a sink that takes records (--sink jsonl:PATH), or take the transform {transform} out of "
-    "the profile: the column.* properties mask, cut and leave out columns for every sink.",
-    retry=RetryVerdict.NEVER,
-)
+EventTransformUnfit = WaltapError.define("EventTransformUnfit", "WT-3203", retry=RetryVerdict.NEVER)
 # The sink takes the changes themselves (the change log, Spark, the terminal), or the format
 # makes its records in its own way.
 RecordTransformUnfit = WaltapError.define(
-    "RecordTransformUnfit",
-    "WT-3205",
-    "A profile transforms records where its sink or format has none.",
-    "Use a sink that takes records (--sink jsonl:PATH), or take the transform {transform} out of "
-    "the profile: for every sink the column.* properties mask, cut and leave out columns, and the "
-    "transform filter leaves out rows.",
-    retry=RetryVerdict.NEVER,
+    "RecordTransformUnfit", "WT-3205", retry=RetryVerdict.NEVER
 )
 # The sink takes the changes themselves (the change log, Spark, SQL, the terminal), and writes
 # columns in its own way.
-ConverterUnfit = WaltapError.define(
-    "ConverterUnfit",
-    "WT-3208",
-    "A profile has converters of columns for a sink that has no use for them.",
-    "Use a sink that takes records (--sink jsonl:PATH), or take the converter {converter} out of "
-    "the profile: a plugin's register_types maps types for every sink.",
-    retry=RetryVerdict.NEVER,
-)
-FormatUnfit = WaltapError.define(
-    "FormatUnfit",
-    "WT-3302",
-    "The sink writes JSON, and the format of keys, values or headers is another.",
-    "Use a sink that takes any bytes, or set key.converter, value.converter and header.converter "
-    "to json for this one.",
-    retry=RetryVerdict.NEVER,
-)
+ConverterUnfit = WaltapError.define("ConverterUnfit", "WT-3208", retry=RetryVerdict.NEVER)
+FormatUnfit = WaltapError.define("FormatUnfit", "WT-3302", retry=RetryVerdict.NEVER)
 
 
 def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> list[PreflightCheck]:

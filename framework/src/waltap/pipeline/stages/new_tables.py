@@ -67,15 +67,7 @@ QUIET: Final = frozenset({"created", "joined"})
 
 
 # Their publication was changed.
-TablesNotStreamed = SourceError.define(
-    "TablesNotStreamed",
-    "WT-2048",
-    "The server did not stream all changes of captured tables.",
-    "Check that the publication has the tables: SELECT * FROM pg_publication_tables; if not, "
-    "ALTER PUBLICATION ... ADD TABLE. Then stop the pipeline, and run `waltap repair FILE`, which "
-    "reads them again.",
-    loses=True,
-)
+TablesNotStreamed = SourceError.define("TablesNotStreamed", "WT-2048", loses=True)
 
 
 class _Joining(msgspec.Struct):

@@ -31,15 +31,7 @@ LAST_SEEN_KEPT = 10_000
 """Names whose last shape is kept; a table beyond them is new when its shape changes."""
 
 
-MaskLost = SourceError.define(
-    "MaskLost",
-    "WT-2049",
-    "A column that had a mask no longer has one.",
-    "Let the pattern of the property match the old and the new names, {pattern}, and start again: "
-    "changes with the old name may still come. If the new column needs no mask: "
-    "waltap.unmatched.masks=warn.",
-    retry=RetryVerdict.NEVER,
-)
+MaskLost = SourceError.define("MaskLost", "WT-2049", retry=RetryVerdict.NEVER)
 
 
 class MaskUnfit(SourceError):

@@ -92,14 +92,7 @@ CLOSE_S: Final = 5.0
 """How long `close` waits for the queued notifications."""
 
 
-WebhookDown = WaltapError.define(
-    "WebhookDown",
-    "WT-4201",
-    "The webhook does not accept notifications; the stream continues.",
-    "Check notification.webhook.url, and notification.webhook.secret where the receiver checks "
-    "signatures. Notifications wait, notification.webhook.queue.size of them; lost ones are "
-    "counted (Engine.status().notifications_lost).",
-)
+WebhookDown = WaltapError.define("WebhookDown", "WT-4201")
 
 
 class WebhookNotifications:

@@ -9,20 +9,9 @@ from waltap.ports.offsets.offset import Offset, OffsetStore, decoded
 from waltap.ports.offsets.state_folder import OFFSET
 from waltap.ports.specs import OffsetStoreSpec
 
-OffsetUnreadable = OffsetError.define(
-    "OffsetUnreadable",
-    "WT-6001",
-    "The offset file contains no offset of this version.",
-    "{path} must be an offset that waltap wrote. Restore it from a backup, or start over with a "
-    "new snapshot: `waltap offsets clear FILE`.",
-)
+OffsetUnreadable = OffsetError.define("OffsetUnreadable", "WT-6001")
 # Delivery stops at the last stored offset: nothing later is confirmed.
-OffsetUnwritable = OffsetError.define(
-    "OffsetUnwritable",
-    "WT-6002",
-    "The offset file cannot be written.",
-    "Make {path} writable (space, permissions); waltap.state.dir chooses the folder.",
-)
+OffsetUnwritable = OffsetError.define("OffsetUnwritable", "WT-6002")
 
 
 class FileOffsetProperties(Properties):

@@ -13,13 +13,7 @@ from waltap.base.files.durable_file import StateDocument, replace_durably
 from waltap.errors import OffsetError
 from waltap.ports.offsets.state_folder import GAPS
 
-GapsUnusable = OffsetError.define(
-    "GapsUnusable",
-    "WT-6401",
-    "A gap certificate cannot be read, or cannot be written.",
-    "Make {path} readable and writable; you may move a damaged certificate away: it describes the "
-    "loss, and only `waltap repair` needs it.",
-)
+GapsUnusable = OffsetError.define("GapsUnusable", "WT-6401")
 
 
 class GapEnd(msgspec.Struct, frozen=True, kw_only=True):

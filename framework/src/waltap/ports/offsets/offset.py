@@ -25,12 +25,7 @@ __all__ = [
 ]
 
 
-NothingStored = OffsetError.define(
-    "NothingStored",
-    "WT-6003",
-    "There is no offset that could be moved.",
-    "Run the pipeline once: an offset also names the server and slot it belongs to.",
-)
+NothingStored = OffsetError.define("NothingStored", "WT-6003")
 
 
 NEWEST_VERSION = 2
@@ -215,13 +210,7 @@ class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-BranchPositionsUnreadable = OffsetError.define(
-    "BranchPositionsUnreadable",
-    "WT-6203",
-    "The file with the positions of a pipeline's sinks cannot be read or written.",
-    "Restore {path} from a backup, or remove it: every sink then continues from the stored "
-    "offset, the slowest sink's, and the others get some changes twice.",
-)
+BranchPositionsUnreadable = OffsetError.define("BranchPositionsUnreadable", "WT-6203")
 
 
 class BranchPositions:

@@ -14,19 +14,8 @@ import msgspec
 from waltap.base.files.durable_file import StateDocument
 from waltap.errors import ConnectionLost, OffsetError
 
-OwnedObjectsUnreadable = OffsetError.define(
-    "OwnedObjectsUnreadable",
-    "WT-6006",
-    "The list of the pipeline's server objects is damaged.",
-    "Restore {path} from a backup, or remove it; when slot and publication are this pipeline's "
-    "and no offset is stored, slot.takeover=true lets it take its slot again.",
-)
-OwnedObjectsUnwritable = OffsetError.define(
-    "OwnedObjectsUnwritable",
-    "WT-6007",
-    "The list of the pipeline's server objects cannot be written.",
-    "Make {path} writable (space, permissions); waltap.state.dir chooses the folder.",
-)
+OwnedObjectsUnreadable = OffsetError.define("OwnedObjectsUnreadable", "WT-6006")
+OwnedObjectsUnwritable = OffsetError.define("OwnedObjectsUnwritable", "WT-6007")
 
 
 class OwnedObject(msgspec.Struct, frozen=True, kw_only=True, order=True):

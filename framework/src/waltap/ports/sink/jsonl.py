@@ -52,15 +52,7 @@ class LinesFileError(SinkError):
     )
 
 
-LinesFileCut = SinkError.define(
-    "LinesFileCut",
-    "WT-5002",
-    "The file became shorter during the run: unconfirmed lines may be lost.",
-    "waltap writes unconfirmed records again. Rotate {path} by renaming it (logrotate: create, "
-    "not copytruncate): confirmed lines from before the truncation are only in your copy, if "
-    "there is one.",
-    retry=RetryVerdict.RECONNECT,
-)
+LinesFileCut = SinkError.define("LinesFileCut", "WT-5002", retry=RetryVerdict.RECONNECT)
 
 
 class JsonLinesProperties(Properties):

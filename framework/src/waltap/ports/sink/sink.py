@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 # The engine then stops as if it had been asked to. Accepted batches count as delivered; the next
 # run delivers the rest.
-ReaderGone = SinkError.define(
-    "ReaderGone",
-    "WT-5801",
-    "The reader of the sink's output has closed it (``jsonl:- | head``).",
-    "Keep the reading end of {output} open, or write to a file: --sink jsonl:PATH.",
-)
+ReaderGone = SinkError.define("ReaderGone", "WT-5801")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,12 +106,7 @@ class PublicationCompleteness:
         return self.tables.get((schema, table), self.others)
 
 
-SourceLacks = SourceError.define(
-    "SourceLacks",
-    "WT-2025",
-    "The connector does not offer the requested operation.",
-    "Remove the property that requires it, or use a connector that supports it.",
-)
+SourceLacks = SourceError.define("SourceLacks", "WT-2025")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

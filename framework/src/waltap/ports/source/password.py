@@ -17,19 +17,8 @@ Password = Callable[[str, int, str, str], str | None]
 Raises: WaltapError."""
 
 
-PasswordUnavailable = ConnectionLost.define(
-    "PasswordUnavailable",
-    "WT-2023",
-    "The password plugin had no password for this connection.",
-    "If this lasts, ask the service that {distribution} asks.",
-)
-PasswordFileUnreadable = ConnectionLost.define(
-    "PasswordFileUnreadable",
-    "WT-2031",
-    "The password file no longer exists or cannot be read.",
-    "waltap reads it again at the next try; if this lasts, look whether the file is there for the "
-    "user that waltap runs as.",
-)
+PasswordUnavailable = ConnectionLost.define("PasswordUnavailable", "WT-2023")
+PasswordFileUnreadable = ConnectionLost.define("PasswordFileUnreadable", "WT-2031")
 
 
 # Limits the memory for a command that prints without end.
@@ -38,14 +27,7 @@ QUOTED_MAX = 200
 POLL_S = 0.1
 
 
-PasswordCommandFailed = ConnectionLost.define(
-    "PasswordCommandFailed",
-    "WT-2029",
-    "The command for the database's password gave none.",
-    "Run database.password.command by hand, as the user and with the environment of waltap: it "
-    "must print the password, nothing else, and end with status 0 within "
-    "database.password.command.timeout.ms.",
-)
+PasswordCommandFailed = ConnectionLost.define("PasswordCommandFailed", "WT-2029")
 
 
 def printed_password(

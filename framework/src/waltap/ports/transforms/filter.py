@@ -25,13 +25,7 @@ Judge = Callable[[RowChange], object]
 LETTERS = "cudrtm"
 
 
-FilterFailed = RecordError.define(
-    "FilterFailed",
-    "WT-3201",
-    "The function of a filter raised; the batch was not delivered.",
-    "Correct {function}, or let it return True for rows that it cannot judge.",
-    retry=RetryVerdict.NEVER,
-)
+FilterFailed = RecordError.define("FilterFailed", "WT-3201", retry=RetryVerdict.NEVER)
 
 
 class FilterProperties(Properties):

@@ -30,14 +30,7 @@ Part = TransactionPart
 
 
 # The profile requests an error with ``reselect.error.handling.mode=fail``.
-ReselectFailed = WaltapError.define(
-    "ReselectFailed",
-    "WT-3206",
-    "Columns could not be read back; the batch was not delivered.",
-    "With reselect.error.handling.mode=warn such events keep the placeholder; ALTER TABLE {table} "
-    "REPLICA IDENTITY FULL has the server send every value.",
-    retry=RetryVerdict.NEVER,
-)
+ReselectFailed = WaltapError.define("ReselectFailed", "WT-3206", retry=RetryVerdict.NEVER)
 
 
 class ReselectProperties(Properties):

@@ -23,13 +23,7 @@ FILE: Final = "letters.jsonl"
 LOCK: Final = "lock"
 
 
-DeadLettersUnusable = OffsetError.define(
-    "DeadLettersUnusable",
-    "WT-6204",
-    "Dead letters cannot be stored or read; the pipeline cannot continue.",
-    "Make {folder} a folder that waltap may write to, on a disk with room, and start again: the "
-    "event was not confirmed and comes again.",
-)
+DeadLettersUnusable = OffsetError.define("DeadLettersUnusable", "WT-6204")
 
 
 class DeadLetterStore:

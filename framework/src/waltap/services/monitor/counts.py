@@ -229,14 +229,7 @@ def _event(part: TransactionPart | SnapshotRows, now_ms: int) -> LastEvent:
 
 
 # The limit is `waltap.stop.timeout.ms`.
-SinkHeld = SinkError.define(
-    "SinkHeld",
-    "WT-5004",
-    "The sink did not return in time after a stop; the process ends.",
-    "Nothing is lost: the next start repeats what was not durable. Find out why the destination "
-    "does not answer (its process may be stopped, its disk full, or a lock held), then start "
-    "again with `waltap run FILE`.",
-)
+SinkHeld = SinkError.define("SinkHeld", "WT-5004")
 
 
 class SinkCalls:

@@ -33,19 +33,8 @@ class RecordingProperties(Properties):
     )
 
 
-RecordingDamaged = SourceError.define(
-    "RecordingDamaged",
-    "WT-2041",
-    "A file is not a recording, or is incomplete.",
-    "Give the file that `waltap record` wrote, as it was written: it is gzip, and copying it as "
-    "text damages it. Everything before the damage was delivered.",
-)
-RecordingUnfit = SourceError.define(
-    "RecordingUnfit",
-    "WT-2042",
-    "The recording lacks a server answer that the decoder needs.",
-    "Replay {path} with waltap {version}, which recorded it.",
-)
+RecordingDamaged = SourceError.define("RecordingDamaged", "WT-2041")
+RecordingUnfit = SourceError.define("RecordingUnfit", "WT-2042")
 
 
 # Question → type of its answer. ``due`` and ``of`` belong to `NameResolution`; the last three

@@ -71,14 +71,7 @@ POLL_S = 0.1
 SLOT_SILENCE_S = 1.5
 
 
-SlotNotCreated = SourceError.define(
-    "SlotNotCreated",
-    "WT-2108",
-    "Creating the slot took too long: the server waits for open transactions.",
-    "A slot can only be created when every transaction that was open has ended. Find it: SELECT "
-    "pid, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL ORDER BY 2; or "
-    "look for forgotten prepared transactions in pg_prepared_xacts.",
-)
+SlotNotCreated = SourceError.define("SlotNotCreated", "WT-2108")
 
 
 class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):

@@ -431,13 +431,7 @@ def wal_level(setting: ServerSetting | None, hosting: ServerHosting | None) -> P
     return PreflightCheck.ok("wal_level", level)
 
 
-StandbyCannotDecode = SourceError.define(
-    "StandbyCannotDecode",
-    "WT-2124",
-    "The server is a standby, and too old to decode there.",
-    "Give database.hostname the primary's address ({primary}): standbys decode from PostgreSQL 16 "
-    "on. `waltap doctor FILE` checks another address.",
-)
+StandbyCannotDecode = SourceError.define("StandbyCannotDecode", "WT-2124")
 
 
 def standby(version_num: int, receives_from: str | None) -> list[PreflightCheck]:

@@ -1,21 +1,4 @@
-"""Define the errors of a change log.
-
-```
-SinkError
-├── FilesUnavailable        WT-5101   its files cannot be read or written (`waltap.base.files.errors`)
-├── ChangeLogDamaged        WT-5102   a manifest or segment is damaged
-├── FilesInUse              WT-5103   another process writes it (`waltap.base.files.errors`)
-├── ColumnNameTaken         WT-5104   a table has a column with the name of a log's own
-├── TransactionGap          WT-5105   a transaction arrived without its beginning
-├── ChangeLogRetired        WT-5106   a reader needs removed manifests
-├── ChangeLogGone           WT-5107   its folder was moved, deleted or emptied
-├── ChangeLogMissing        WT-5108   the folder has no change log
-├── ChangeLogOlder          WT-5109   it is an older copy without published manifests
-├── ChangeLogOfAnother      WT-5110   another pipeline writes it
-├── ReaderUnknown           WT-5111   it has no reader with that name
-└── RowsElsewhere           WT-5112   rows of a snapshot went directly into tables
-```
-"""
+"""Define the errors of a change log."""
 
 from waltap.errors import RetryVerdict, SinkError
 from waltap.ports.sink.held import DestinationBehind
@@ -31,29 +14,9 @@ class ChangeLogDamaged(SinkError):
     )
 
 
-ColumnNameTaken = SinkError.define(
-    "ColumnNameTaken",
-    "WT-5104",
-    "A captured table has a column with the name of the log's own column.",
-    "Rename it, or leave it out with column.exclude.list = {column}.",
-)
-TransactionGap = SinkError.define(
-    "TransactionGap",
-    "WT-5105",
-    "The log got the middle of a transaction without its beginning.",
-    "Delivery starts again from the last manifest; if this lasts, report it as a bug.",
-    retry=RetryVerdict.RECONNECT,
-)
-ChangeLogRetired = SinkError.define(
-    "ChangeLogRetired",
-    "WT-5106",
-    "A reader wants to resume at manifests that were removed.",
-    "Put the manifests before {path} back from a copy, with their segments. Without one, tables "
-    "that need them must start again, with a new log: give the pipeline another sink.path, and "
-    "`waltap run PROFILE --set snapshot.mode=always`. A query starts over with a new checkpoint, "
-    "from the remaining manifests. Keep a log longer with a larger changelog.retention.hours, or "
-    "for a reader: `waltap changelog readers LOG --register NAME`.",
-)
+ColumnNameTaken = SinkError.define("ColumnNameTaken", "WT-5104")
+TransactionGap = SinkError.define("TransactionGap", "WT-5105", retry=RetryVerdict.RECONNECT)
+ChangeLogRetired = SinkError.define("ChangeLogRetired", "WT-5106")
 
 
 class ChangeLogGone(DestinationBehind):
@@ -68,23 +31,10 @@ class ChangeLogGone(DestinationBehind):
 
 
 # An older copy replaced it.
-ChangeLogOlder = DestinationBehind.define(
-    "ChangeLogOlder",
-    "WT-5109",
-    "The log lacks manifests that this pipeline has published.",
-    "The changes between were confirmed to the server and will not come again. Put the newer copy "
-    "of {path} back and start again. Else{repair} continue with this one and a new snapshot: "
-    "`waltap slot drop FILE` and `waltap offsets clear FILE`.",
-)
+ChangeLogOlder = DestinationBehind.define("ChangeLogOlder", "WT-5109")
 # The log has one position. Of two pipelines in turn each would skip the changes below the
 # other's.
-ChangeLogOfAnother = SinkError.define(
-    "ChangeLogOfAnother",
-    "WT-5110",
-    "Another pipeline wrote this log.",
-    "Give this pipeline its own change log (sink.path); or, if pipeline {owner!r} no longer "
-    "writes to {path}, move that folder away.",
-)
+ChangeLogOfAnother = SinkError.define("ChangeLogOfAnother", "WT-5110")
 
 
 class ChangeLogMissing(SinkError):
@@ -107,11 +57,4 @@ class ReaderUnknown(SinkError):
     )
 
 
-RowsElsewhere = SinkError.define(
-    "RowsElsewhere",
-    "WT-5112",
-    "A reader wants rows that Spark wrote directly into the tables.",
-    "Read {table} in the tables (`waltap spark sql FILE`), and the log from a position after its "
-    'snapshot. To have snapshots in the log: snapshot.readers = "engine" of the sink, and a new '
-    "snapshot.",
-)
+RowsElsewhere = SinkError.define("RowsElsewhere", "WT-5112")

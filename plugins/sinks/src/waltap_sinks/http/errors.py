@@ -2,15 +2,7 @@
 
 from waltap.errors import RetryVerdict, SinkError
 
-HttpUnavailable = SinkError.define(
-    "HttpUnavailable",
-    "WT-5601",
-    "The address does not answer, or cannot take requests now.",
-    "Check that the service at {place} is up and its rate limit (429); nothing is confirmed until "
-    "then, and delivery continues with the same records. url, timeout.ms and retry.timeout.ms are "
-    "properties of the sink.",
-    retry=RetryVerdict.SAME_BATCH,
-)
+HttpUnavailable = SinkError.define("HttpUnavailable", "WT-5601", retry=RetryVerdict.SAME_BATCH)
 
 
 class HttpRefused(SinkError):
@@ -35,10 +27,4 @@ class HttpRefused(SinkError):
         return self.fields.get("status") == 413
 
 
-HttpLoginRefused = SinkError.define(
-    "HttpLoginRefused",
-    "WT-5603",
-    "The address, or the one that issues tokens, refuses the login.",
-    "Correct the auth.* properties of the sink, header.Authorization or signature.secret, as "
-    "{place} requires, and start again: it continues where it stopped.",
-)
+HttpLoginRefused = SinkError.define("HttpLoginRefused", "WT-5603")
