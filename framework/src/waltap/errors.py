@@ -128,7 +128,9 @@ class WaltapError(Exception):
         of_conversion: bool | None = None,
         of_transform: bool | None = None,
     ) -> type[Self]:
-        """Return the error ``name`` of this kind: a row of ``errors.toml`` of its distribution.
+        """Return the error ``name`` of this kind, a row of ``errors.toml``.
+
+        The table is in the top-level package of the caller.
 
         An attribute that is not given is the kind's. Write a class instead for an error with a
         constructor or methods of its own.
