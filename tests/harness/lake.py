@@ -36,7 +36,8 @@ class Lake:
         """``source``: lines for the profile's source; ``plugins``: folders on the path of the engine."""
         self.folder, self.spark = folder, prepare(spark)
         self._choice, self._options = FormatChoice(table_format), ApplyOptions(**options)
-        self._path = os.pathsep.join(map(str, plugins))
+        # the engine has the packages of this process, also where they are not the installed ones
+        self._path = os.pathsep.join([*map(str, plugins), os.environ.get("PYTHONPATH", "")])
         spark.conf.set("spark.sql.timeType.enabled", "true")
         self.database = database
         named = [f'"{name}" = "{value}"' for name, value in database.properties().items()]

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 from tests.harness.changelog import relation
 from tests.harness.spark import Died, Rig
 
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import FormerOwner, Relation
 from waltap_spark.apply import applier, resume_requests
 from waltap_spark.apply.resume_requests import ResumeRequests
 from waltap_spark.errors import TableSetAside, TableSuspended, TableUnknown
@@ -133,6 +134,27 @@ def a_new_table_takes_its_name(rig: Rig) -> None:
         assert then.current(new.name).collect() == []
 
 
+def a_new_table_states_who_had_its_name(rig: Rig) -> None:
+    """The renamed one has no change in the commit in which another takes its name, nor in the next one's."""
+    a, b = table("a", 1), table("b", 1)
+    now = FormerOwner(oid=1, schema="public", table="b")
+    new = msgspec.structs.replace(table("a", 2), former_owner=now)
+    filled(rig, a)
+    renamed(rig, (a, b))
+    rig.db.insert(new, ["7", "seven"])
+    rig.commit()
+    assert list(moments(rig))
+    check(rig, b, new)
+    rig.db.update(new, ["7"], v="eight")
+    done(rig)
+    rig.reopen()
+    rig.db.update(b, ["1"], v="new")
+    done(rig)
+    check(rig, b, new)
+    assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "new")]
+    assert history(rig, "a") == [(7, "seven"), (7, "eight")]
+
+
 def two_exchange_their_names_while_drivers_die(rig: Rig) -> None:
     """And a third takes a name of before, all within one commit."""
     a, z, new = table("a", 1), table("z", 2), table("y", 3)
@@ -248,6 +270,7 @@ def names_are_the_tables_own(rig: Rig, catalogue: str) -> None:
 COURSES = (
     it_goes_on_with_its_rows_and_history,
     a_new_table_takes_its_name,
+    a_new_table_states_who_had_its_name,
     two_exchange_their_names_while_drivers_die,
     a_name_is_taken_in_the_commit_of_its_rename,
     the_owner_of_a_taken_name_is_set_aside,

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.relation import Column, DataType, FormerOwner, Relation
 from waltap.ports.source.relation_memory import REPLACED_KEPT, RelationMemory
 
 
@@ -47,6 +48,18 @@ def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
     assert known is not None
     assert known.same_shape(relation(2, "u"))
     assert again.get(3) is None
+
+
+def test_a_former_owner_is_known_by_its_name_after_a_restart(tmp_path: Path) -> None:
+    memory = opened(tmp_path / "relations")
+    memory.put(relation(1))
+    former = FormerOwner(oid=1, schema="public", table="old")
+    memory.put(msgspec.structs.replace(relation(2), former_owner=former))
+    memory.save()
+    again = opened(tmp_path / "relations")
+    assert (again.renamed_to("public", "old"), again.renamed_to("public", "t")) == (1, 0)
+    again.start_over(())
+    assert again.renamed_to("public", "old") == 0
 
 
 def test_what_was_not_saved_is_not_there(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.unit.spark.test_plan import entry, manifest
 
+from waltap.changes.decode.relation import FormerOwner
 from waltap_sinks.changelog.manifest import Manifest, TableEntry
 from waltap_spark.planning.plan import plan
 from waltap_spark.planning.table_renames import SET_ASIDE, find_renames, free_place
@@ -37,6 +38,7 @@ def played(before: dict[str, TableState], manifests: list[Manifest]) -> tuple[An
     return {each.oid: each.table for each in after.values()}, segments
 
 
+NOW_B, NOW_Z = (FormerOwner(oid=1, schema="s", table=name) for name in "bz")
 SCRIPTS = {
     "a table is renamed": ([at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"]}),
     "and goes on from the old name": (
@@ -66,6 +68,23 @@ SCRIPTS = {
     "a number that is not known has its name": ([at("b", 0)], {1: "a", 9: "z"}, {"s.b": ["b0"]}),
     "an entry without a number belongs to the name": (
         [at("a", 0), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["a0", "b1"]},
+    ),
+    "a new table states who had its name": (
+        [at("a", 2, former_owner=NOW_B)], {1: "b", 9: "z"}, {"s.a": ["a2"]},
+    ),
+    "whose name of now is another's still": (
+        [at("a", 2, former_owner=NOW_Z)], {1: "a@1", 9: "z"}, {"s.a": ["a2"]},
+    ),
+    "until that one tells its own": (
+        [at("a", 2, former_owner=NOW_Z), at("y", 9)], {1: "z", 9: "y"}, {"s.a": ["a2"], "s.y": ["y9"]},
+    ),
+    "an owner that is renamed and stated": (
+        [at("z", 1, former_owner=FormerOwner(oid=9, schema="s", table="a"))],
+        {1: "z", 9: "a"}, {"s.z": ["z1"]},
+    ),
+    "what is stated of an earlier owner counts no more": (
+        [at("a", 1, former_owner=FormerOwner(oid=5, schema="s", table="b"))],
+        {1: "a", 9: "z"}, {"s.a": ["a1"]},
     ),
     "another schema": (
         [at("a", 1, schema="t")], {1: "a", 9: "z"}, {"t.a": ["a1"]},

@@ -105,6 +105,20 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     missing: str | None = None
 
 
+class FormerOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """Name a table that the source renamed before another one took its name."""
+
+    oid: int
+    # Its name when the other table was described, which may be later than its next change.
+    schema: str
+    table: str
+
+    @property
+    def name(self) -> str:
+        """Return ``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
+
 # eq=False: relations key dictionaries in hot paths, and hashing by identity costs a pointer.
 class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Describe a table, or a partition root, at one point of the WAL."""
@@ -130,6 +144,9 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     wire_key: tuple[str, ...] | None = None
     # A unique index that could be the replica identity.
     usable_index: str | None = None
+    # The table that had this name before, where the source still has it. None: it was dropped, or
+    # is unknown.
+    former_owner: FormerOwner | None = None
 
     @property
     def name(self) -> str:
@@ -152,6 +169,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             and self.primary_key == other.primary_key
             and self.topic == other.topic
             and self.wire_key == other.wire_key
+            and self.former_owner == other.former_owner
         )
 
 

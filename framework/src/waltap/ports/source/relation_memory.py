@@ -43,6 +43,7 @@ class RelationMemory:
         self._relations: dict[int, Relation] = {}
         self._unsaved: dict[int, Relation] = {}
         self._names: dict[str, int] = {}
+        self._moved: dict[str, int] = {}
         self._replaced: deque[int] = deque()
         self._written = 0
         self.judge: Callable[[Relation, Relation], None] | None = None
@@ -72,6 +73,10 @@ class RelationMemory:
     def named(self, schema: str, table: str) -> Relation | None:
         """Return the relation that was last described under that name."""
         return self._relations.get(self._names.get(f"{schema}.{table}", 0))
+
+    def renamed_to(self, schema: str, table: str) -> int:
+        """Return the OID of a former owner with that name, 0 if unknown."""
+        return self._moved.get(f"{schema}.{table}", 0)
 
     def put(self, relation: Relation) -> None:
         """Store a described relation in place of its former version."""
@@ -132,12 +137,17 @@ class RelationMemory:
         self._relations.clear()
         self._unsaved.clear()
         self._names.clear()
+        self._moved.clear()
         self._replaced.clear()
 
     def _put(self, relation: Relation) -> None:
         oid = relation.oid
         self._drop(oid)
         self._relations[oid] = relation
+        if relation.former_owner is not None:
+            self._moved[relation.former_owner.name] = relation.former_owner.oid
+            if len(self._moved) > self._kept:
+                del self._moved[next(iter(self._moved))]
         before = self._names.get(relation.name, oid)
         self._names[relation.name] = oid
         if before != oid:

@@ -23,7 +23,7 @@ from typing import Self
 
 import msgspec
 
-from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.relation import Column, DataType, FormerOwner, Relation
 from waltap.ports.source.connector import ConnectorContext
 from waltap.ports.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import CatalogTable, KeyRule, PostgresCatalogue, covers
@@ -132,6 +132,7 @@ class RelationDescriber:
             rule=self._catalogue.properties.key_index,
         )
         if wire.oid:
+            described = msgspec.structs.replace(described, former_owner=self._former_owner(wire))
             if present is not None and described.primary_key and not present.relation.primary_key:
                 self._unsettle(wire, remembered)
             self._described.add(wire.oid)
@@ -150,6 +151,17 @@ class RelationDescriber:
                 return found[0], CatalogVersion(xid, found[1] % WRAP)
         moment = self._when_visible(xid)
         return self._ahead.table_of(oid, xid) if oid else None, moment
+
+    def _former_owner(self, wire: Relation) -> FormerOwner | None:
+        """Return the table that had the name of ``wire`` before, None if it is gone."""
+        then = self._memory.named(wire.schema, wire.table)
+        if then is not None and then.oid == wire.oid:
+            return then.former_owner  # changes that are read again state it again
+        oid = self._memory.renamed_to(wire.schema, wire.table) if then is None else then.oid
+        now = self._catalogue.table_of(oid) if oid not in (0, wire.oid) else None
+        if now is None:
+            return None
+        return FormerOwner(oid=oid, schema=now.relation.schema, table=now.relation.table)
 
     def forget(self, oid: int) -> None:
         """Forget a dropped relation without rows to come."""

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
+from waltap.changes.decode.relation import FormerOwner
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
 VERSION: Final = 1
@@ -116,6 +117,8 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Entries with one id follow each other without a gap (`waltap_sinks.changelog.continuity`).
     # Empty if unknown.
     stretch: str = ""
+    # The table that had this name before and was renamed. None: it was dropped, or is unknown.
+    former_owner: FormerOwner | None = None
 
     @property
     def name(self) -> str:

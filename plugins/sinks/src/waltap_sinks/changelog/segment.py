@@ -446,6 +446,7 @@ class TableBuffer:
             restarts=self.restarts,
             elsewhere=self.elsewhere,
             stretch=self.stretch,
+            former_owner=version.relation.former_owner,
         )
 
     def columns(self) -> "list[pa.RecordBatch]":

@@ -5,12 +5,14 @@ known number under another name shows that this table was renamed: it continues 
 name, with its rows and history. A number of an earlier epoch counts only together with a name that the
 table had, since the same number may be another table's now.
 
-Nothing reports a rename before the table's next change. So when a renamed table takes a name
-whose owner is not seen again, that owner was dropped, or was renamed and did not change. It keeps
-its rows under a spare name, NAME@NUMBER, until a change brings its own.
+Nothing reports a rename before the table's next change. But when a table takes another one's name,
+its entries name the former owner and the owner's present name, if the source still has it
+(`TableEntry.former_owner`). Without that, as in the logs of earlier releases:
 
-When a new table takes a name, and the former owner has a change within the same commit, the former
-one was renamed. Otherwise the name was dropped and created again.
+- a renamed table takes a name whose owner is not seen again: that owner was dropped, or was renamed
+  and did not change. It keeps its rows under a spare name, NAME@NUMBER, until a change brings its own;
+- a new table takes a name: the former owner was renamed if it has a change within the same commit.
+  Otherwise the name was dropped and created again.
 
 This module does not import Spark.
 """
@@ -55,6 +57,8 @@ class _Table:
     # Whether entries are known by name alone.
     by_name: bool = False
     aside: bool = False
+    # Its name in the source while it is aside, if known.
+    present: Name | None = None
     entries: dict[EntryId, None] = field(default_factory=dict)
 
 
@@ -204,7 +208,7 @@ class _Walk:
     def take(self, epoch: int, entry: TableEntry, again: "set[tuple[int, int]]") -> None:
         """Find the table of ``entry``; numbers ``again`` have a later entry."""
         number = (epoch, entry.oid) if entry.oid else None
-        owner = self._named.get(entry.name)
+        owner = self._without_former(entry, number)
         table = owner if number is None else self._known(number, entry, owner)
         if table is None and owner is not None:
             other = number is not None and owner.number is not None and owner.number != number
@@ -228,6 +232,33 @@ class _Walk:
                 self._numbered[number] = table
         table.entries.pop(entry_id(epoch, entry), None)
         table.entries[entry_id(epoch, entry)] = None
+        self._name_those_aside()
+
+    def _without_former(self, entry: TableEntry, number: tuple[int, int] | None) -> _Table | None:
+        """Return the owner of the entry's name, None if it was renamed."""
+        owner, former = self._named.get(entry.name), entry.former_owner
+        if (
+            owner is None
+            or former is None
+            or owner.number is None
+            or number is None
+            or owner.by_name
+            or owner.number[1] != former.oid
+            or owner.number[1] == entry.oid
+        ):
+            return owner
+        self._set_aside(owner)
+        owner.present = former.schema, former.table
+        return None
+
+    def _name_those_aside(self) -> None:
+        """Give tables that are aside their present names, where free."""
+        for table in self._all:
+            name = table.present
+            if table.aside and name is not None and ".".join(name) not in self._named:
+                self._leave(table)
+                table.name, table.aside = name, False
+                self._named[".".join(name)] = table
 
     def _known(
         self, number: tuple[int, int], entry: TableEntry, owner: _Table | None
