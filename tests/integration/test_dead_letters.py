@@ -19,9 +19,6 @@ from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import pipeline as to_replica
 
-from waltap.errors import DecodeError
-from waltap_sinks.sql.errors import SqlConstraintViolated
-
 
 @pytest.fixture
 def target(database: Database) -> Database:
@@ -101,34 +98,6 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
     assert target.execute("SELECT name FROM replica.people WHERE id = 70") == [("after",)]
     assert "3 dropped" in dead_letters(to_sql, "drop", "--redelivered", "--yes").stdout
     assert dead_letters_of(to_sql) == []
-
-
-def test_by_default_a_refused_row_stops_the_pipeline_and_is_named(
-    to_sql: PipelineRig, target: Database
-) -> None:
-    to_sql.catch_up()
-    target.execute("INSERT INTO people VALUES (1, 'ok', 'n'), (2, 'bad', 'n')")
-    with pytest.raises(SqlConstraintViolated, match=r"[0-9A-F]+/[0-9A-F]+, change 1"):
-        to_sql.catch_up()
-    assert target.execute("SELECT id FROM replica.people") == []
-
-
-def test_rows_of_an_initial_snapshot_are_refused_alone(
-    to_sql: PipelineRig, target: Database
-) -> None:
-    target.execute(
-        "INSERT INTO people SELECT i, CASE WHEN i % 100 = 7 THEN 'bad' ELSE 'ok' END, 'n' "
-        "FROM generate_series(1, 1000) i"
-    )
-    to_sql.settings |= KEEP | {"snapshot.mode": "initial"}
-    run = to_sql.catch_up()
-    assert run.engine.status().dead_letters == 10
-    ((count,),) = target.execute("SELECT count(*) FROM replica.people")
-    assert count == 990
-    target.execute("ALTER TABLE replica.people DROP CONSTRAINT people_name_check")
-    assert dead_letters(to_sql, "redeliver").returncode == 0
-    rows = target.execute("SELECT * FROM people ORDER BY id")
-    assert target.execute("SELECT * FROM replica.people ORDER BY id") == rows
 
 
 def test_a_redelivery_ends_no_temporary_slot(to_sql: PipelineRig, target: Database) -> None:
@@ -328,13 +297,3 @@ def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(
     assert _written(to_lines) == [1, 3]
     assert dead_letters_of(to_lines) == []
     assert run.engine.status().left_out == 1
-
-
-def test_by_default_it_stops_the_pipeline_and_is_named(to_lines: PipelineRig) -> None:
-    to_lines.settings |= {"event.converting.failure.handling.mode": "fail"}
-    to_lines.settings |= {"waltap.linger.ms": 3_600_000}  # one batch, however the rows are sent
-    to_lines.catch_up()
-    to_lines.database.execute(NAN)
-    with pytest.raises(DecodeError, match=r"c of public\.n, [0-9A-F]+/[0-9A-F]+, change 1"):
-        to_lines.catch_up()
-    assert _written(to_lines) == []

@@ -6,15 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 
-from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.transaction import Batch, Heartbeat
 from waltap.pipeline import Limits
 from waltap.plugins.hookspecs import hookimpl
@@ -317,65 +314,6 @@ def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline: PipelineRi
 # --- observers --------------------------------------------------------------------------------------
 
 
-class Raising:
-    """An observer that raises whenever it is reported something."""
-
-    def __init__(self) -> None:
-        self.reported: set[str] = set()
-
-    def _raise(self, hook: str) -> None:
-        self.reported.add(hook)
-        raise ValueError(f"observer of {hook}")
-
-    @hookimpl
-    def on_state(self, state: str) -> None:
-        self._raise("on_state")
-
-    @hookimpl
-    def on_batch(self, batch: Batch) -> None:
-        self._raise("on_batch")
-
-    @hookimpl
-    def on_transaction(self) -> None:
-        self._raise("on_transaction")
-
-    @hookimpl
-    def on_snapshot(self, event: str) -> None:
-        self._raise("on_snapshot")
-
-    @hookimpl
-    def on_schema_change(self, old: Relation | None, new: Relation) -> None:
-        self._raise("on_schema_change")
-
-    @hookimpl
-    def on_slot(self, event: str) -> None:
-        self._raise("on_slot")
-
-    @hookimpl
-    def on_failure(self, error: Exception) -> None:
-        self._raise("on_failure")
-
-
-def test_observers_that_raise_are_logged_once_and_stop_nothing(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
-    database = pipeline.database
-    observer = Raising()
-    with pipeline.running(observer) as run:
-        database.execute("INSERT INTO t VALUES (2)")
-        run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the row")
-        database.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database()"
-        )
-        database.execute("ALTER TABLE t ADD v text; INSERT INTO t VALUES (3, 'x')")
-        run.until(lambda: pipeline.destination.ids("t") == [1, 2, 3], "the next row")
-    assert observer.reported >= {
-        "on_state", "on_batch", "on_transaction", "on_snapshot", "on_schema_change", "on_slot", "on_failure",
-    }  # fmt: skip
-    complaints = [r for r in caplog.records if "observer raised" in r.getMessage()]
-    assert len([r for r in complaints if r.levelname == "WARNING"]) == len(observer.reported)
-
-
 def test_observers_are_reported_transactions_and_of_the_slot(pipeline: PipelineRig) -> None:
     database = pipeline.database
 
@@ -406,21 +344,3 @@ def test_observers_are_reported_transactions_and_of_the_slot(pipeline: PipelineR
     assert events[-1] == "dropped"
     lsns = [lsn for _, _, lsn in watching.slots]
     assert lsns == sorted(lsns)
-
-
-# --- figures ------------------------------------------------------------------------------------------
-
-
-def test_imports_of_a_start_are_few(pipeline: PipelineRig) -> None:
-    """What is heavy and not used is not imported; the time itself is measured by the benchmarks."""
-    process = run_command(pipeline)
-    try:
-        until((pipeline.folder / "ready").exists, "the ready file")
-        memory = psutil.Process(process.pid).memory_info().rss
-        mapped = {Path(m.path).name for m in psutil.Process(process.pid).memory_maps()}
-    finally:
-        process.terminate()
-        process.communicate(timeout=90)
-    heavy: Iterable[str] = ("arrow", "numpy", "pandas", "confluent", "rdkafka", "protobuf", "py4j")
-    assert not [name for name in mapped if any(word in name for word in heavy)]
-    assert memory < 90 << 20

@@ -1,15 +1,12 @@
 """What is confirmed to the server, and when: never more than is stored, never less for long."""
 
-import threading
 from pathlib import Path
 
 import pytest
-from tests.harness.pipeline import WAIT_S, PipelineRig, until
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.position import parse_lsn
-from waltap.changes.transactions.transaction import Batch
-from waltap.errors import SinkError
 from waltap.pipeline import Limits
 from waltap.ports.offsets.offset import Offset
 
@@ -24,28 +21,6 @@ def quiet(database: Database, tmp_path: Path) -> PipelineRig:
 def current(database: Database) -> int:
     ((lsn,),) = database.execute("SELECT pg_current_wal_flush_lsn()::text")
     return parse_lsn(lsn)
-
-
-def sent_all(pipeline: PipelineRig, goal: int) -> bool:
-    """Return whether the walsender has sent everything up to ``goal`` and sleeps: before it does, it says
-    in a keepalive how far it has come."""
-    rows = pipeline.database.execute(
-        "SELECT r.sent_lsn::text, a.wait_event FROM pg_replication_slots s"
-        " JOIN pg_stat_replication r ON r.pid = s.active_pid"
-        " JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s",
-        pipeline.slot,
-    )
-    return bool(rows) and parse_lsn(rows[0][0]) >= goal and rows[0][1] == "WalSenderWaitForWAL"
-
-
-def last_heard(pipeline: PipelineRig) -> float:
-    """Return when the walsender heard of us last, 0 when it has not yet."""
-    ((when,),) = pipeline.database.execute(
-        "SELECT coalesce(extract(epoch FROM r.reply_time), 0)::float8 FROM pg_replication_slots s JOIN pg_stat_replication r"
-        " ON r.pid = s.active_pid WHERE s.slot_name = %s",
-        pipeline.slot,
-    )
-    return float(when)
 
 
 # --- idle progress -------------------------------------------------------------------------------
@@ -92,53 +67,7 @@ def test_a_clean_stop_confirms_what_the_server_has_read(
     until(lambda: quiet.slot_lsns()[0] >= goal, "the server to take what was confirmed last")
 
 
-def test_progress_without_data_is_stored_before_it_is_confirmed(
-    quiet: PipelineRig, database: Database
-) -> None:
-    seen: list[bool] = []
-    with quiet.running():
-        for _ in range(40):
-            database.execute("INSERT INTO busy VALUES (1)")
-            confirmed, _ = quiet.slot_lsns()
-            offset = quiet.offset()
-            assert offset is not None
-            seen.append(confirmed <= offset.sole.position.end_lsn)
-    assert all(seen)
-
-
 # --- confirmed after stored after flushed ----------------------------------------------------------
-
-
-def test_nothing_is_confirmed_before_the_sink_has_flushed_and_the_offset_is_stored(
-    quiet: PipelineRig, database: Database
-) -> None:
-    orders: list[tuple[int, int]] = []
-    flushing, release = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        if quiet.destination.ids("quiet"):
-            flushing.set()
-            assert release.wait(WAIT_S)
-
-    quiet.destination.before_flush = hold
-    with quiet.running() as run:
-        database.execute("INSERT INTO quiet VALUES (1)")
-        committed = current(database)
-        assert flushing.wait(WAIT_S)
-        # written, not flushed: the server must not hear of it, though keepalives are answered
-        until(lambda: sent_all(quiet, committed), "the server to have sent it")
-        heard = last_heard(quiet)
-        try:
-            for _ in range(3):
-                until(lambda before=heard: last_heard(quiet) > before, "a status update")
-                heard = last_heard(quiet)
-                offset = quiet.offset()
-                assert offset is not None
-                orders.append((quiet.slot_lsns()[0], offset.sole.position.end_lsn))
-        finally:
-            release.set()
-        run.until(lambda: quiet.slot_lsns()[0] >= committed, "the confirmation")
-    assert all(confirmed <= stored < committed for confirmed, stored in orders), orders
 
 
 def test_the_offset_file_is_whole_at_every_moment(quiet: PipelineRig, database: Database) -> None:
@@ -149,55 +78,6 @@ def test_the_offset_file_is_whole_at_every_moment(quiet: PipelineRig, database: 
         run.until(lambda: len(quiet.destination.ids("quiet")) == 100, "the rows")
     names = {p.name for p in quiet.offset_file.parent.iterdir()}
     assert names == {"offset.json", "lock", "relations", "tables.json", "belongings.json"}
-
-
-# --- failures ---------------------------------------------------------------------------------------
-
-
-class Refused(SinkError):
-    """The destination of the test refuses."""
-
-    code = "WT-5999"
-    remedy = "None."
-
-
-def test_what_the_sink_refused_is_not_confirmed_and_comes_again(
-    quiet: PipelineRig, database: Database
-) -> None:
-    """While a first write hangs, the second row and the keepalive after it arrive together; then the
-    second write fails. What the keepalive says must not count."""
-    writing, release = threading.Event(), threading.Event()
-
-    def refuse(batch: Batch) -> None:
-        if not batch.events:
-            return
-        if not writing.is_set():
-            writing.set()
-            assert release.wait(WAIT_S)
-            return
-        raise Refused("no room")
-
-    with quiet.running():
-        pass
-    quiet.destination.before_write = refuse
-    with pytest.raises(Refused), quiet.running() as run:
-        database.execute("INSERT INTO quiet VALUES (1)")
-        assert writing.wait(WAIT_S)
-        database.execute("INSERT INTO quiet VALUES (2)")
-        committed = current(database)
-        for _ in range(5):
-            database.execute("INSERT INTO busy SELECT generate_series(1, 100)")
-        goal = current(database)
-        try:
-            until(lambda: sent_all(quiet, goal), "the server to send all")
-        finally:
-            release.set()
-        run.join()
-    assert quiet.destination.ids("quiet") == [1]
-    assert quiet.slot_lsns()[0] < committed
-    quiet.destination.before_write = lambda batch: None
-    quiet.catch_up()
-    assert quiet.destination.ids("quiet") == [1, 2]
 
 
 # --- limits -------------------------------------------------------------------------------------------
@@ -230,15 +110,6 @@ def test_an_exact_number_of_changes_and_the_rest_with_the_next_run(
     if transactions == 10:
         # at most the transaction that was cut comes again, as far as its positions are not known
         assert len(seen) <= 21
-
-
-def test_a_batch_is_no_larger_than_asked(quiet: PipelineRig, database: Database) -> None:
-    quiet.catch_up()
-    database.execute("INSERT INTO quiet SELECT generate_series(1, 1000)")
-    database.run(*(f"INSERT INTO quiet VALUES ({number})" for number in range(2000, 2300)))
-    quiet.catch_up(**{"max.batch.size": 64})
-    assert max(batch.events for batch in quiet.destination.batches) == 64
-    assert quiet.destination.ids("quiet") == [*range(1, 1001), *range(2000, 2300)]
 
 
 def test_until_idle_waits_for_a_server_that_still_reads_old_wal(

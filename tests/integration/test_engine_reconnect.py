@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import psutil
 import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
@@ -14,11 +13,9 @@ from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster
 from tests.harness.shop import Shop
 
-from waltap.changes.transactions.position import Position, parse_lsn
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import ConnectionLost
 from waltap.plugins.hookspecs import hookimpl
-from waltap_postgres.errors import OtherServer
 from waltap_sinks.changelog import ChangeLog
 
 pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -217,15 +214,6 @@ def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(
     assert list(database.slots()) == [pipeline.slot]
 
 
-def test_a_first_snapshot_that_is_cut_again_and_again_ends_when_no_try_is_left(
-    pipeline: PipelineRig,
-) -> None:
-    cutting = Cutting(pipeline, "started", ("catalogue",), times=10)
-    with pytest.raises(ConnectionLost):
-        pipeline.run(cutting, **{"errors.max.retries": 2})
-    assert cutting.left == 7
-
-
 def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(
     pipeline: PipelineRig,
 ) -> None:
@@ -324,51 +312,3 @@ def test_a_server_gone_for_longer_than_the_retries_ends_the_run_with_status_3(
     assert process.returncode == 3, shop.stderr
     assert "WT-2002" in shop.stderr
     assert shop.stderr.count("reconnecting") == 2
-
-
-def test_an_offset_outlives_a_change_of_timeline_that_lost_nothing(tmp_path: Path) -> None:
-    """A promoted server goes on where the old one was: the stored offset lies before the fork."""
-    cluster = Cluster.create()
-    try:
-        database = cluster.create_database("promoted")
-        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        pipeline = PipelineRig(database, tmp_path)
-        pipeline.catch_up()
-        database.execute("INSERT INTO t VALUES (1)")
-        pipeline.catch_up()
-        before = pipeline.offset()
-        assert before is not None
-        # the first timeline has no history file to ask for
-        later = before.with_sole(timeline=2)
-        pipeline.offset_file.write_bytes(msgspec.json.encode(later))
-        with pytest.raises(OtherServer, match="timeline 2, the server is on timeline 1"):
-            pipeline.catch_up()
-        pipeline.offset_file.write_bytes(msgspec.json.encode(before))
-        cluster.stop()
-        (cluster.folder / "data" / "standby.signal").touch()
-        cluster.start()
-        cluster._run("pg_ctl", "-D", cluster.folder / "data", "-w", "promote")
-        ((timeline,),) = database.execute("SELECT timeline_id FROM pg_control_checkpoint()")
-        until(lambda: not database.execute("SELECT pg_is_in_recovery()")[0][0], "the promotion")
-        database.execute("INSERT INTO t VALUES (2); CHECKPOINT")
-        pipeline.catch_up()
-        after = pipeline.offset()
-        assert before is not None
-        assert after is not None
-        assert (before.sole.timeline, after.sole.timeline) == (1, 2)
-        assert pipeline.destination.ids("t") == [1, 2]
-        # and an offset from after the fork, but of the old timeline, is refused
-        ((lsn,),) = database.execute("SELECT pg_current_wal_flush_lsn()::text")
-        strange = after.with_sole(timeline=1, position=Position(parse_lsn(lsn)))
-        pipeline.offset_file.write_bytes(msgspec.json.encode(strange))
-        with pytest.raises(OtherServer, match="timeline 1"):
-            pipeline.catch_up()
-        # so is one of a timeline that this server has never been on
-        strange = after.with_sole(timeline=7)
-        pipeline.offset_file.write_bytes(msgspec.json.encode(strange))
-        with pytest.raises(OtherServer, match="timeline 7, the server is on timeline 2"):
-            pipeline.catch_up()
-        recovered = pipeline.catch_up(**{"snapshot.mode": "when_needed"})
-        assert ("completed", "", 2) in recovered.notices.snapshots
-    finally:
-        cluster.remove()

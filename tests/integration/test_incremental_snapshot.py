@@ -307,46 +307,6 @@ def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
     assert found == pipeline.database.rows("t", key)
 
 
-def test_a_change_behind_a_chunk_is_not_undone_by_it_when_nothing_is_written(
-    pipeline: PipelineRig, between: Callable[..., None]
-) -> None:
-    database = pipeline.database
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT generate_series(1, 50), 'v'"
-    )
-    between(
-        lambda: database.execute(
-            "UPDATE t SET v = 'newer' WHERE id = 3; DELETE FROM t WHERE id = 4; TRUNCATE t;"
-            "INSERT INTO t VALUES (5, 'again')"
-        )
-    )
-    with pipeline.running(**READ_ONLY) as run:
-        asked(run, "t")
-        run.until(lambda: finished(run), "the end")
-    pipeline.catch_up()  # the change comes behind the chunk, maybe behind the end of the snapshot
-    assert pipeline.destination.table("t") == pipeline.database.rows("t")
-
-
-def test_a_row_of_a_table_without_key_that_goes_while_it_is_read_stays_gone(
-    pipeline: PipelineRig, between: Callable[..., None]
-) -> None:
-    database = pipeline.database
-    database.execute(
-        "CREATE TABLE t (id int NOT NULL, v text); ALTER TABLE t REPLICA IDENTITY FULL;"
-        "INSERT INTO t VALUES (1, 'x'), (1, 'x'), (2, 'y'), (3, 'z')"
-    )
-    between(
-        lambda: database.execute(
-            "DELETE FROM t WHERE id = 2; UPDATE t SET v = 'new' WHERE id = 3;"
-            "DELETE FROM t WHERE ctid = (SELECT min(ctid) FROM t WHERE id = 1)"
-        )
-    )
-    with pipeline.running() as run:
-        pipeline.signal("execute-snapshot", "t", surrogate_key="id")
-        run.until(lambda: finished(run), "the end")
-    assert read_rows(pipeline.destination) == [{"id": "1", "v": "x"}]
-
-
 def test_a_commit_that_streams_before_it_is_visible_is_waited_for(
     private_server: Cluster, tmp_path
 ) -> None:
@@ -414,23 +374,6 @@ def test_a_row_that_moves_past_the_chunks_keeps_its_large_value(
             lambda: pipeline.destination.table("t") == pipeline.database.rows("t"), "the table"
         )
         run.until(lambda: finished(run), "the end")
-
-
-@pytest.mark.pipeline(sql=LARGE_VALUES)
-def test_a_row_that_moves_past_the_chunks_is_read_over_a_restart(
-    pipeline: PipelineRig, between: Callable[..., None]
-) -> None:
-    between(lambda: pipeline.database.execute("UPDATE t SET id = -id WHERE id > 35"))
-    with pipeline.running() as run:
-        pipeline.signal("execute-snapshot", "t")
-        run.until(lambda: len(pipeline.destination.of("t")) > 10, "a chunk and the moves")
-        pipeline.signal("pause-snapshot")
-        run.until(lambda: run.engine.delivery.signals.get("paused"), "the pause")
-    with pipeline.running() as run:
-        pipeline.signal("resume-snapshot")
-        run.until(
-            lambda: pipeline.destination.table("t") == pipeline.database.rows("t"), "the table"
-        )
 
 
 # --- life of a snapshot ----------------------------------------------------------------------------------
@@ -553,19 +496,6 @@ def test_a_condition_limits_what_is_read_and_observers_hear_of_it(
     assert (progress.table, progress.rows, progress.complete) == ("public.t", 15, True)
     assert "public.t will be read" in caplog.text
     assert "public.t is read to its end" in caplog.text
-
-
-def test_chunks_get_smaller_where_they_take_long(
-    pipeline: PipelineRig, between: Callable[..., None]
-) -> None:
-    pipeline.database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 2000)"
-    )
-    between(lambda: pipeline.database.execute("SELECT pg_sleep(0.3)"))
-    with pipeline.running(**{CHUNK: 1000, "waltap.incremental.chunk.target.ms": 20}) as run:
-        pipeline.signal("execute-snapshot", "t")
-        run.until(lambda: len(pipeline.destination.ids("t", "r")) == 2000, "all rows")
-    assert chunks(pipeline)[:2] == [1000, 250]
 
 
 # --- signals that cannot be acted on: what they may name, tests/unit/postgres/test_condition.py ------------------

@@ -1,11 +1,7 @@
 """Offsets in a topic of a real broker: what is stored comes back, whatever becomes of the state folder."""
 
 import json
-import os
-import random
 import shutil
-import threading
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +10,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 from tests.harness.kafka import create, read_all
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
-from tests.harness.shop import Shop
 
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
@@ -28,8 +23,6 @@ from waltap_kafka.offset_store import KafkaOffsetStore
 from waltap_kafka.plugin import register_offset_stores
 from waltap_kafka.properties import KafkaOffsetProperties
 from waltap_testing.offset_store_suite import FULL, NEW, OLD, OffsetStoreRig, OffsetStoreSuite
-
-ROWS = 3000
 
 
 def store(kafka: Kafka, topic: str, home: Path) -> KafkaOffsetStore:
@@ -165,60 +158,3 @@ def test_a_broker_that_is_away_for_a_while_stops_no_run(
     kept = store(kafka, topic, tmp_path / "p").load()
     assert kept is not None
     assert pipeline.offset() == kept
-
-
-def seen(folder: Path) -> list[int]:
-    """Return the ids that the whole lines have; a line that was torn by a kill comes again."""
-    found = []
-    path = folder / "out.jsonl"
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            found.append(json.loads(line)["value"]["after"]["id"])
-        except ValueError:
-            continue
-    return found
-
-
-def test_kills_without_a_state_folder_lose_nothing(
-    database: Database, kafka: Kafka, topic: str, tmp_path: Path
-) -> None:
-    """Each life begins on a new machine, as it were: the topic alone says where it goes on."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    shop = Shop(tmp_path, database, **{"offset.flush.interval.ms": 20, "slot.retry.delay.ms": 1000})
-    shop.name = "p"
-    shop.more = (
-        f'[offsets]\ntype = "kafka"\n"offset.storage.topic" = "{topic}"\n'
-        f'"offset.storage.bootstrap.servers" = "{kafka.bootstrap}"\n'
-    )
-    chance = random.Random(int(os.environ.get("WALTAP_TEST_SEED") or 5))
-
-    def write() -> None:
-        for first in range(1, ROWS, 10):
-            database.execute(f"INSERT INTO t SELECT generate_series({first}, {first + 9})")
-            time.sleep(0.01)
-
-    writer = threading.Thread(target=write)
-    for life in range(2):
-        with shop.process("run FILE") as process:
-            if life == 0:
-                until(database.slots, "the slot")
-                writer.start()
-            mark = len(seen(tmp_path))
-            until(
-                lambda mark=mark: len(seen(tmp_path)) > mark + 50 or process.poll() is not None,  # type: ignore[misc]
-                "rows",
-            )
-            time.sleep(chance.random() / 2)
-            assert process.poll() is None, shop.stderr
-            process.kill()
-        shutil.rmtree(tmp_path / ".waltap")
-    writer.join()
-    ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
-    shop.says("run FILE --until-lsn", lsn)
-    found = seen(tmp_path)
-    assert sorted(set(found)) == list(range(1, ROWS + 1))
-    shutil.rmtree(tmp_path / ".waltap")
-    assert shop.json("offsets show FILE")["slot"] == shop.slot
-    for line in ("export FILE --to-debezium c.dat", "import FILE --from-debezium c.dat"):
-        shop.says(f"offsets {line} --connector c --yes")
-    assert store(kafka, topic, tmp_path / "p").load() is not None

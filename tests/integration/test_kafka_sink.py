@@ -2,8 +2,6 @@
 that is away, refuses, or lacks a topic: nothing is confirmed, nothing lost."""
 
 import json
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +22,8 @@ from confluent_kafka.admin import (
 )
 from tests.harness.kafka import create, partitions, read_all
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.jars import jars
-from tests.harness.servers.kafka import COORDINATES, Kafka
+from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
-from tests.harness.servers.requirement import missing
 
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
@@ -110,52 +106,6 @@ def opened(kafka: Kafka, tmp_path: Path) -> Iterator[Callable[..., KafkaSink]]:
 
 
 # --- places ---------------------------------------------------------------------------------------
-
-JAVA_PRODUCER = """
-import java.util.*;
-import java.nio.file.*;
-import org.apache.kafka.clients.producer.*;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
-
-public class Produce {
-    public static void main(String[] given) throws Exception {
-        Properties p = new Properties();
-        p.put("bootstrap.servers", given[0]);
-        try (var producer = new KafkaProducer<>(p, new ByteArraySerializer(), new ByteArraySerializer())) {
-            for (String line : Files.readAllLines(Path.of(given[2])))
-                producer.send(new ProducerRecord<>(given[1], HexFormat.of().parseHex(line), new byte[0])).get();
-        }
-    }
-}
-"""
-
-
-def test_keys_land_where_a_java_producer_puts_them(
-    kafka: Kafka, java: Path, topic: str, opened: Callable[..., KafkaSink], tmp_path: Path
-) -> None:
-    if shutil.which("javac") is None:
-        missing("a Java compiler")
-    keys = [
-        *(json.dumps({"id": number}).encode() for number in range(200)),
-        *(bytes([number]) * (number % 7 + 1) for number in range(256)),
-        b"",
-        "ключ".encode(),
-    ]
-    theirs = f"{topic}-java"
-    create(kafka.bootstrap, NewTopic(topic, 7), NewTopic(theirs, 7))
-    (tmp_path / "Produce.java").write_text(JAVA_PRODUCER)
-    (tmp_path / "keys").write_text("".join(f"{key.hex()}\n" for key in keys))
-    subprocess.run(
-        ["java", "-cp", f"{jars('kafka', COORDINATES)}/*", str(tmp_path / "Produce.java"),
-         kafka.bootstrap, theirs, str(tmp_path / "keys")],
-        check=True, capture_output=True, timeout=WAIT_SECONDS * 2,
-    )  # fmt: skip
-    ours = opened()
-    ours.write(batch(1, *(Record(topic, key, b"") for key in keys)))
-    ours.flush()
-    places = {m.key(): m.partition() for m in read_all(kafka.bootstrap, topic)}
-    assert places == {m.key(): m.partition() for m in read_all(kafka.bootstrap, theirs)}
-    assert len(places) == len(set(keys))
 
 
 def test_keys_land_where_kafkas_own_tests_say(

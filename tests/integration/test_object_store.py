@@ -3,9 +3,7 @@
 import gzip
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -31,7 +29,7 @@ from waltap.base.files import (
 )
 from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog
-from waltap_sinks.files.errors import FilesGone, FilesOfAnother
+from waltap_sinks.files.errors import FilesGone
 from waltap_sinks.files.sink import parse
 
 KINDS = ("files", "changelog")
@@ -149,30 +147,6 @@ def test_files_are_read_as_a_partitioned_dataset(
     assert found["date"].null_count == 0
 
 
-@pytest.mark.parametrize(("kind", "share"), [("files", 0.05), ("files", 0.3), ("changelog", 0.3)])
-def test_requests_that_fail_at_random_lose_and_double_nothing(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str, share: float
-) -> None:
-    """5 % are answered 500 or 503, or the link breaks before or behind the request; 30 % as well, so that
-    the client's own tries do not suffice and the pipeline connects again."""
-    pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
-    database = pipeline.database
-    pipeline.catch_up()
-    with pipeline.running() as run:
-        door.share = share
-        rows = 0
-        while rows < 400 or door.failed < 3:
-            insert = f"INSERT INTO t SELECT n FROM generate_series({rows}, {rows} + 19) n"
-            rows, before = rows + 20, door.did.total()
-            database.execute(insert)
-            run.until(partial(more, door, before), "a request")
-        run.until(lambda: rows - 1 in promised(s3, bucket, kind), "the last row")
-    door.share = 0
-    pipeline.catch_up()
-    assert Counter(delivered(s3, bucket, kind)) == Counter(range(rows))
-    assert delivered(s3, bucket, kind) == list(range(rows))
-
-
 def test_the_environment_may_say_where_the_store_is(
     s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,10 +188,6 @@ def test_small_reads_are_tried_again_where_a_refusal_is_longer_than_what_was_ask
         found = [batch["n"].to_pylist() for batch in store.parquet_batches("rows", 4)]
         assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert door.failed > 5
-
-
-def more(door: Door, before: int) -> bool:
-    return door.did.total() > before
 
 
 # --- refusals ---------------------------------------------------------------------------------------
@@ -355,23 +325,6 @@ def test_a_store_that_throttles_is_waited_for(
     assert error.code == "WT-5121"
     assert retried
     assert "SlowDown" in error.advice()
-
-
-def test_another_pipeline_is_refused(pipeline: PipelineRig, s3: S3Server, bucket: str) -> None:
-    database = pipeline.database
-    database.execute("INSERT INTO t VALUES (1)")
-    pipeline.catch_up()
-    commit = f"{bucket}/orders/_waltap/commits/0000000001.json"
-    store = s3.files()
-    with store.open_input_stream(commit) as stream:
-        text = bytes(stream.read()).replace(b'"pipeline":"p"', b'"pipeline":"q"')
-    for info in store.get_file_info(fs.FileSelector(f"{bucket}/orders/_waltap/commits")):
-        if info.type == fs.FileType.File:
-            with store.open_output_stream(info.path) as stream:
-                stream.write(text)
-    (pipeline.folder / "state" / "p" / "files.committed").unlink(missing_ok=True)
-    error = refused(pipeline, FilesOfAnother)
-    assert "'q'" in error.problem
 
 
 def test_an_answer_that_nobody_knows_is_tried_again(

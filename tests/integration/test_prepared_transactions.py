@@ -1,15 +1,11 @@
 """Prepared transactions on a real server: whenever they were prepared, none is lost and none stops us."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
-
-from waltap.changes.transactions.transaction import Batch, TransactionPart
-from waltap.errors import RetryVerdict, SinkError
 
 TWO_PHASE = {"pgoutput.two_phase": "true"}
 POLICIES = pytest.mark.parametrize("policy", ["commit", "prepare"])
@@ -117,42 +113,6 @@ def test_prepared_while_the_slot_was_made(pipeline: PipelineRig, policy: str) ->
     assert pipeline.destination.ids("t", "c") == [4, 5]
 
 
-@pytest.mark.parametrize(("policy", "streaming"), [("commit", "off"), ("prepare", "on")])
-def test_an_early_one_that_is_large_survives_a_sink_that_fails_inside_it(
-    pipeline: PipelineRig, policy: str, streaming: str
-) -> None:
-    """The server sends it again until its COMMIT PREPARED is confirmed; rows go on where they stopped."""
-    database = pipeline.database
-    pipeline.catch_up()
-    prepare(database, "early", "SELECT generate_series(1, 20000)")
-    pipeline.catch_up()
-    pipeline.settings |= TWO_PHASE | {
-        "two.phase.policy": policy,
-        "pgoutput.streaming": streaming,
-        "max.batch.size": 1000,
-    }
-    pipeline.catch_up()
-    decide(database, "early")
-    failed = threading.Event()
-
-    class Shaken(SinkError):
-        code = "WT-5902"
-        retry = RetryVerdict.RECONNECT
-
-    def fail(_batch: Batch) -> None:
-        if len(pipeline.destination.events) >= 5000 and not failed.is_set():
-            failed.set()
-            raise Shaken("no")
-
-    pipeline.destination.before_write = fail
-    with pipeline.running() as run:
-        run.until(lambda: len(set(pipeline.destination.ids("t"))) == 20_000, "the rows")
-    assert failed.is_set()
-    assert list(dict.fromkeys(pipeline.destination.ids("t"))) == list(range(1, 20_001))
-    pipeline.catch_up()
-    assert len(pipeline.destination.ids("t")) <= 26_000
-
-
 @POLICIES
 def test_prepared_before_a_restart_and_decided_after_it(pipeline: PipelineRig, policy: str) -> None:
     database = pipeline.database
@@ -165,78 +125,6 @@ def test_prepared_before_a_restart_and_decided_after_it(pipeline: PipelineRig, p
     decide(database, "dropped", "ROLLBACK")
     pipeline.catch_up()
     assert pipeline.destination.ids("t") == ([1] if policy == "commit" else [1, 2])
-
-
-def test_rows_kept_under_one_policy_come_under_the_other(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    pipeline.settings |= TWO_PHASE
-    pipeline.catch_up()
-    prepare(database, "g", "VALUES (1)")
-    pipeline.catch_up()
-    decide(database, "g")
-    pipeline.catch_up(**{"two.phase.policy": "prepare"})
-    assert pipeline.destination.ids("t") == [1]
-
-
-@pytest.mark.parametrize("start", ["at once", "before it is decided", "and back"])
-def test_rows_delivered_at_prepare_are_known_when_the_policy_is_commit(
-    pipeline: PipelineRig, start: str
-) -> None:
-    database = pipeline.database
-    pipeline.settings |= TWO_PHASE
-    early = {"two.phase.policy": "prepare"}
-    pipeline.catch_up(**early)
-    prepare(database, "g", "VALUES (1)")
-    prepare(database, "r", "VALUES (2)")
-    pipeline.catch_up(**early)
-    if start != "at once":
-        pipeline.catch_up()
-    if start == "and back":
-        pipeline.catch_up(**early)
-        pipeline.catch_up()
-    decide(database, "g")
-    decide(database, "r", "ROLLBACK")
-    batches = len(pipeline.destination.batches)
-    pipeline.catch_up()
-    ends = [
-        part
-        for batch in pipeline.destination.batches[batches:]
-        for part in batch.parts
-        if isinstance(part, TransactionPart)
-    ]
-    assert [(part.changes, part.complete) for part in ends] == [([], True)]
-    pipeline.catch_up()
-    prepare(database, "g", "VALUES (3)")
-    decide(database, "g")
-    pipeline.catch_up()
-    assert pipeline.destination.ids("t") == [1, 2, 3]
-    assert list((pipeline.folder / "state" / "p" / "spill").iterdir()) == []
-
-
-@pytest.mark.parametrize("policy", ["commit", "prepare"])
-def test_a_sink_that_fails_at_its_flush_after_a_prepare(pipeline: PipelineRig, policy: str) -> None:
-    """What was delivered at PREPARE and was not durable comes again, at the place of the new policy."""
-    database = pipeline.database
-    pipeline.settings |= TWO_PHASE
-    pipeline.catch_up(**{"two.phase.policy": "prepare"})
-    prepare(database, "g", "VALUES (1)")
-
-    class Shaken(SinkError):
-        code = "WT-5903"
-
-    def fail() -> None:
-        raise Shaken("no")
-
-    pipeline.destination.before_flush = fail
-    with pytest.raises(Shaken):
-        pipeline.catch_up(**{"two.phase.policy": "prepare"})
-    pipeline.destination.before_flush = lambda: None
-    pipeline.settings["two.phase.policy"] = policy
-    pipeline.catch_up()
-    assert pipeline.destination.ids("t") == ([1] if policy == "commit" else [1, 1])
-    decide(database, "g")
-    pipeline.catch_up()
-    assert pipeline.destination.ids("t") == [1, 1]
 
 
 def test_a_chunk_waits_for_what_was_delivered_at_prepare(pipeline: PipelineRig) -> None:

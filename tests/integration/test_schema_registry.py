@@ -177,12 +177,6 @@ def test_a_registry_that_is_away_is_asked_again(registry: Registry) -> None:
         assert written(f"{url},{registry.url}", "away")  # the second address answers
 
 
-def test_no_secret_of_an_address_is_reported() -> None:
-    with nobody("joe:hunter2@") as url, pytest.raises(RegistryAway) as away:
-        written(url, "away")
-    assert "hunter2" not in str(away.value)
-
-
 # --- logins, certificates, a door that is shut -----------------------------------------------------
 
 
@@ -319,30 +313,6 @@ def pipeline(database: Database, folder: Path, url: str) -> PipelineRig:
     made = PipelineRig(database, folder, settings)
     made.destination.takes_records = True
     return made
-
-
-def test_a_pipeline_outlives_its_registry(
-    database: Database, registry: Registry, tmp_path: Path
-) -> None:
-    """While the registry is away nothing moves; once it is there everything comes, in order."""
-    with nobody() as url:
-        made = pipeline(database, tmp_path, url)
-        with made.running() as run:
-            database.psql("INSERT INTO items SELECT n, 'item ' || n FROM generate_series(1, 3) n")
-            end = database.wal_end()
-            run.until(lambda: len(run.notices.failures) >= 2, "two failures", within=90)
-            assert {type(error) for error, _ in run.notices.failures} == {RegistryAway}
-            assert all(retried for _, retried in run.notices.failures)
-            assert not made.destination.records
-            after = made.offset()
-            assert after is not None
-            assert after.sole.position.end_lsn < end
-    with made.running(**{"value.converter.schema.registry.url": registry.url}) as run:
-        run.until(lambda: len(made.destination.records) >= 3, "the records", within=90)
-    assert [record.key for record in made.destination.records] == [
-        b'{"id":%d}' % n for n in (1, 2, 3)
-    ]
-    assert all(record.value and record.value[0] == 0 for record in made.destination.records)
 
 
 def test_a_new_schema_waits_for_a_registry_that_went_away(

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError, WaltapError
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, segment
+from waltap_sinks.changelog import ChangeLog, segment
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.cli.commands import application
@@ -31,7 +31,7 @@ from waltap_spark.driver import driver
 from waltap_spark.driver.follower import FollowOptions, LogFollower
 from waltap_spark.driver.settings import apply_options, follow_options, pairs_of, properties_of
 from waltap_spark.driver.streaming import start_query
-from waltap_spark.errors import ApplierFailed, JavaMissing, JvmEnded, OutputInUse, TablesSuspended
+from waltap_spark.errors import ApplierFailed, JvmEnded, OutputInUse, TablesSuspended
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
 from waltap_spark.sink.sink import SparkSink, changelog_of, tables_of
@@ -110,15 +110,6 @@ def lacks_jars(reported: "subprocess.CompletedProcess[str]", *words: str) -> Non
     said = " ".join(reported.stderr.split())
     for word in ("error: WT-5232", "spark.jars.packages=io.delta:delta-spark_4", *words):
         assert word in said, said
-
-
-@pytest.mark.usefixtures("java")
-def test_jars_that_are_missing_are_named_by_the_command_that_applies(tmp_path: Path) -> None:
-    (tmp_path / "log" / "manifests").mkdir(parents=True)
-    places = ["--changelog", tmp_path / "log", "--output", tmp_path / "out"]
-    reported = waltap("spark", "apply", *places, "--once", "--set", "format=delta")
-    lacks_jars(reported, "commands take --set spark.jars.packages=")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 
 
 @pytest.mark.usefixtures("java")
@@ -479,13 +470,6 @@ def test_a_table_that_cannot_follow_is_reported_and_the_run_goes_on(
     assert "type.change = string" in reported
 
 
-def test_without_java_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaMissing):
-        sink(tmp_path).open()
-    assert not (tmp_path / "lake").exists()
-
-
 # --- a log that is followed -----------------------------------------------------------------------
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
@@ -524,13 +508,6 @@ def test_a_follower_applies_what_there_is_when_it_is_reported_to_stop(rig: Follo
 
     follower.follow(stopping)
     assert answers == []
-    assert rig.applier.state.number == 3
-    rig.check_all()
-
-
-def test_a_commit_takes_no_more_rows_than_allowed(rig: Followed) -> None:
-    rig.work(6)  # of two rows each
-    LogFollower(rig.log, rig.applier, FollowOptions(batch_rows=4)).catch_up()
     assert rig.applier.state.number == 3
     rig.check_all()
 
@@ -630,51 +607,6 @@ def test_what_a_query_applied_leaves_the_log(rig: Followed, tmp_path: Path) -> N
 
 # --- runs that end --------------------------------------------------------------------------------
 
-ONE = relation("public.people", [("id", "int4"), ("name", "text")])
-LONG_AGO = "20200101T000"
-
-
-def apply_once(folder: Path, java: Path) -> None:
-    given = (
-        "retention.seconds=0",
-        "changelog.retention.hours=1",
-        "compaction.min.rows=0",
-        "compaction.share=0",
-    )
-    sets = [word for each in given for word in ("--set", each)]
-    done = subprocess.run(
-        [sys.executable, "-m", "waltap", "spark", "apply", "--once", "--master", "local[1]", *sets,
-         "--changelog", str(folder / "log"), "--output", str(folder / "out")],
-        capture_output=True, text=True, check=False, env={**os.environ, "JAVA_HOME": str(java)},
-    )  # fmt: skip
-    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-
 
 def files(folder: Path, pattern: str) -> int:
     return sum(1 for path in folder.glob(pattern) if path.is_file())
-
-
-def test_runs_that_end_leave_no_more_behind_than_one_that_goes_on(
-    tmp_path: Path, java: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("waltap_sinks.changelog.sink.bucket_of", lambda _now: LONG_AGO)
-    sink = ChangeLogSink(
-        ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path, resumes=True)
-    )
-    sink.open()
-    db, out = Database(), tmp_path / "out"
-    for number in range(3):
-        for more in range(3):
-            if number or more:
-                db.update(ONE, ["1"], name=f"{number}{more}")
-            else:
-                db.insert(ONE, ["1", "new"])
-            sink.write(batch(db.commit()))
-            sink.flush()
-        apply_once(tmp_path, java)
-    assert files(tmp_path, "log/manifests/**/*.json") == 1, "the newest alone stays"
-    assert files(tmp_path, "log/segments/**/*.parquet") == 1
-    assert files(out, "tables/public/people/current/**/*.parquet") == 1
-    sink.close()
-    apply_once(tmp_path, java)
-    assert files(out, "_waltap/garbage/*.json") == 0

@@ -22,7 +22,6 @@ from waltap_spark.kafka import KafkaTopics
 
 UNSENT = "__debezium_unavailable_value"
 ID = {"field": "id", "type": "int32"}
-UTC = dt.UTC
 
 
 def base64_of(data: bytes) -> str:

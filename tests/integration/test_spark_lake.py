@@ -77,29 +77,6 @@ def test_tables_equal_the_source_after_ddl_that_nobody_saw(lake: Lake) -> None:
     assert not {name: each.failed for name, each in state.tables.items() if each.failed}
 
 
-def test_what_no_change_shows_is_marked(lake: Lake) -> None:
-    lake.database.psql(
-        "create table t (id int primary key, v int); insert into t values (1, 1), (2, 2);"
-        "create table u (id int primary key); insert into u values (1);"
-    )
-    lake.run()
-    lake.apply()
-    lake.database.psql(
-        "alter table t alter v type bigint using v * 10; update t set v = 11 where id = 1;"
-        "alter table u add column at timestamptz default clock_timestamp(); insert into u values (2)"
-    )
-    lake.run()
-    tables = lake.apply()
-    with lake.database.connect(autocommit=True) as connection:
-        t, u = compare(connection, tables)
-    assert (t.columns, t.changed) == (("v",), ("(id=2)",))
-    assert (u.columns, u.changed) == (("at",), ("(id=1)",))
-    state = tables.state
-    assert state is not None
-    assert "the type of v changed" in state.tables["public.t"].stale[0]
-    assert "at was added with a default" in state.tables["public.u"].stale[0]
-
-
 def test_types_that_users_made_are_the_same_in_a_snapshot_and_behind_it(lake: Lake) -> None:
     """The catalogue, which a snapshot goes by, and the wire name them in different ways."""
     lake.database.psql("""

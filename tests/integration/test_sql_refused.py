@@ -70,29 +70,6 @@ def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(
     target.close()
 
 
-def test_nothing_is_in_the_target_before_the_letters_are_kept(
-    postgres: Place, tmp_path: Path
-) -> None:
-    """Killed between the dead letter and the rest: the position is the one before, and the batch comes again."""
-    postgres.execute(CHECKED)
-    source, target = Model(), opened(postgres, tmp_path)
-    source.insert(PEOPLE, *rows((1, "ok", "n")))
-    first = source.commit()
-    assert written(target, batch(first)) == []
-    assert target.flush() == Position(first.end_lsn)
-    source.insert(PEOPLE, *rows((2, "ok", "n"), (3, "bad", "n"), (4, "ok", "n")))
-    second = source.commit()
-    with pytest.raises(RecordsRefused):
-        target.write(batch(second))
-    assert postgres.rows("people", "id") == [("1",)]
-    target.close()
-    target = opened(postgres, tmp_path)
-    assert target.flush() == Position(first.end_lsn)
-    assert written(target, batch(second)) == [("3", "WT-5703")]
-    assert postgres.rows("people", "id") == [("1",), ("2",), ("4",)]
-    target.close()
-
-
 @pytest.mark.parametrize("bad", [2, 5, 8])
 def test_in_the_middle_of_a_large_transaction_what_came_before_stays(
     postgres: Place, tmp_path: Path, bad: int

@@ -9,11 +9,9 @@ import nats
 import orjson
 import pytest
 from tests.harness.changelog import context
-from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
-from tests.harness.servers.postgres import Database
 from tests.harness.servers.redis import RedisServer
 
 from waltap.base.redaction import hide, redacted
@@ -71,23 +69,6 @@ def redis(redis_server: RedisServer) -> Iterator[Any]:
     client.flushall()
     yield client
     client.close()
-
-
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-def test_redis_gets_the_changes_of_a_server(
-    database: Database, redis_server: RedisServer, redis: Any, tmp_path: Path, guarantee: str
-) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
-    settings = {"sink.type": "redis", "sink.address": redis_server.address}
-    settings |= {"sink.delivery.guarantee": guarantee, "topic.prefix": "shop"}
-    pipeline = PipelineRig(database, tmp_path, settings)
-    pipeline.catch_up()
-    database.execute("UPDATE t SET v = 'b'; DELETE FROM t")
-    pipeline.catch_up()
-    entries = [fields for _, fields in redis.xrange("shop.public.t")]
-    values = [orjson.loads(fields.get(b"value", b"null")) for fields in entries]
-    assert [value and value["op"] for value in values] == ["r", "u", "d", None]
-    assert {orjson.loads(fields[b"key"])["id"] for fields in entries} == {1}
 
 
 def test_redis_keeps_so_many_entries_and_has_debeziums_compact_form(
@@ -234,29 +215,6 @@ def nats_sink(folder: Path, url: str, name: str, **given: Any) -> Sink:
     return sink("nats-jetstream", folder, **made)
 
 
-def test_nats_gets_the_changes_of_a_server(
-    database: Database, nats_server: NatsServer, tmp_path: Path
-) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
-    settings = {
-        "sink.type": "nats-jetstream",
-        "sink.url": nats_server.url,
-        "sink.create-stream": "true",
-        "sink.stream": "shop",
-        "sink.subjects": "shop.>",
-        "topic.prefix": "shop",
-    }
-    pipeline = PipelineRig(database, tmp_path, settings)
-    pipeline.catch_up()
-    database.execute("UPDATE t SET v = 'b'; DELETE FROM t")
-    pipeline.catch_up()
-    found = asyncio.run(held(nats_server.url, "shop"))
-    assert {subject for subject, _, _ in found} == {"shop.public.t"}
-    assert [orjson.loads(data)["op"] for _, data, _ in found if data] == ["r", "u", "d"]
-    assert orjson.loads(found[0][2]["waltap-key"]) == {"id": 1}
-    assert found[-1][2]["waltap-tombstone"] == "true"
-
-
 def test_a_message_whose_acknowledgement_was_lost_is_there_once(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -342,26 +300,6 @@ def taken(client: Any, stream: str) -> list[tuple[str, bytes]]:
         answer = client.get_records(ShardIterator=iterator)
         found += [(each["PartitionKey"], each["Data"]) for each in answer["Records"]]
     return found
-
-
-def test_kinesis_gets_the_changes_of_a_server(
-    database: Database, moto: Moto, kinesis: Any, tmp_path: Path
-) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
-    settings = {
-        "sink.type": "kinesis",
-        "sink.region": "eu-west-1",
-        "sink.endpoint": moto.url,
-        "topic.prefix": "shop",
-    }
-    kinesis.create_stream(StreamName="shop.public.t", ShardCount=2)
-    pipeline = PipelineRig(database, tmp_path, settings)
-    pipeline.catch_up()
-    database.execute("UPDATE t SET v = 'b'; DELETE FROM t")
-    pipeline.catch_up()
-    found = taken(kinesis, "shop.public.t")
-    assert [orjson.loads(data)["op"] for _, data in found if data] == ["r", "u", "d"]
-    assert {orjson.loads(key)["id"] for key, _ in found} == {1}
 
 
 def test_kinesis_without_the_stream_or_with_a_record_too_large_is_reported(

@@ -10,18 +10,12 @@ import pytest
 from jsonschema import Draft7Validator
 from tests.harness.protobuf import protobuf_reader
 from tests.harness.typed_records import (
-    NOW,
-    UnregisteredAvro,
-    context,
-    typed_parts,
     typed_records,
 )
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 
-from waltap.changes.events.event import Record
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
-from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
+from waltap.encoders.format.converter import ConverterContext, SchemaMismatch
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema, is_map
 from waltap_formats.json_schema import JsonSchemaConverter
@@ -219,29 +213,3 @@ def test_json_is_valid_by_the_schema_that_is_registered(typed, decimals: str) ->
                 assert not judges[text].is_valid({**value, "after": wrong})
             count += 1
     assert count > (600 if decimals == "BASE64" else 40)
-
-
-@pytest.mark.parametrize("times", [1, 8], ids=["few", "many"])
-@pytest.mark.parametrize("nullable", [True, False], ids=["nullable", "not null"])
-def test_rows_written_straight_are_those_written_from_values(
-    typed, nullable: bool, times: int
-) -> None:
-    """Many rows: columns of numbers are written at once."""
-
-    def rendered(converter, part) -> list[Record]:
-        converters = RecordConverters(key=converter, value=converter, header=converter)
-        context_ = context(**{"extended.headers.enabled": False})
-        return ConvertedFormat(converters, context_).render([part], NOW)
-
-    straight = 0
-    for name, parts in typed_parts(typed, nullable=nullable, times=times):
-        for part in parts:
-            try:
-                wanted = rendered(UnregisteredAvro(straight=False), part)
-            except ValueUnfit:  # null in a required field
-                with pytest.raises(ValueUnfit):
-                    rendered(UnregisteredAvro(straight=True), part)
-                continue
-            assert rendered(UnregisteredAvro(straight=True), part) == wanted, name
-            straight += len(wanted)
-    assert straight > 500

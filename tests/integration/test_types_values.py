@@ -1,59 +1,27 @@
-"""Every value of every type, from a real server, by each that reads values.
-
-One table (`tests.harness.typed_values`), one reader a test: JSON, Connect values, Arrow, columns of a snapshot against rows of a stream, and the list of what becomes null.
-"""
+"""Every value of every type, from a real server (`tests.harness.typed_values`): which types are mapped, and the list of what
+becomes null in JSON, Connect values and Arrow."""
 
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 import pytest
-from tests.harness.typed_records import context
 from tests.harness.typed_values import LITERALS, UNKNOWN, printed_once, typed
 
 from waltap.changes.arrow.out_of_range import MisfitCount
-from waltap.changes.arrow.tuples import RelationCodec
-from waltap.changes.decode.relation import Column, DataType, Relation
-from waltap.changes.decode.row_block import RowBlock
-from waltap.changes.mapping.json_schema import value_json
+from waltap.changes.decode.relation import Column, DataType
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
-from waltap.changes.transactions.transaction import SnapshotRows
-from waltap.encoders.format.record_block import RecordBlock
-from waltap.encoders.json.format import JsonFormat
-from waltap.encoders.json.properties import JsonProperties
 from waltap_postgres.types.array import parse_array
 from waltap_testing.installed import installed_types
 
 __all__ = ["typed"]
 
 EVERY = {**LITERALS, **UNKNOWN}
-MODES = {
-    "default": TypeOptions(),
-    "text": TypeOptions(
-        time_precision_mode="isostring",
-        decimal_handling_mode="string",
-        hstore_handling_mode="map",
-        interval_handling_mode="string",
-        binary_handling_mode="hex",
-        infinite_date="extreme",
-        multidimensional_arrays="literal",
-    ),
-    "numbers": TypeOptions(
-        time_precision_mode="nanoseconds",
-        decimal_handling_mode="double",
-        binary_handling_mode="base64-url-safe",
-    ),
-    "connect": TypeOptions(time_precision_mode="connect", binary_handling_mode="base64"),
-}
-EACH_MODE = pytest.mark.parametrize("options", MODES.values(), ids=list(MODES))
-POLICIES = pytest.mark.parametrize("policy", ["null", "string"])
 
 
 def columns(
@@ -70,12 +38,6 @@ def mapping(column: Column, options: TypeOptions) -> ColumnMapping:
     return found
 
 
-def relation_of(column: Column) -> Relation:
-    int4 = DataType(oid=23, schema="pg_catalog", name="int4")
-    key = Column(name="id", type_oid=23, data_type=int4, nullable=False, in_identity=True)
-    return Relation(oid=1, schema="s", table="t", columns=(key, column))
-
-
 def test_types_that_debezium_does_not_know_are_mapped_where_asked_for(
     typed: psycopg.Connection[Any],
 ) -> None:
@@ -85,99 +47,6 @@ def test_types_that_debezium_does_not_know_are_mapped_where_asked_for(
         assert (registry.column(column) is None) == (name in UNKNOWN), name
         if name in UNKNOWN:
             assert found.opaque or column.data_type.element is not None
-
-
-def equal(a: object, b: object) -> bool:
-    """Compare parsed JSON, numbers also in kind."""
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(equal, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return list(a) == list(b) and all(equal(a[key], b[key]) for key in a)
-    return type(a) is type(b) and a == b
-
-
-@EACH_MODE
-def test_json_is_the_json_of_the_connect_value(
-    typed: psycopg.Connection[Any], options: TypeOptions
-) -> None:
-    for name, column, values in columns(typed, LITERALS):
-        found = mapping(column, options)
-        for text in values:
-            expected = value_json(found.schema, found.to_connect(text))
-            assert equal(json.loads(found.json(text)), json.loads(expected)), (name, text)
-
-
-@POLICIES
-def test_arrow_columns_are_valid_and_null_is_null(
-    typed: psycopg.Connection[Any], policy: str
-) -> None:
-    registry = TypeRegistry(installed_types(), TypeOptions(arrow_misfit=policy))
-    for name, column, values in columns(typed, LITERALS):
-        relation = Relation(oid=1, schema="s", table="t", columns=(column,))
-        codec = RelationCodec(relation, registry)
-        batch = codec.batch([(None,), *((text,) for text in values)])
-        batch.validate(full=True)
-        assert batch.schema == codec.schema
-        assert batch.column(0).null_count >= 1, name
-
-
-# --- columns against rows ------------------------------------------------------------------------
-
-
-def groups(values: list[str]) -> list[list[str | None]]:
-    """Return values alone, beside NULL, and all together: what one fast cast cannot take must not differ."""
-    alone: list[list[str | None]] = [[value] for value in values]
-    beside: list[list[str | None]] = [[None, value, value] for value in values]
-    return [*alone, *beside, [*values, None, *values]]
-
-
-def both_forms(values: list[str | None]) -> tuple[list[tuple[Any, ...]], RowBlock]:
-    rows = [(str(n), value) for n, value in enumerate(values)]
-    made = [pa.array([row[n] for row in rows], pa.string()) for n in range(2)]
-    return rows, RowBlock(made, len(rows))
-
-
-@EACH_MODE
-def test_json_of_columns_is_that_of_rows(
-    typed: psycopg.Connection[Any], options: TypeOptions
-) -> None:
-    """A snapshot's bytes are those of the stream."""
-    known = context()
-    known.capture.types = replace(options, include_unknown_datatypes=True)
-    render = JsonFormat(JsonProperties(), known)
-    for name, column, values in columns(typed, EVERY):
-        for group in groups(values):
-            reported = []
-            for form in both_forms(group):
-                part = SnapshotRows(
-                    relation=relation_of(column),
-                    rows=form,
-                    ts=1,
-                    lsn=2,
-                    xid=3,
-                    first_marker="first",
-                )
-                records = render.render([part], 4)
-                assert isinstance(records, RecordBlock) == isinstance(form, RowBlock)
-                reported.append(
-                    [(r.topic, r.key, r.value, r.headers, r.partition) for r in records]
-                )
-            assert reported[0] == reported[1], (name, group)
-
-
-@POLICIES
-def test_arrow_of_columns_is_that_of_rows(typed: psycopg.Connection[Any], policy: str) -> None:
-    options = TypeOptions(arrow_misfit=policy, include_unknown_datatypes=True)
-    for name, column, values in columns(typed, EVERY):
-        codec = RelationCodec(relation_of(column), TypeRegistry(installed_types(), options))
-        for group in groups(values):
-            found = []
-            for form in both_forms(group):
-                codec.misfits = {}
-                batch = codec.batch(form)
-                batch.validate(full=True)
-                found.append((str(batch.column(1).to_pylist()), batch.schema, codec.misfits))
-            assert found[0] == found[1], (name, group)
 
 
 # --- what becomes null ---------------------------------------------------------------------------
