@@ -1,10 +1,16 @@
 """Tables of Spark that follow topics: what a process does that reads them, life by life."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+from tests.harness.kafka import create
 from tests.harness.servers.kafka import Kafka
 
 from waltap_spark.apply.applier import OutputApplier
@@ -52,6 +58,41 @@ class Reader:
         self, table: str, schema: str = "inventory", order: str = "id"
     ) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.frame(table, schema).orderBy(order).collect()]
+
+
+class TopicReader(Reader):
+    """A topic of one's own, whose records a test writes, and the tables that follow it."""
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        spark: Any,
+        folder: Path,
+        partitions: int = 1,
+        table_format: str = PARQUET,
+        **options: Any,
+    ) -> None:
+        self.name, self._kafka = kafka.topic_name(), kafka
+        create(kafka.bootstrap, NewTopic(self.name, partitions))
+        topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(self.name,), **options)
+        super().__init__(spark, folder, topics, table_format)
+
+    def write(self, *records: tuple[Any, ...]) -> None:
+        """Write records, as `produce` takes them."""
+        produce(self._kafka, self.name, *records)
+
+    def read_with(self, **options: Any) -> None:
+        """Have the next pull read with other options."""
+        self.topics = replace(self.topics, **options)
+
+
+MakeTopic = Callable[..., TopicReader]
+
+
+@pytest.fixture
+def topic(kafka: Kafka, spark_of_topics: Any, tmp_path: Path) -> MakeTopic:
+    """Return what makes a topic: its partitions, the format of its tables, options of `KafkaTopics`."""
+    return partial(TopicReader, kafka, spark_of_topics, tmp_path)
 
 
 def event(

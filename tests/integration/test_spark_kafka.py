@@ -4,7 +4,7 @@ import base64
 import datetime as dt
 import json
 import re
-from dataclasses import replace
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
-from tests.harness.topics import Reader, event, produce
+from tests.harness.topics import MakeTopic, Reader, event
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap_sinks.changelog import ChangeLog
@@ -113,37 +113,43 @@ def test_events_of_a_database_become_its_tables_over_restarts(
         assert mine[11:] == theirs[11:]
 
 
-def test_events_without_schema_that_come_again_and_what_is_refused(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
+def put(op: str, lsn: int, key: int, name: str, commit: int | None = 90, **more: Any) -> Any:
+    """Return a record with an event of a row of ``items``."""
+    return {"id": key}, event(op, lsn, None, {"id": key, "name": name}, commit, **more)
+
+
+def gone(lsn: int, key: int, commit: int) -> Any:
+    """Return a record of a row that goes."""
+    return {"id": key}, event("d", lsn, {"id": key}, None, commit)
+
+
+AWAY, HERE = "__debezium.newkey", "__debezium.oldkey"
+COLUMNS = {"inventory.items": "id INT, name STRING", "inventory.words": "name STRING"}
+
+
+def test_events_without_schema_that_come_again_and_what_is_refused(topic: MakeTopic) -> None:
     """Columns are declared; a connector that repeats itself after a restart changes nothing; a truncate;
     interleaved transactions go by their commits."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
+    reader = topic()
     row = {"id": 1, "name": "bolt", "made": 19782, "raw": base64.b64encode(b"\1").decode()}
-    produce(
-        kafka, topic,
-        ({"id": 9}, event("c", 50, None, {**row, "id": 9}, 40)),
-        (None, event("t", 60, None, None, 55)),
+    unsent = {**row, "name": PLACEHOLDER, "raw": None}
+    own = (
         ({"id": 1}, event("c", 100, None, row, 90)),
         ({"id": 2}, event("c", 95, None, {**row, "id": 2}, 110)),  # began before, committed after
-        ({"id": 1}, event("u", 120, None, {**row, "name": PLACEHOLDER, "raw": None}, 115)),
-    )  # fmt: skip
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,))
-    with pytest.raises(ColumnsUnknown, match=r"WT-5253.*inventory\.items have no schema"):
-        Reader(spark_of_topics, tmp_path, topics).pull()
-    columns = {"inventory.items": "id INT, name STRING, made DATE, raw BINARY"}
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=columns)
-    reader = Reader(spark_of_topics, tmp_path, topics)
-    assert reader.pull() == 5
-    again = (
-        ({"id": 1}, event("c", 100, None, row, 90)),
-        ({"id": 2}, event("c", 95, None, {**row, "id": 2}, 110)),
-        ({"id": 1}, event("u", 120, None, {**row, "name": PLACEHOLDER, "raw": None}, 115)),
-        ({"id": 2}, event("d", 130, {"id": 2, "name": ""}, None, 125)),
-        ({"id": 2}, None),
+        ({"id": 1}, event("u", 120, None, unsent, 115)),
     )
-    produce(kafka, topic, *again)
+    reader.write(
+        ({"id": 9}, event("c", 50, None, {**row, "id": 9}, 40)),
+        (None, event("t", 60, None, None, 55)),
+        *own,
+    )
+    with pytest.raises(ColumnsUnknown, match=r"WT-5253.*inventory\.items have no schema"):
+        reader.pull()
+    reader.read_with(columns={"inventory.items": "id INT, name STRING, made DATE, raw BINARY"})
+    assert reader.pull() == 5
+    reader.write(
+        *own, ({"id": 2}, event("d", 130, {"id": 2, "name": ""}, None, 125)), ({"id": 2}, None)
+    )
     assert reader.pull() == 2  # the last of those that were there may be another of its LSN
     ((number, name, made, raw),) = reader.rows("items")
     assert (number, name, str(made), raw) == (1, "bolt", "2024-02-29", None)
@@ -153,12 +159,10 @@ ITEMS = {"inventory.items": "id INT, name STRING, made DATE, at TIMESTAMP_NTZ"}
 
 
 def test_bad_records_stop_the_feed_or_are_kept_and_the_others_go_on(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+    topic: MakeTopic, tmp_path: Path
 ) -> None:
-    topic, other = kafka.topic_name(), kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1), NewTopic(other, 1))
-    produce(
-        kafka, topic,
+    reader = topic(columns=ITEMS)
+    reader.write(
         ({"id": 1}, event("c", 100, None, {"id": 1, "name": "good", "at": "9223372036825200000"}, 90)),
         ({"id": 1}, b'{"id": 1, "name": "a row, no event"}'),
         ({"id": 2}, event("c", 110, None, {"id": "two", "name": "no number"}, 90)),
@@ -166,17 +170,16 @@ def test_bad_records_stop_the_feed_or_are_kept_and_the_others_go_on(
         ({"id": 4}, event("c", 130, None, None, 90)),
         (None, b"\xff\xfe"),
         ({"id": 5}, event("c", 140, None, {"id": 5, "name": "good too", "made": "soon"}, 90)),
-        ({"id": 6}, event("c", 150, None, {"id": 6, "name": "good at last"}, 90)),
+        put("c", 150, 6, "good at last"),
     )  # fmt: skip
-    wanted = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=ITEMS)
-    reader = Reader(spark_of_topics, tmp_path, wanted)
+    place = rf"WT-5252.*offset 1 of partition 0 of {reader.name}"
     for _attempt in range(2):
-        with pytest.raises(EventUnreadable, match=rf"WT-5252.*offset 1 of partition 0 of {topic}"):
+        with pytest.raises(EventUnreadable, match=place):
             reader.pull()
-    reader.topics = replace(wanted, bad="keep", most_bad=4)
+    reader.read_with(bad="keep", most_bad=4)
     with pytest.raises(EventUnreadable, match="more than 4 records"):
         reader.pull()
-    reader.topics = replace(wanted, bad="keep")
+    reader.read_with(most_bad=100)
     assert reader.pull() == 2
     assert [row[:2] for row in reader.rows("items")] == [(1, "good"), (6, "good at last")]
     kept = reader.feed().bad_records()
@@ -191,51 +194,41 @@ def test_bad_records_stop_the_feed_or_are_kept_and_the_others_go_on(
     shown = {each["offset"]: each["value"] for each in kept}
     assert shown[1] == '{"id": 1, "name": "a row, no event"}'
     assert shown[5] == {"base64": "//4="}
-    lost = KafkaFeed(spark_of_topics, replace(wanted, topics=(other,)), str(tmp_path / "log"))
+    other = topic(columns=ITEMS)
+    lost = KafkaFeed(reader.spark, other.topics, str(tmp_path / "log"))
     lost.open()
-    lost._taken[other, 0] = 7
+    lost._taken[other.name, 0] = 7
     with pytest.raises(OffsetsLost, match=r"WT-5251.*from 0 to 0, and 7 is the next"):
         lost.pull()
     lost.close()
 
 
-def test_keys_that_move_between_partitions_take_along_what_was_not_sent(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
+def test_keys_that_move_between_partitions_take_along_what_was_not_sent(topic: MakeTopic) -> None:
     """Both events are taken together, whatever the portions; where one is nowhere, nothing is made null in
     silence. A truncate has no order with other partitions."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 2))
-    away, here = "__debezium.newkey", "__debezium.oldkey"
-    moved = {"id": 2, "name": PLACEHOLDER, "made": 1}
-    produce(
-        kafka, topic,
-        ({"id": 1}, event("c", 100, None, {"id": 1, "name": "old", "made": 1}, 90), 0),
-        ({"id": 3}, event("c", 104, None, {"id": 3, "name": "three", "made": 1}, 90), 1),
-        ({"id": 4}, event("c", 105, None, {"id": 4, "name": "four", "made": 1}, 90), 1),
-        ({"id": 1}, event("d", 120, {"id": 1}, None, 115), 0, away),
-    )  # fmt: skip
-    topics = KafkaTopics(
-        bootstrap=kafka.bootstrap, topics=(topic,), columns=ITEMS, records=2, patience_s=3600
+    reader = topic(2, columns=COLUMNS, records=2, patience_s=3600)
+    reader.write(
+        (*put("c", 100, 1, "old"), 0),
+        (*put("c", 104, 3, "three"), 1),
+        (*put("c", 105, 4, "four"), 1),
+        (*gone(120, 1, 115), 0, AWAY),
     )
-    reader = Reader(spark_of_topics, tmp_path, topics)
     assert reader.pull() == 3  # the delete waits
     assert [row[0] for row in reader.rows("items")] == [1, 3, 4]
-    produce(
-        kafka, topic,
+    reader.write(
         ({"id": 1}, None, 0),
-        ({"id": 3}, event("u", 110, None, {"id": 3, "name": "tres", "made": 1}, 90), 1),
-        ({"id": 2}, event("c", 120, None, moved, 115), 1, here),
-    )  # fmt: skip
+        (*put("u", 110, 3, "tres"), 1),
+        (*put("c", 120, 2, PLACEHOLDER, 115), 1, HERE),
+    )
     assert reader.pull() == 3
-    assert [row[:2] for row in reader.rows("items")] == [(2, "old"), (3, "tres"), (4, "four")]
-    produce(kafka, topic, ({"id": 7}, event("c", 130, None, moved | {"id": 7}, 125), 1, here))
+    assert reader.rows("items") == [(2, "old"), (3, "tres"), (4, "four")]
+    reader.write((*put("c", 130, 7, PLACEHOLDER, 125), 1, HERE))
     assert reader.pull() == 0
-    reader.topics = replace(topics, patience_s=0)
+    reader.read_with(patience_s=0)
     with pytest.raises(EventUnreadable, match="its key changed, and the event of the old key"):
         reader.pull()
-    produce(kafka, topic, (None, event("t", 140, None, None, 135), 0))
-    reader.topics = replace(topics, patience_s=0, bad="keep")
+    reader.write((None, event("t", 140, None, None, 135), 0))
+    reader.read_with(bad="keep")
     assert reader.pull() == 0
     assert [each["reason"][:14] for each in reader.feed().bad_records()] == [
         "it is a trunca",
@@ -243,139 +236,112 @@ def test_keys_that_move_between_partitions_take_along_what_was_not_sent(
     ]
 
 
-def test_the_first_transaction_may_have_begun_before_the_snapshot(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
-    """It has no commit before it, and LSNs on both sides of the snapshot's."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    row = {"id": 1, "name": "read", "made": 1}
-    produce(
-        kafka, topic,
-        ({"id": 1}, event("r", 1000, None, row, snapshot="first")),
-        ({"id": 2}, event("r", 1000, None, row | {"id": 2}, snapshot="last")),
-        ({"id": 1}, event("u", 900, None, row | {"name": "began before"})),
-    )  # fmt: skip
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=ITEMS)
-    reader = Reader(spark_of_topics, tmp_path, topics)
-    assert reader.pull() == 3
-    later = (
-        ({"id": 2}, event("u", 1008, None, row | {"id": 2, "name": "behind it"})),
-        ({"id": 1}, event("u", 950, None, row | {"name": "next"}, 1016)),
-    )
-    produce(kafka, topic, *later)
-    assert reader.pull() == 2
-    produce(kafka, topic, *later)  # the connector was restarted
-    assert reader.pull() == 1  # the very last may be another of its LSN
-    assert [row[:2] for row in reader.rows("items")] == [(1, "next"), (2, "behind it")]
-
-
 # --- events that come again -----------------------------------------------------------------------
 
-AWAY, HERE = "__debezium.newkey", "__debezium.oldkey"
-UNSENT = "__debezium_unavailable_value"
-COLUMNS = {"inventory.items": "id INT, name STRING", "inventory.words": "name STRING"}
+Rows = list[tuple[int, str]]
+"""What ``items`` has."""
+READ = (put("r", 1000, 1, "read", None, snapshot="first"), put("r", 1000, 2, "read", None, snapshot="last"))  # fmt: skip
+BEHIND = put("u", 1008, 2, "behind it", None), put("u", 950, 1, "next", 1016)
+TEN = put("c", 103, 10, "ten")
+MOVED = (
+    (*gone(120, 1, 115), 0, AWAY),
+    (*put("c", 130, 9, "nine", 125), 0),
+    (*put("c", 120, 2, PLACEHOLDER, 115), 1, HERE),
+)
+OLDER = put("c", 850, 1, "before", 840)
+BEGAN = [put("u", lsn, 1, f"behind {lsn}", 900) for lsn in (990, 1050, 1060)]
+STORIES: dict[str, tuple[dict[str, Any], list[tuple[Sequence[Any], int, Rows]]]] = {
+    # it has no commit before it, and LSNs on both sides of the snapshot's
+    "the first transaction may have begun before the snapshot": ({}, [
+        ((*READ, put("u", 900, 1, "began before", None)), 3, [(1, "began before"), (2, "read")]),
+        (BEHIND, 2, [(1, "next"), (2, "behind it")]),
+        (BEHIND, 1, [(1, "next"), (2, "behind it")]),  # the very last may be another of its LSN
+    ]),
+    # as the last of a portion, within one, and where compaction took the delete between two
+    "an insert that comes again alone is one row": ({}, [
+        ((put("c", 101, 1, "one"), put("c", 102, 1, "one anew"), TEN), 3, [(1, "one anew"), (10, "ten")]),
+        ((TEN,), 1, [(1, "one anew"), (10, "ten")]),
+        ((put("c", 120, 1, "third", 110),), 1, [(1, "third"), (10, "ten")]),
+    ]),
+    # its delete is elsewhere, and was left out; an insert that only now follows its delete is none of these
+    "a row that moved comes again as the last of its partition": ({"partitions": 2, "patience_s": 0}, [
+        (((*put("c", 100, 1, "old"), 0), (*put("c", 104, 3, "three"), 1), *MOVED), 5, [(2, "old"), (3, "three"), (9, "nine")]),
+        (MOVED, 1, [(2, "old"), (3, "three"), (9, "nine")]),  # of 9
+        (((*gone(140, 3, 135), 0, AWAY),), 1, [(2, "old"), (9, "nine")]),
+        (((*gone(140, 3, 135), 0, AWAY), (*put("c", 140, 4, "four", 135), 0, HERE)), 2, [(2, "old"), (4, "four"), (9, "nine")]),
+    ]),
+    # it follows a commit from before the snapshot: what the snapshot saw was left out between; so also where the
+    # partition had been read before, and what comes again, of it or from before the snapshot, is left out
+    **{
+        f"a transaction behind a snapshot beside an older slot is taken, {records} at once": ({"records": records}, [
+            ((OLDER, *READ, *BEGAN), 6, [(1, "behind 1060"), (2, "read")]),
+            ((OLDER, *BEGAN), 1, [(1, "behind 1060"), (2, "read")]),
+            ((put("u", 1070, 1, "its end", 900), put("u", 1055, 2, "next", 1080)), 2, [(1, "its end"), (2, "next")]),
+        ])
+        for records in (100, 1)
+    },
+}  # fmt: skip
+"""Options of the topic; then portions of records, of how many of them rows are taken, and all rows behind it."""
 
 
-def test_what_comes_again_in_several_portions_is_left_out_in_each(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+@pytest.mark.parametrize("story", STORIES)
+def test_what_comes_again_is_left_out_and_what_does_not_is_taken(
+    topic: MakeTopic, story: str
 ) -> None:
+    options, portions = STORIES[story]
+    reader = topic(columns=COLUMNS, **options)
+    for number, (records, taken, rows) in enumerate(portions):
+        reader.write(*records)
+        assert (reader.pull(), reader.rows("items")) == (taken, rows), f"portion {number}"
+
+
+def test_what_comes_again_in_several_portions_is_left_out_in_each(topic: MakeTopic) -> None:
     """The furthest position stays that, while portions of older events go by."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    sent = [
-        ({"id": 1}, event("c" if n == 1 else "u", 100 + n, None, {"id": 1, "name": f"{n}"}, 90))
-        for n in range(1, 9)
-    ]
+    reader = topic(columns=COLUMNS)
+    sent = [put("c" if n == 1 else "u", 100 + n, 1, f"{n}") for n in range(1, 9)]
     words = [
         (None, event("c", 200 + n, None, {"name": f"{n}"}, 90, table="words")) for n in range(1, 5)
     ]
-    produce(kafka, topic, *sent, *words)
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS)
-    reader = Reader(spark_of_topics, tmp_path, topics)
+    reader.write(*sent, *words)
     assert reader.pull() == 12
-    produce(kafka, topic, *sent[4:], *words[:3])
-    reader.topics = KafkaTopics(
-        bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS, records=2
-    )
+    reader.write(*sent[4:], *words[:3])
+    reader.read_with(records=2)
     assert reader.pull() == 0
     assert reader.rows("items") == [(1, "8")]
     assert reader.rows("words", order="name") == [("1",), ("2",), ("3",), ("4",)]
 
 
-def test_an_insert_that_comes_again_alone_is_one_row(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
-    """As the last of a portion, within one, and where compaction took the delete between two."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    last = ({"id": 10}, event("c", 103, None, {"id": 10, "name": "ten"}, 90))
-    produce(
-        kafka, topic,
-        ({"id": 1}, event("c", 101, None, {"id": 1, "name": "one"}, 90)),
-        ({"id": 1}, event("c", 102, None, {"id": 1, "name": "one anew"}, 90)),
-        last,
-    )  # fmt: skip
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS)
-    reader = Reader(spark_of_topics, tmp_path, topics)
-    assert reader.pull() == 3
-    assert reader.rows("items") == [(1, "one anew"), (10, "ten")]
-    produce(kafka, topic, last)
-    assert reader.pull() == 1
-    assert reader.rows("items") == [(1, "one anew"), (10, "ten")]
-    produce(kafka, topic, ({"id": 1}, event("c", 120, None, {"id": 1, "name": "third"}, 110)))
-    assert reader.pull() == 1
-    assert reader.rows("items") == [(1, "third"), (10, "ten")]
-
-
 def test_the_other_event_of_a_moved_row_is_awaited_where_it_may_be_however_old_they_are(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+    topic: MakeTopic, tmp_path: Path
 ) -> None:
     """It is behind the portion, after a long pause; a partition that is beyond it is waited for no more."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 2))
-    later = [
-        ({"id": 3}, event("u", 200 + n, None, {"id": 3, "name": f"{n}"}, 190), 1) for n in range(10)
-    ]
-    produce(
-        kafka, topic,
-        ({"id": 1}, event("c", 100, None, {"id": 1, "name": "old"}, 90), 0),
-        ({"id": 1}, event("d", 120, {"id": 1}, None, 115), 0, AWAY),
-        ({"id": 5}, event("d", 130, {"id": 5}, None, 125), 0, AWAY),  # its other was compacted away
-        ({"id": 3}, event("c", 104, None, {"id": 3, "name": "three"}, 90), 1),
-        ({"id": 4}, event("c", 105, None, {"id": 4, "name": "four"}, 90), 1),
-        ({"id": 4}, event("u", 106, None, {"id": 4, "name": "fore"}, 90), 1),
-        ({"id": 2}, event("c", 120, None, {"id": 2, "name": UNSENT}, 115), 1, HERE),
-        *later,
-    )  # fmt: skip
-    topics = KafkaTopics(
-        bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS, records=2, patience_s=0
+    reader = topic(2, columns=COLUMNS, records=2, patience_s=0)
+    reader.write(
+        (*put("c", 100, 1, "old"), 0),
+        (*gone(120, 1, 115), 0, AWAY),
+        (*gone(130, 5, 125), 0, AWAY),  # its other was compacted away
+        (*put("c", 104, 3, "three"), 1),
+        (*put("c", 105, 4, "four"), 1),
+        (*put("u", 106, 4, "fore"), 1),
+        (*put("c", 120, 2, PLACEHOLDER, 115), 1, HERE),
+        *((*put("u", 200 + n, 3, f"{n}", 190), 1) for n in range(10)),
     )
-    reader = Reader(spark_of_topics, tmp_path, topics)
     assert reader.pull() == 17
     assert reader.rows("items") == [(2, "old"), (3, "9"), (4, "fore")]
     manifests = list(ChangeLog(str(tmp_path / "log")).manifests())
     assert max(manifest.rows for manifest in manifests) <= 4, "portions stayed small"
 
 
-def test_an_open_transaction_is_no_part_of_what_there_is(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
+def test_an_open_transaction_is_no_part_of_what_there_is(topic: MakeTopic, kafka: Kafka) -> None:
     """What is before it is taken at once, and its own when it is committed."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    produce(kafka, topic, ({"id": 1}, event("c", 100, None, {"id": 1, "name": "one"}, 90)))
-    lasting = {"transactional.id": topic, "transaction.timeout.ms": 600_000}
+    reader = topic(columns=COLUMNS, options={"kafkaConsumer.pollTimeoutMs": "5000"})
+    reader.write(put("c", 100, 1, "one"))
+    lasting = {"transactional.id": reader.name, "transaction.timeout.ms": 600_000}
     writer = Producer({"bootstrap.servers": kafka.bootstrap, **lasting})
     writer.init_transactions()
     writer.begin_transaction()
-    writer.produce(topic, event("c", 120, None, {"id": 2, "name": "two"}, 110), b'{"id": 2}')
+    writer.produce(reader.name, put("c", 120, 2, "two", 110)[1], b'{"id": 2}')
     assert writer.flush(120) == 0
-    topics = KafkaTopics(
-        bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS,
-        options={"kafkaConsumer.pollTimeoutMs": "5000"},
-    )  # fmt: skip
-    reader = Reader(spark_of_topics, tmp_path, topics)
     assert reader.pull() == 1
     assert reader.rows("items") == [(1, "one")]
     writer.commit_transaction()
@@ -383,76 +349,27 @@ def test_an_open_transaction_is_no_part_of_what_there_is(
     assert reader.rows("items") == [(1, "one"), (2, "two")]
 
 
-def test_a_row_that_moved_comes_again_as_the_last_of_its_partition(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
-    """Its delete is elsewhere, and was left out. An insert that only now follows its delete is none of these."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 2))
-    again = (
-        ({"id": 1}, event("d", 120, {"id": 1}, None, 115), 0, AWAY),
-        ({"id": 9}, event("c", 130, None, {"id": 9, "name": "nine"}, 125), 0),
-        ({"id": 2}, event("c", 120, None, {"id": 2, "name": UNSENT}, 115), 1, HERE),
-    )
-    produce(
-        kafka, topic,
-        ({"id": 1}, event("c", 100, None, {"id": 1, "name": "old"}, 90), 0),
-        ({"id": 3}, event("c", 104, None, {"id": 3, "name": "three"}, 90), 1),
-        *again,
-    )  # fmt: skip
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS, patience_s=0)
-    reader = Reader(spark_of_topics, tmp_path, topics)
-    assert reader.pull() == 5
-    produce(kafka, topic, *again)
-    assert reader.pull() == 1  # of 9: the last may be another of its LSN
-    expected = [(2, "old"), (3, "three"), (9, "nine")]
-    assert reader.rows("items") == expected
-    produce(kafka, topic, ({"id": 3}, event("d", 140, {"id": 3}, None, 135), 0, AWAY))
-    assert reader.pull() == 1, "nobody waits"
-    produce(
-        kafka, topic,
-        ({"id": 3}, event("d", 140, {"id": 3}, None, 135), 0, AWAY),
-        ({"id": 4}, event("c", 140, None, {"id": 4, "name": "four"}, 135), 0, HERE),
-    )  # fmt: skip
-    assert reader.pull() == 2
-    assert reader.rows("items") == [(2, "old"), (4, "four"), (9, "nine")]
-
-
-def test_rows_that_were_read_come_again_but_not_a_first_snapshot(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
+def test_rows_that_were_read_come_again_but_not_a_first_snapshot(topic: MakeTopic) -> None:
     """An incremental one lies among changes; a first one at an earlier position is of another server."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    read = event("r", 150, None, {"id": 1, "name": "read"}, 140, snapshot="incremental")
-    produce(
-        kafka, topic,
-        ({"id": 1}, read),
-        ({"id": 1}, event("u", 170, None, {"id": 1, "name": "then"}, 160)),
-    )  # fmt: skip
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS)
-    reader = Reader(spark_of_topics, tmp_path, topics)
+    reader = topic(columns=COLUMNS)
+    read = put("r", 150, 1, "read", 140, snapshot="incremental")
+    reader.write(read, put("u", 170, 1, "then", 160))
     assert reader.pull() == 2
-    produce(kafka, topic, ({"id": 1}, read))
+    reader.write(read)
     assert reader.pull() == 0
     assert reader.rows("items") == [(1, "then")]
-    first = event("r", 100, None, {"id": 1, "name": "other"}, snapshot="first")
-    produce(kafka, topic, ({"id": 1}, first))
+    reader.write(put("r", 100, 1, "other", None, snapshot="first"))
     with pytest.raises(OffsetsLost, match="WT-5251.*another history of the source begins"):
         reader.pull()
 
 
 def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_expired(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
+    topic: MakeTopic, tmp_path: Path
 ) -> None:
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS)
-    reader, now = Reader(spark_of_topics, tmp_path, topics), dt.datetime.now(dt.UTC)
+    reader, now = topic(columns=COLUMNS), dt.datetime.now(dt.UTC)
     with reader.feed() as feed:
         for days in (0, 2):
-            lsn = 100 + days
-            produce(kafka, topic, ({"id": 1}, event("c", lsn, None, {"id": 1, "name": "one"}, 90)))
+            reader.write(put("c", 100 + days, 1, "one"))
             feed._bucket = bucket_of(now + dt.timedelta(days=days))
             taken = feed.pull()
             assert taken is not None
@@ -462,46 +379,6 @@ def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_expired(
         assert feed.log.expire(taken.mark, bucket_of(now + dt.timedelta(days=1))) == 1
     with reader.feed():
         assert [each.name for each in segments.iterdir()] == [taken.bucket]
-
-
-@pytest.mark.parametrize("records", [100, 1])
-def test_a_transaction_behind_a_snapshot_beside_an_older_slot_is_taken(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path, records: int
-) -> None:
-    """It follows a commit from before the snapshot: what the snapshot saw was left out between. So also where
-    the partition had been read before; what comes again, of it or from before the snapshot, is left out."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    row = {"id": 1, "name": "before"}
-    older = ({"id": 1}, event("c", 850, None, row, 840))
-    began = [
-        ({"id": 1}, event("u", lsn, None, row | {"name": f"behind {lsn}"}, 900))
-        for lsn in (990, 1050, 1060)
-    ]
-    produce(
-        kafka, topic,
-        older,
-        ({"id": 1}, event("r", 1000, None, row | {"name": "read"}, snapshot="first")),
-        ({"id": 2}, event("r", 1000, None, {"id": 2, "name": "read"}, snapshot="last")),
-        *began,
-    )  # fmt: skip
-    topics = KafkaTopics(
-        bootstrap=kafka.bootstrap, topics=(topic,), columns=COLUMNS, records=records
-    )
-    reader = Reader(spark_of_topics, tmp_path, topics)
-    assert reader.pull() == 6
-    expected = [(1, "behind 1060"), (2, "read")]
-    assert reader.rows("items") == expected
-    produce(kafka, topic, older, *began)
-    assert reader.pull() == 1  # the very last may be another of its LSN
-    assert reader.rows("items") == expected
-    produce(
-        kafka, topic,
-        ({"id": 1}, event("u", 1070, None, row | {"name": "its end"}, 900)),
-        ({"id": 2}, event("u", 1055, None, {"id": 2, "name": "next"}, 1080)),
-    )  # fmt: skip
-    assert reader.pull() == 2
-    assert reader.rows("items") == [(1, "its end"), (2, "next")]
 
 
 def test_the_first_insert_behind_a_snapshot_beside_a_slot_made_by_hand(

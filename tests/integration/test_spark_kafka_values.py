@@ -5,18 +5,14 @@ import datetime as dt
 import json
 from decimal import Decimal as D
 from hashlib import md5
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka.admin import NewTopic
-from tests.harness.kafka import create
 from tests.harness.servers.kafka import Kafka
-from tests.harness.topics import Reader, event, produce
+from tests.harness.topics import MakeTopic, TopicReader, event
 
 from waltap_sinks.changelog.errors import ColumnNameTaken
-from waltap_spark.kafka import KafkaTopics
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -34,30 +30,26 @@ def schema_of(fields: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "struct", "fields": sides}
 
 
-def written(
-    kafka: Kafka,
+def with_schema(fields: list[dict[str, Any]], *about: Any) -> bytes:
+    """Return an event with the schema of its rows."""
+    payload = json.loads(event(*about))
+    return json.dumps({"schema": schema_of(fields), "payload": payload}).encode()
+
+
+def write(
+    reader: TopicReader,
     rows: list[dict[str, Any]],
     fields: list[dict[str, Any]] | None = None,
     op: str = "c",
-) -> str:
-    """Write rows to a new topic, each as an event, with the schema that `fields` make; return its name."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    events = [event(op, 100 + 10 * n, None, row, 95) for n, row in enumerate(rows)]
-    if fields is not None:
-        events = [
-            json.dumps({"schema": schema_of(fields), "payload": json.loads(each)}).encode()
-            for each in events
-        ]
-    produce(
-        kafka, topic, *(({"id": row["id"]}, each) for row, each in zip(rows, events, strict=True))
-    )
-    return topic
+) -> TopicReader:
+    """Write rows, each as an event, with the schema that `fields` make; return the reader."""
+    about = [(op, 100 + 10 * n, None, row, 95) for n, row in enumerate(rows)]
+    events = [event(*each) if fields is None else with_schema(fields, *each) for each in about]
+    reader.write(*(({"id": row["id"]}, each) for row, each in zip(rows, events, strict=True)))
+    return reader
 
 
-def test_values_of_declared_columns_that_were_not_sent_keep_the_older(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
+def test_values_of_declared_columns_that_were_not_sent_keep_the_older(topic: MakeTopic) -> None:
     """The placeholder is text, base64, bytes or a UUID, as the column's type in the database has it."""
     digest = md5(UNSENT.encode(), usedforsecurity=False).digest()
     sent = {
@@ -69,15 +61,11 @@ def test_values_of_declared_columns_that_were_not_sent_keep_the_older(
         "parts": [base64_of(UNSENT.encode())], "counts": list(UNSENT.encode()),
         "large": list(UNSENT.encode()), "ids": [str(UUID(bytes=digest, version=3))], "price": UNSENT,
     }  # fmt: skip
-    topic = written(kafka, [sent, unsent], op="u")
     ddl = (
         "id INT, name STRING, raw BINARY, words ARRAY<STRING>, parts ARRAY<BINARY>, counts ARRAY<INT>,"
         " large ARRAY<BIGINT>, ids ARRAY<STRING>, price DECIMAL(10,2)"
     )
-    topics = KafkaTopics(
-        bootstrap=kafka.bootstrap, topics=(topic,), columns={"inventory.items": ddl}
-    )
-    reader = Reader(spark_of_topics, tmp_path, topics)
+    reader = write(topic(columns={"inventory.items": ddl}), [sent, unsent], op="u")
     assert reader.pull() == 2
     assert reader.rows("items") == [
         (1, "bolt", b"\1", ["a", "b"], [b"\2"], [1, 2], [3], ["x"], D("1.25"))
@@ -85,7 +73,7 @@ def test_values_of_declared_columns_that_were_not_sent_keep_the_older(
 
 
 def test_far_values_of_declared_columns_are_null_and_counted(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As numbers, and as text."""
     infinite, moment = 2**31 - 1, 9_223_372_036_825_200_000
@@ -97,10 +85,7 @@ def test_far_values_of_declared_columns_are_null_and_counted(
         {"id": 5, "zoned": "9999-12-31T23:59:59-05:00"},
     ]  # fmt: skip
     ddl = "id INT, made DATE, at TIMESTAMP_NTZ, zoned TIMESTAMP"
-    topics = KafkaTopics(
-        bootstrap=kafka.bootstrap, topics=(written(kafka, rows),), columns={"inventory.items": ddl}
-    )
-    reader = Reader(spark_of_topics, tmp_path, topics)
+    reader = write(topic(columns={"inventory.items": ddl}), rows)
     assert reader.pull() == 5
     found = (
         reader.frame("items").selectExpr("id", "made", "at", "unix_seconds(zoned)").orderBy("id")
@@ -116,7 +101,7 @@ def test_far_values_of_declared_columns_are_null_and_counted(
 
 
 def test_far_moments_and_parts_of_arrays_are_null_and_counted_as_schemas_show_them(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What cannot be read in an array is a bad record as ever."""
     date = {"type": "int32", "name": "io.debezium.time.Date"}
@@ -134,10 +119,7 @@ def test_far_moments_and_parts_of_arrays_are_null_and_counted_as_schemas_show_th
         {"id": 3, "at": near, "days": [19782], "moments": ["infinity", "-4712-01-01T00:00:00Z"]},
         {"id": 4, "at": near, "moments": [near, "soon"]},
     ]
-    topics = KafkaTopics(
-        bootstrap=kafka.bootstrap, topics=(written(kafka, rows, fields),), bad="keep"
-    )
-    reader = Reader(spark_of_topics, tmp_path, topics)
+    reader = write(topic(bad="keep"), rows, fields)
     assert reader.pull() == 3
     found = reader.frame("items").selectExpr("id", "at is null", "days", "times", "moments")
     assert [tuple(row) for row in found.orderBy("id").collect()] == [
@@ -150,12 +132,10 @@ def test_far_moments_and_parts_of_arrays_are_null_and_counted_as_schemas_show_th
     assert (bad["offset"], bad["reason"]) == (3, "its value of column moments cannot be read")
 
 
-def test_numbers_of_declared_decimals_have_all_their_digits_or_are_bad(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
+def test_numbers_of_declared_decimals_have_all_their_digits_or_are_bad(topic: MakeTopic) -> None:
     """Text and whole numbers have all. Spark reads others as doubles: of those, what is sure is taken."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
+    columns = {"inventory.items": "id INT, price DECIMAL(24,6), count DECIMAL(38,0)"}
+    reader = topic(bad="keep", columns=columns)
     whole = "12345678901234567890123456789012345678"
     rows = [
         ('"123456789012345678.123456"', f'"{whole}"'), ("123456789012345678", whole), ("1.5", "-7"),
@@ -165,12 +145,7 @@ def test_numbers_of_declared_decimals_have_all_their_digits_or_are_bad(
     for n, (price, count) in enumerate(rows):
         text = event("c", 100 + 10 * n, None, {"id": n, "price": "PRICE", "count": "COUNT"}, 95)
         text = text.replace(b'"PRICE"', price.encode()).replace(b'"COUNT"', count.encode())
-        produce(kafka, topic, ({"id": n}, text))
-    topics = KafkaTopics(
-        bootstrap=kafka.bootstrap, topics=(topic,), bad="keep",
-        columns={"inventory.items": "id INT, price DECIMAL(24,6), count DECIMAL(38,0)"},
-    )  # fmt: skip
-    reader = Reader(spark_of_topics, tmp_path, topics)
+        reader.write(({"id": n}, text))
     assert reader.pull() == 5
     assert reader.rows("items") == [
         (0, D("123456789012345678.123456"), D(whole)),
@@ -182,9 +157,7 @@ def test_numbers_of_declared_decimals_have_all_their_digits_or_are_bad(
     assert [each["offset"] for each in reader.feed().bad_records()] == [5, 6, 7]
 
 
-def test_a_map_whose_keys_are_numbers_is_an_array_of_pairs_in_json(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
+def test_a_map_whose_keys_are_numbers_is_an_array_of_pairs_in_json(topic: MakeTopic) -> None:
     """So are sparse vectors."""
     vector = {
         "field": "vector", "type": "map", "keys": {"type": "int16"}, "values": {"type": "double"},
@@ -198,8 +171,7 @@ def test_a_map_whose_keys_are_numbers_is_an_array_of_pairs_in_json(
         {"id": 2, "sparse": {"dimensions": 5, "vector": []}},
         {"id": 3, "sparse": None},
     ]
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(written(kafka, rows, [ID, sparse]),))
-    reader = Reader(spark_of_topics, tmp_path, topics)
+    reader = write(topic(), rows, [ID, sparse])
     assert reader.pull() == 3
     found = reader.frame("items").select("id", "sparse.dimensions", "sparse.vector").orderBy("id")
     assert [tuple(row) for row in found.collect()] == [
@@ -209,30 +181,25 @@ def test_a_map_whose_keys_are_numbers_is_an_array_of_pairs_in_json(
     ]
 
 
-def test_a_column_that_is_called_like_one_of_the_log_is_refused_by_name(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
+def test_a_column_that_is_called_like_one_of_the_log_is_refused_by_name(topic: MakeTopic) -> None:
     """In other letters it is another name."""
     text = {"type": "string"}
-    fine = written(kafka, [{"id": 1, "_OP": "x"}], [ID, {"field": "_OP"} | text])
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(fine,))
-    reader = Reader(spark_of_topics, tmp_path, topics)
+    reader = write(topic(), [{"id": 1, "_OP": "x"}], [ID, {"field": "_OP"} | text])
     assert reader.pull() == 1
     assert reader.rows("items") == [(1, "x")]
-    taken = written(kafka, [{"id": 1, "_op": "x"}], [ID, {"field": "_op"} | text])
-    reader.topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(taken,))
+    taken = write(topic(), [{"id": 1, "_op": "x"}], [ID, {"field": "_op"} | text])
     with pytest.raises(ColumnNameTaken, match=r"WT-5104.*inventory\.items has a column _op"):
-        reader.pull()
+        taken.pull()
 
 
 def test_a_topic_that_is_not_there_is_reported_once(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    topic: MakeTopic, kafka: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others are read."""
     absent = kafka.topic_name()
-    topic = written(kafka, [{"id": 1}], [ID])
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic, absent))
-    with Reader(spark_of_topics, tmp_path, topics).feed() as feed:
+    reader = write(topic(), [{"id": 1}], [ID])
+    reader.read_with(topics=(reader.name, absent))
+    with reader.feed() as feed:
         assert feed.pull() is not None
         assert feed.pull() is None
         assert caplog.text.count(f"has no topic {absent} (yet)") == 1
@@ -244,32 +211,21 @@ NAME = {"field": "name", "type": "string"}
 MORE = {"field": "more", "type": "int32"}
 
 
-def with_schema(fields: list[dict[str, Any]], *about: Any) -> bytes:
-    """Return an event with the schema of its rows."""
-    sides = [{"field": side, "type": "struct", "fields": fields} for side in ("before", "after")]
-    schema = {"type": "struct", "fields": sides}
-    return json.dumps({"schema": schema, "payload": json.loads(event(*about))}).encode()
-
-
 def test_a_schema_that_comes_back_within_a_portion_is_applied_in_its_turn(
-    kafka: Kafka, spark_of_topics: Any, delta: Any, tmp_path: Path
+    topic: MakeTopic, delta: Any
 ) -> None:
     """In each partition, and where partitions have them in another order."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 2))
+    reader = topic(2, "delta")
     narrow, wide = [ID, NAME], [ID, NAME, MORE]
     row = {"id": 1, "name": "a"}
-    produce(
-        kafka, topic,
+    reader.write(
         ({"id": 1}, with_schema(narrow, "c", 100, None, row, 90), 0),
         ({"id": 1}, with_schema(wide, "u", 120, None, row | {"name": "b", "more": 1}, 110), 0),
         ({"id": 1}, with_schema(narrow, "u", 140, None, row | {"name": "c"}, 130), 0),
         ({"id": 2}, with_schema(wide, "c", 80, None, {"id": 2, "name": "x", "more": 2}, 70), 1),
         ({"id": 2}, with_schema(narrow, "u", 103, None, {"id": 2, "name": "y"}, 90), 1),
         ({"id": 2}, with_schema(wide, "u", 122, None, {"id": 2, "name": "z", "more": 3}, 110), 1),
-    )  # fmt: skip
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,))
-    reader = Reader(spark_of_topics, tmp_path, topics, "delta")
+    )
     assert reader.pull() == 6
     found = reader.frame("items").select("id", "name").orderBy("id").collect()
     assert [tuple(each) for each in found] == [(1, "c"), (2, "z")]
@@ -282,12 +238,8 @@ def decimal(name: str, scale: int, precision: int) -> dict[str, Any]:
     return {"field": name, "type": "bytes", "name": kind, "parameters": reported}
 
 
-def test_decimals_are_numbers_or_base64_as_json_has_them(
-    kafka: Kafka, spark_of_topics: Any, tmp_path: Path
-) -> None:
+def test_decimals_are_numbers_or_base64_as_json_has_them(topic: MakeTopic) -> None:
     """Digits alone may be either. One that Spark would read with fewer digits is a bad record."""
-    topic = kafka.topic_name()
-    create(kafka.bootstrap, NewTopic(topic, 1))
     items = {"field": "list", "type": "array", "items": decimal("", 0, 12)}
     fields = [
         ID, decimal("price", 2, 10), decimal("whole", 0, 12), decimal("wide", 4, 38),
@@ -302,12 +254,7 @@ def test_decimals_are_numbers_or_base64_as_json_has_them(
         {"wide": 1234567890123456.25},
         {"far": 1234567890123456.25},
     ]  # fmt: skip
-    produce(kafka, topic, *(
-        ({"id": n}, with_schema(fields, "c", 100 + 10 * n, None, {"id": n} | row, 95))
-        for n, row in enumerate(rows)
-    ))  # fmt: skip
-    topics = KafkaTopics(bootstrap=kafka.bootstrap, topics=(topic,), bad="keep")
-    reader = Reader(spark_of_topics, tmp_path, topics)
+    reader = write(topic(bad="keep"), [{"id": n} | row for n, row in enumerate(rows)], fields)
     assert reader.pull() == 4
     of_base64 = -2658824
     assert reader.rows("items") == [
