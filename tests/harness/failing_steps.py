@@ -22,8 +22,7 @@ def steps_that_fail_are_taken_once(rig: Rig) -> None:
         patch.setattr(applier, "RETRY_S", 0.0)
         patch.setattr(rig.applier._format, "puts", lambda _spark: False)
         rig.db.insert(PEOPLE, ["1", "a", "n"], ["2", "b", "m"])
-        rig.commit()
-        rig.apply()
+        rig.follow()
         rig.db.update(PEOPLE, ["1"], name="c", unsent=["note"])
         rig.commit()
         with patch.context() as failing:
@@ -37,8 +36,7 @@ def steps_that_fail_are_taken_once(rig: Rig) -> None:
         for name in ("compact", "vacuum"):
             patch.setattr(rig.applier._format, name, _fails)
         rig.db.update(PEOPLE, ["2"], name="d", unsent=["note"])
-        rig.commit()
-        rig.apply()
+        rig.follow()
     assert rig.output.table("people").failed == ""
     rig.check(PEOPLE)
     assert LiveTables(rig.spark, rig.output).changes("people").count() == 4

@@ -36,8 +36,7 @@ def a_table_at_rest_outlives_its_version(
     for number in ("1", "2"):  # two files
         for table in (QUIET, TOUCHED):
             rig.db.insert(table, [number, "a"])
-        rig.commit()
-        rig.apply()
+        rig.follow()
     rig.check(QUIET, TOUCHED)
     before = {name: targets(rig, name) for name in ("quiet", "touched")}
     rig.spark.sql(f"DELETE FROM {before['touched']['current'].at} WHERE id = 1")
@@ -57,8 +56,7 @@ def a_table_at_rest_outlives_its_version(
     for table in (QUIET, TOUCHED):
         rig.db.update(table, ["1"], note="b")
         rig.db.insert(table, ["3", "c"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(QUIET)
     assert rig.output.table("quiet").failed == ""
     assert "WT-5235" in rig.output.table("touched").failed
@@ -69,7 +67,6 @@ def a_table_at_rest_outlives_its_version(
     rig.reopen()
     rig.db.update(QUIET, ["2"], unsent=["note"])
     rig.db.insert(QUIET, ["4", "e"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert rig.output.table("quiet").failed == ""
     rig.check(QUIET)

@@ -383,6 +383,12 @@ class PipelineRig:
             run.join()
         return run
 
+    def deliver(self, *statements: str) -> None:
+        """Execute statements in the source, and run until what they did is delivered."""
+        for statement in statements:
+            self.database.execute(statement)
+        self.catch_up()
+
     def catch_up(self, **settings: Any) -> "Run":
         """Run until everything committed so far is delivered."""
         ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn()::text")

@@ -85,8 +85,7 @@ def begins(rig: Rig, table: Relation, *rows: list[str | None]) -> None:
 
 
 def applied(rig: Rig) -> None:
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert rig.output.table("remade").failed == ""
 
 

@@ -35,8 +35,7 @@ def filled(rig: Rig, *tables: Relation) -> None:
 
 
 def done(rig: Rig) -> None:
-    rig.commit()
-    rig.apply()
+    rig.follow()
 
 
 def tables_of(rig: Rig) -> LiveTables:

@@ -57,6 +57,17 @@ class Rig:
         self.sink.write(batch(self.db.commit()))
         self.sink.flush()
 
+    def follow(self) -> None:
+        """COMMIT in the source, and have the tables follow."""
+        self.commit()
+        self.apply()
+
+    def snapshot(self, *tables: Relation) -> None:
+        """Write a snapshot of tables to the change log, as the source has them now."""
+        for batch_ in self.db.snapshot(*tables):
+            self.sink.write(batch_)
+        self.sink.flush()
+
     def start_over(self) -> None:
         """A new pipeline without its offset, which writes the same change log."""
         self.sink.close()

@@ -166,8 +166,7 @@ def test_the_state_folder_is_its_owners_alone(database: Database, tmp_path: Path
             pipeline.catch_up()
             for statement in ("BEGIN", "INSERT INTO t VALUES (1)", f"PREPARE TRANSACTION '{gid}'"):
                 connection.execute(statement.encode())
-            database.execute("INSERT INTO t VALUES (2)")
-            pipeline.catch_up()
+            pipeline.deliver("INSERT INTO t VALUES (2)")
             found = {path: path.stat().st_mode & 0o777 for path in (state, *state.rglob("*"))}
             assert {".record", ".parquet"} <= {path.suffix for path in found}
             for path, mode in found.items():

@@ -222,8 +222,7 @@ def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(
         "INSERT INTO t SELECT g, CASE g % 2 WHEN 1 THEN 'ok' ELSE 'sad' END::mood"
         " FROM generate_series(1, 100) g"
     )
-    pipeline.database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
-    pipeline.catch_up()
+    pipeline.deliver("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
     assert [value for _, value, _ in seen(lines)] == ["ok", "sad"] * 50
 
 

@@ -210,11 +210,10 @@ def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
     }
     pipeline = PipelineRig(database, tmp_path, settings | KEEP)
     pipeline.catch_up()
-    database.execute(
+    pipeline.deliver(
         "INSERT INTO t SELECT i, CASE WHEN i = 3 THEN repeat('x', 50000) ELSE 'v' END "
         "FROM generate_series(1, 5) i"
     )
-    pipeline.catch_up()
     assert _ids(kafka, topic) == [1, 2, 4, 5]
     (dead_letter,) = dead_letters_of(pipeline)
     assert (dead_letter.code, dead_letter.table, dead_letter.place.index) == (
@@ -231,8 +230,7 @@ def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
     last = read_all(kafka.bootstrap, topic)[-1]
     marks = dict(last.headers() or [])
     assert json.loads(marks["waltap-dead-letter"]) == dead_letter.id
-    database.execute("INSERT INTO t VALUES (6, 'v')")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (6, 'v')")
     assert _ids(kafka, topic) == [1, 2, 4, 5, 3, 6]
 
 

@@ -266,8 +266,7 @@ def test_a_table_of_a_lake_that_lost_rows_ends_the_next_run(
     repair(lake_pipeline)
     source = {row[0] for row in lake_pipeline.database.execute("SELECT id FROM t")}
     assert set(lake.ids()) == source
-    lake_pipeline.database.execute("INSERT INTO t VALUES (5)")
-    lake_pipeline.catch_up()
+    lake_pipeline.deliver("INSERT INTO t VALUES (5)")
     assert set(lake.ids()) == source | {5}
 
 
@@ -301,8 +300,7 @@ def test_what_the_owner_of_a_lake_does_is_no_loss(lake_pipeline: PipelineRig, la
     before = lake.current()
     lake.restore()
     lake.restore(before)
-    database.execute("INSERT INTO t VALUES (6)")
-    lake_pipeline.catch_up()
+    lake_pipeline.deliver("INSERT INTO t VALUES (6)")
     assert lake.ids() == [1, 2, 3, 4, 5, 6]
     lake.remove()
     database.execute("CREATE TABLE u (id int PRIMARY KEY)")
@@ -365,11 +363,9 @@ def test_a_position_of_an_earlier_release_knows_no_tables(
         return json.dumps(about)
 
     monkeypatch.setattr(LakeOffset, "encode", earlier)
-    lake_pipeline.database.execute("INSERT INTO t VALUES (4)")
-    lake_pipeline.catch_up()
+    lake_pipeline.deliver("INSERT INTO t VALUES (4)")
     monkeypatch.undo()
-    lake_pipeline.database.execute("INSERT INTO t VALUES (5)")
-    lake_pipeline.catch_up()
+    lake_pipeline.deliver("INSERT INTO t VALUES (5)")
     assert lake.ids() == [1, 2, 3, 4, 5]
     lake.remove()
     with pytest.raises(DestinationBehind):

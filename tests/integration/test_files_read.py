@@ -99,8 +99,7 @@ def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(
     database.execute(TABLE)
     pipeline, files = written(database, tmp_path, "parquet")
     database.execute(ROW)
-    database.execute('INSERT INTO "odd name/ü" VALUES (7)')
-    pipeline.catch_up()
+    pipeline.deliver('INSERT INTO "odd name/ü" VALUES (7)')
     spoil(files, "parquet")
     pattern = f"{files}/table=*/date=*/*.parquet"
 
@@ -139,8 +138,7 @@ def test_lines_are_read_by_every_reader(database: Database, tmp_path: Path) -> N
     database.execute(TABLE)
     pipeline, files = written(database, tmp_path, "jsonl")
     database.execute(ROW)
-    database.execute("DELETE FROM kinds WHERE id = 2")
-    pipeline.catch_up()
+    pipeline.deliver("DELETE FROM kinds WHERE id = 2")
     spoil(files, "jsonl.gz")
     columns = "{key: 'JSON', value: 'JSON'}"
     rows = by_duckdb(
@@ -192,15 +190,17 @@ def test_the_queries_of_the_page_give_what_it_says(
     """Of a table that has got a column, a new key, a delete and a truncate meanwhile."""
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric(10, 2), note text)")
     pipeline, _files = written(database, tmp_path, "parquet")
-    database.execute("INSERT INTO orders VALUES (9, 9, 'gone')")
-    database.execute("TRUNCATE orders")
-    database.execute("INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, 'c')")
-    pipeline.catch_up()
-    database.execute("ALTER TABLE orders ADD paid bool")
-    database.execute("UPDATE orders SET total = 11, paid = true WHERE id = 1")
-    database.execute("UPDATE orders SET id = 4 WHERE id = 3")
-    database.execute("DELETE FROM orders WHERE id = 2")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "INSERT INTO orders VALUES (9, 9, 'gone')",
+        "TRUNCATE orders",
+        "INSERT INTO orders VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, 'c')",
+    )
+    pipeline.deliver(
+        "ALTER TABLE orders ADD paid bool",
+        "UPDATE orders SET total = 11, paid = true WHERE id = 1",
+        "UPDATE orders SET id = 4 WHERE id = 3",
+        "DELETE FROM orders WHERE id = 2",
+    )
     expected = database.execute("SELECT id, total, paid FROM orders ORDER BY id")
     monkeypatch.chdir(tmp_path)
     day, now = blocks("sql")

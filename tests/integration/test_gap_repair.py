@@ -67,8 +67,7 @@ def test_what_a_gap_left_out_is_read_anew(pipeline: PipelineRig) -> None:
     (closed,) = gaps(pipeline).all()
     assert (closed.open, closed.by, closed.reread) == (False, "repair", found)
     assert "waltap verify FILE" in closed.remark
-    pipeline.database.execute("INSERT INTO t VALUES (5, 'e')")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (5, 'e')")
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
 
 

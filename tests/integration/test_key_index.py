@@ -83,12 +83,11 @@ def test_a_delete_has_a_key_that_its_row_had(
     settings |= {"plugin.name": plugin, "waltap.key.index": rule}
     pipeline.settings |= settings
     pipeline.catch_up()
-    database.execute(
+    pipeline.deliver(
         "INSERT INTO keyless VALUES (1, 2, 3); INSERT INTO wider VALUES (4, 'w');"
         "UPDATE lacking SET v = 2; UPDATE lacking SET u = 'c' WHERE id = 8; DELETE FROM lacking;"
         "DELETE FROM keyless; DELETE FROM wider"
     )
-    pipeline.catch_up()
     found: dict[str, set[tuple[str, str]]] = {}
     for record in records(out):
         if record["value"] is not None:
@@ -149,8 +148,7 @@ def test_an_old_row_of_a_partition_that_names_no_row_ends_the_run(
     sink = {"sink.url": f"sqlite:///{out}"} if to == "sql" else {"sink.path": str(out)}
     pipeline.settings |= sink
     pipeline.catch_up()
-    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'c')")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (1, 'a'), (2, 'c')")
     database.execute(f"{change} WHERE id = 1")
     for _ in range(2):
         with pytest.raises(
@@ -181,12 +179,10 @@ def test_keys_that_old_rows_lack_are_no_keys(pipeline: PipelineRig, tmp_path: Pa
     pipeline.catch_up()
     (warning,) = {r.getMessage() for r in caplog.records if "message.key.columns" in r.getMessage()}
     assert "public.t: its old rows lack v of message.key.columns: deletes have no key" in warning
-    database.execute("INSERT INTO t VALUES (1, 10); UPDATE t SET id = 2; DELETE FROM t")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (1, 10); UPDATE t SET id = 2; DELETE FROM t")
     remedy = warning[warning.index("ALTER TABLE") :]
     database.psql(remedy)
-    database.execute("INSERT INTO t VALUES (3, 30); UPDATE t SET v = 31; DELETE FROM t")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (3, 30); UPDATE t SET v = 31; DELETE FROM t")
     assert [(r["key"], r["value"] and r["value"]["op"]) for r in records(out)] == [
         ({"v": 10}, "c"), ({"v": 10}, "u"), (None, "d"),
         ({"v": 30}, "c"), ({"v": 30}, "d"), ({"v": 30}, None), ({"v": 31}, "c"),

@@ -30,15 +30,17 @@ def test_a_table_without_key_comes_while_the_engine_is_down(
 ) -> None:
     pipeline.settings |= INSERTS
     pipeline.catch_up()
-    database.execute("INSERT INTO t VALUES (1); CREATE TABLE log (id int)")
-    database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
-    database.execute("INSERT INTO u VALUES (5)")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "INSERT INTO t VALUES (1); CREATE TABLE log (id int)",
+        "ALTER TABLE u DROP CONSTRAINT u_pkey",
+        "INSERT INTO u VALUES (5)",
+    )
     reported = pipeline.doctor()["replica identity"]
     assert (reported.verdict, "only inserts" in reported.found) == ("warning", True)
-    database.execute("INSERT INTO log VALUES (2); UPDATE log SET id = 3")
-    database.execute("INSERT INTO u VALUES (6); DELETE FROM u; INSERT INTO t VALUES (4)")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "INSERT INTO log VALUES (2); UPDATE log SET id = 3",
+        "INSERT INTO u VALUES (6); DELETE FROM u; INSERT INTO t VALUES (4)",
+    )
     assert pipeline.destination.ids("t") == [1, 4]
     assert pipeline.destination.ids("u") == [5, 6]
     assert pipeline.destination.ids("log") == [2]
@@ -50,10 +52,8 @@ def test_a_table_that_gets_its_key_back_gives_what_it_had_before(
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
     pipeline.settings |= INSERTS
     pipeline.catch_up()
-    database.execute("INSERT INTO u VALUES (1); ALTER TABLE u ADD PRIMARY KEY (id)")
-    pipeline.catch_up()
-    database.execute("INSERT INTO u VALUES (2)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO u VALUES (1); ALTER TABLE u ADD PRIMARY KEY (id)")
+    pipeline.deliver("INSERT INTO u VALUES (2)")
     assert pipeline.destination.ids("u") == [1, 2]
 
 
@@ -69,16 +69,13 @@ def test_the_policy_is_chosen_for_a_slot_that_is_there(
     assert "join the publication of inserts at a later start" in caplog.text
     assert published_inserts(database, pipeline) == []
     for n in range(10, 40):  # until the slot has let go of what is older
-        database.execute("CHECKPOINT")
-        database.execute(f"INSERT INTO u VALUES ({n})")
-        pipeline.catch_up()
+        pipeline.deliver("CHECKPOINT", f"INSERT INTO u VALUES ({n})")
         if published_inserts(database, pipeline) == ["log", "u"]:
             break
     else:
         pytest.fail("the publication of inserts was never used")
     assert pipeline.destination.ids("u") == [5, *range(10, n + 1)]
-    database.execute("INSERT INTO log VALUES (2); UPDATE u SET id = 0; INSERT INTO t VALUES (4)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO log VALUES (2); UPDATE u SET id = 0; INSERT INTO t VALUES (4)")
     assert pipeline.destination.ids("t") == [1, 4]
     assert pipeline.destination.ids("log") == [2]
 
@@ -93,8 +90,7 @@ def test_one_that_was_dropped_is_no_silent_loss(database: Database, pipeline: Pi
             pipeline.catch_up()
     pipeline.settings |= {"snapshot.mode": "when_needed"}
     pipeline.catch_up()
-    database.execute("INSERT INTO u VALUES (2)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO u VALUES (2)")
     assert pipeline.destination.ids("u") == [1, 2]
 
 
@@ -124,8 +120,7 @@ def test_a_publication_of_inserts_that_was_made_after_the_slot_lets_it_go_on_as_
     assert pipeline.destination.ids("u") == [1]
     assert "until then those that no publication has give no changes" in caplog.text
     for n in range(10, 40):  # until the slot has let go of what is older
-        database.execute(f"CHECKPOINT; INSERT INTO t VALUES ({n})")
-        pipeline.catch_up()
+        pipeline.deliver(f"CHECKPOINT; INSERT INTO t VALUES ({n})")
         if published_inserts(database, pipeline) == ["u"]:
             break
     else:
@@ -134,7 +129,6 @@ def test_a_publication_of_inserts_that_was_made_after_the_slot_lets_it_go_on_as_
         "table public.u was captured before, not for a while, and is again; rows and changes from "
         "between are missing"
     ) in caplog.text
-    database.execute("INSERT INTO u VALUES (5)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO u VALUES (5)")
     assert pipeline.destination.ids("u") == [1, 5]
     assert pipeline.destination.ids("t") == [1, 2, *range(10, n + 1)]

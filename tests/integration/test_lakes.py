@@ -62,9 +62,10 @@ def test_a_table_arrives_typed_by_snapshot_and_by_stream(lake: Lake, database: D
         database, lake.folder, lake.settings() | {"schema.include.list": "public"}
     )
     pipeline.catch_up()
-    database.execute("UPDATE kinds SET id = id + 10, t = 'new'; ALTER TABLE kinds ADD more int")
-    database.execute("INSERT INTO kinds (id, more) VALUES (3, 4); DELETE FROM kinds WHERE id = 12")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "UPDATE kinds SET id = id + 10, t = 'new'; ALTER TABLE kinds ADD more int",
+        "INSERT INTO kinds (id, more) VALUES (3, 4); DELETE FROM kinds WHERE id = 12",
+    )
     found = lake.table("kinds")
     assert found is not None
     types = {name: str(found.schema.field(name).type) for name in ("id", "n2", "d", "tt", "more")}

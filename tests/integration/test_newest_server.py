@@ -73,8 +73,7 @@ def test_a_publication_dropped_while_down_is_reported(
     run = pipeline.catch_up()
     assert run.notices.new_tables == [("public.t", "incomplete")]
     assert "stream no more of public.t" in caplog.text
-    database.execute("INSERT INTO t VALUES (3)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (3)")
     assert pipeline.destination.ids("t") == [1, 3]
 
 
@@ -105,8 +104,7 @@ def test_generated_columns_are_as_the_publication_says(
         "publication.autocreate.mode": "disabled", "table.include.list": "public.g",
     }  # fmt: skip
     pipeline.catch_up()
-    database.execute("INSERT INTO g VALUES (1); UPDATE g SET id = 5")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO g VALUES (1); UPDATE g SET id = 5")
     events = pipeline.destination.of("g")
     assert [event.op for event in events] == ["c", "u"]
     assert [event.row.get("d") for event in events] == (["2", "10"] if published else [None, None])

@@ -113,12 +113,9 @@ def test_a_snapshot_and_changes_arrive_once_over_several_runs(
     pipeline: PipelineRig, s3: S3Server, bucket: str, kind: str
 ) -> None:
     pipeline.settings |= sink_settings(s3, bucket, kind)
-    database = pipeline.database
-    database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 100) n")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 100) n")
     for start in (101, 201):
-        database.execute(f"INSERT INTO t SELECT n FROM generate_series({start}, {start} + 99) n")
-        pipeline.catch_up()
+        pipeline.deliver(f"INSERT INTO t SELECT n FROM generate_series({start}, {start} + 99) n")
     assert delivered(s3, bucket, kind) == list(range(1, 301))
 
 
@@ -128,8 +125,7 @@ def test_files_are_read_as_a_partitioned_dataset(
     """As DuckDB, Polars and Athena do: partitions by the names of folders, `_waltap` not looked at."""
     database = pipeline.database
     pipeline.catch_up()
-    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
-    pipeline.catch_up()
+    pipeline.deliver("CREATE TABLE u (id int PRIMARY KEY)")
     database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b'); INSERT INTO u VALUES (7)")
     pipeline.settings["sink.compression"] = "none"
     pipeline.settings["sink.line"] = "value"
@@ -218,8 +214,7 @@ def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(
     pipeline.settings |= sink_settings(s3, bucket, kind)
     database = pipeline.database
     pipeline.catch_up()
-    database.execute("INSERT INTO t VALUES (1)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (1)")
     offset = pipeline.offset()
     with pytest.raises(BucketMissing) as caught, pipeline.running() as run:
         s3.files().delete_dir_contents(bucket)
@@ -238,9 +233,7 @@ def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(
 def test_an_emptied_bucket_is_reported_not_gone_on_with(
     pipeline: PipelineRig, s3: S3Server, bucket: str
 ) -> None:
-    database = pipeline.database
-    database.execute("INSERT INTO t VALUES (1)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (1)")
     s3.files().delete_dir_contents(bucket)
     error = refused(pipeline, FilesGone)
     assert error.code == "WT-5127"

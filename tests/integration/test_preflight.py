@@ -140,9 +140,10 @@ def test_an_identity_that_changes_while_streaming_is_reported_in_the_log(
     pipeline: PipelineRig, caplog
 ) -> None:
     pipeline.catch_up()
-    pipeline.database.execute("ALTER TABLE t REPLICA IDENTITY NOTHING; INSERT INTO t VALUES (2)")
-    pipeline.database.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "ALTER TABLE t REPLICA IDENTITY NOTHING; INSERT INTO t VALUES (2)",
+        "ALTER TABLE t REPLICA IDENTITY DEFAULT",
+    )
     assert caplog.text.count("deletes do not come") == 1
 
 

@@ -69,8 +69,7 @@ def test_prepared_early_and_rolled_back(pipeline: PipelineRig, policy: str) -> N
     pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
     pipeline.catch_up()
     decide(database, "early", "ROLLBACK")
-    database.execute("INSERT INTO t VALUES (2)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (2)")
     assert pipeline.destination.ids("t") == [2]
 
 

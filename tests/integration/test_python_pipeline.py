@@ -347,8 +347,7 @@ def test_changes_come_in_order_once_and_are_confirmed(
         run.until(lambda: len(pipeline.destination.ids("t")) == 10, "the first transaction")
     batches = [batch for batch in pipeline.destination.batches if batch.parts]
     assert len(batches) > 10, "each in a batch of its own, as is the commit"
-    database.execute("DELETE FROM t WHERE id > 5")
-    pipeline.catch_up()
+    pipeline.deliver("DELETE FROM t WHERE id > 5")
     assert pipeline.destination.ids("t", "c") == [*range(1, 11)]
     assert pipeline.destination.ids("t", "d") == [*range(6, 11)]
     assert pipeline.offset().sole.position.end_lsn == pipeline.slot_lsns()[0]  # type: ignore[union-attr]

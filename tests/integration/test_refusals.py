@@ -177,8 +177,7 @@ def test_doctor_and_run_refuse_alike_and_the_remedy_suffices(
         assert not [each for each in left.values() if each.verdict == "error"]
         pipeline.catch_up()
         if "sink.type" not in chosen.settings:
-            pipeline.database.execute("INSERT INTO t VALUES (9)")
-            pipeline.catch_up()
+            pipeline.deliver("INSERT INTO t VALUES (9)")
             assert 9 in pipeline.destination.ids("t")
     finally:
         situation.forget()

@@ -100,8 +100,7 @@ def test_the_role_that_is_to_capture_in_place_of_a_superuser_does(pipeline: Pipe
         }
         assert "privileges" not in pipeline.doctor()
         pipeline.catch_up()
-        database.execute("INSERT INTO t VALUES (2)")
-        pipeline.catch_up()
+        pipeline.deliver("INSERT INTO t VALUES (2)")
         assert pipeline.destination.ids("t") == [1, 2]
     finally:
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -164,8 +163,7 @@ def _caught_up(pipeline: PipelineRig) -> bool:
 
 def test_a_slot_that_nobody_needs_is_dropped(pipeline: PipelineRig) -> None:
     database = pipeline.database
-    database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
-    pipeline.catch_up()
+    pipeline.deliver("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
     reported = pipeline.doctor()["orphan slots"]
     assert carry_out(database, reported.remedy) == [
         "SELECT pg_drop_replication_slot('left_behind')"
@@ -206,8 +204,7 @@ def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline: PipelineRig, way:
         assert "`waltap slot drop FILE`" in advice
         done = pipeline.command("slot", "drop", "FILE", "--yes")
         assert done.returncode == 0, done.stderr
-    database.execute("INSERT INTO t VALUES (2)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (2)")
     assert '"id":2' in (pipeline.folder / "lines").read_text().replace(" ", "")
 
 

@@ -110,8 +110,7 @@ def test_after_a_crash_the_faster_sink_leaves_out_what_it_has(pipeline: Pipeline
         database.execute("INSERT INTO t SELECT generate_series(1, 10)")
         run.join()
     other.before_flush = lambda: None
-    database.execute("INSERT INTO t VALUES (11)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (11)")
     assert pipeline.destination.ids("t") == [*range(1, 12)]
     assert other.ids("t")[-11:] == [*range(1, 12)]
 

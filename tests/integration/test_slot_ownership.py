@@ -163,8 +163,7 @@ def test_a_slot_of_somebody_else_is_refused_and_taken_over_with_consent_once_and
     assert pipeline.destination.ids("t") == [2]
     pipeline.catch_up()
     pipeline.offset_file.unlink()
-    pipeline.database.execute("INSERT INTO t VALUES (3)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (3)")
     assert pipeline.destination.ids("t") == [2, 3]
 
 
@@ -193,8 +192,7 @@ def test_a_slot_of_ours_is_known_without_an_offset_or_a_list(pipeline: PipelineR
     slot = msgspec.json.decode(listed.read_bytes(), type=list[OwnedObject])[0]
     assert (slot.kind, slot.name, slot.made) == ("slot", pipeline.slot, True)
     pipeline.offset_file.unlink()
-    pipeline.database.execute("INSERT INTO t VALUES (2)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (2)")
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
 
 

@@ -124,11 +124,12 @@ def reported(pipeline: PipelineRig) -> list[str]:
 def test_changes_of_tables_that_the_snapshot_does_not_read_arrive(
     pipeline: PipelineRig, plugin: str
 ) -> None:
-    database = with_slot(pipeline, **{"plugin.name": plugin}, **ONLY_T)
-    database.execute("INSERT INTO other VALUES (1, 1)")
-    database.execute("INSERT INTO t VALUES (1, 1)")
-    database.execute("INSERT INTO t VALUES (2, 1); INSERT INTO other VALUES (2, 1)")
-    pipeline.catch_up()
+    with_slot(pipeline, **{"plugin.name": plugin}, **ONLY_T)
+    pipeline.deliver(
+        "INSERT INTO other VALUES (1, 1)",
+        "INSERT INTO t VALUES (1, 1)",
+        "INSERT INTO t VALUES (2, 1); INSERT INTO other VALUES (2, 1)",
+    )
     assert reported(pipeline) == ["r t 1", "r t 2", "c other 1", "c other 2"]
 
 
@@ -140,10 +141,11 @@ def test_what_is_of_no_table_that_was_read_arrives(pipeline: PipelineRig) -> Non
         "INSERT INTO t VALUES (1, 1); INSERT INTO other VALUES (1, 1);"
         "SELECT pg_logical_emit_message(true, 'app', 'within')"
     )
-    database.execute("TRUNCATE t, other")
-    database.execute("INSERT INTO t VALUES (2, 1)")
-    database.execute("SELECT pg_logical_emit_message(true, 'app', 'alone')")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "TRUNCATE t, other",
+        "INSERT INTO t VALUES (2, 1)",
+        "SELECT pg_logical_emit_message(true, 'app', 'alone')",
+    )
     assert reported(pipeline) == ["r t 2", "c other 1", "t other"]
     changes = (
         change
@@ -177,15 +179,15 @@ def test_the_metadata_of_a_transaction_counts_what_was_delivered_of_it(
 
 def test_tables_that_were_read_and_empty_are_left_out_of_the_stream(pipeline: PipelineRig) -> None:
     """Nor does what was under a table's name before it: those rows are not in it."""
-    database = with_slot(pipeline)
-    database.execute("INSERT INTO void VALUES (1, 1); DELETE FROM void")
-    database.execute("INSERT INTO t VALUES (1, 1)")
-    database.execute("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v int)")
-    database.execute("INSERT INTO t VALUES (2, 2)")
-    pipeline.catch_up()
+    with_slot(pipeline)
+    pipeline.deliver(
+        "INSERT INTO void VALUES (1, 1); DELETE FROM void",
+        "INSERT INTO t VALUES (1, 1)",
+        "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v int)",
+        "INSERT INTO t VALUES (2, 2)",
+    )
     assert reported(pipeline) == ["r t 2"]
-    database.execute("INSERT INTO void VALUES (3, 3)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO void VALUES (3, 3)")
     assert reported(pipeline) == ["r t 2", "c void 3"]
 
 
@@ -213,8 +215,7 @@ def test_a_snapshot_that_goes_on_still_leaves_out_all_that_it_read(
     with pytest.raises(Killed):
         pipeline.run()
     pipeline.destination.before_write = lambda batch: None
-    database.execute("UPDATE t SET v = 3")
-    pipeline.catch_up()
+    pipeline.deliver("UPDATE t SET v = 3")
     assert [event for event in reported(pipeline) if event[0] != "r"] in ([], ["u t 1"])
     rows = {table: list(pipeline.destination.table(table).values()) for table in ("t", "other")}
     assert rows == {"t": [{"id": "1", "v": "3"}], "other": [{"id": "1", "v": "2"}]}

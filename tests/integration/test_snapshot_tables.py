@@ -68,9 +68,10 @@ def test_rows_of_a_partitioned_table_come_once_in_snapshot_and_stream(
     database.execute(PARTITIONED)
     pipeline.settings |= {"publish.via.partition.root": root}
     pipeline.catch_up()
-    database.execute("INSERT INTO m VALUES (1, 'new'), (200, 'new')")
-    database.execute("UPDATE m SET id = 201 WHERE id = 2 OR id = 50")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "INSERT INTO m VALUES (1, 'new'), (200, 'new')",
+        "UPDATE m SET id = 201 WHERE id = 2 OR id = 50",
+    )
     events = pipeline.destination.events
     assert {event.table for event in events} == tables
     assert sorted(int(e.row["id"]) for e in events if e.op == "r") == list(range(50, 150))
@@ -88,11 +89,10 @@ def test_rows_of_a_partitioned_table_come_once_in_snapshot_and_stream(
 def test_rows_of_a_child_table_are_not_read_again_with_its_parent(
     database: Database, pipeline: PipelineRig
 ) -> None:
-    database.execute(
+    pipeline.deliver(
         "CREATE TABLE parent (id int PRIMARY KEY, v text); INSERT INTO parent VALUES (1, 'p');"
         "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent); INSERT INTO child VALUES (2, 'c')"
     )
-    pipeline.catch_up()
     assert [(e.table, e.row["id"]) for e in pipeline.destination.events] == [
         ("public.child", "2"),
         ("public.parent", "1"),

@@ -41,8 +41,7 @@ def test_numbers_beyond_38_digits_stop_nothing(spark: Any, tmp_path: Path) -> No
     rig = Rig(tmp_path, spark)
     rig.db.insert(wide, ["1", number, "1" * 50 + ".5"])
     rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(wide, PEOPLE)
     rig.applier.close()
     rig.sink.close()
@@ -57,8 +56,7 @@ def test_numbers_beyond_38_digits_stop_nothing(spark: Any, tmp_path: Path) -> No
     rig.db.insert(PEOPLE, ["1", "a", None])
     rig.commit()
     rig.db.update(wide, ["1"], n="-" + number)
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(wide, PEOPLE)
 
 
@@ -69,12 +67,10 @@ def test_names_of_every_kind_are_kept(rig: Rig) -> None:
         key=("Id", "a.b"),
     )
     rig.db.insert(odd, ["1", "x", "k", "v"], ["2", "y", "k", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.update(odd, ["1", "k"], id="changed", unsent=["we ird,;{}()=`\n"])
     rig.db.update(odd, ["2", "k"], **{"a.b": "other"}, unsent=["id"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     frame = LiveTables(rig.spark, rig.output).current(odd.name)
     assert sorted(tuple(row) for row in frame.collect()) == [
         (1, "changed", "k", "v"),
@@ -88,8 +84,7 @@ def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: 
     for number in range(5):
         rig.db.insert(PEOPLE, [str(number), "x", None])
         rig.db.insert(EVENTS, ["a", "1.5"])
-        rig.commit()
-        rig.apply()
+        rig.follow()
     rig.check(PEOPLE, EVENTS)
     for name in ("people", "events"):
         table = rig.output.table(name)
@@ -97,8 +92,7 @@ def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: 
         assert sorted(part.rows for part in table.base) == [1, 1, 3]
     assert not list((tmp_path / "out").glob("tables/*/*/current/*"))
     rig.db.update(PEOPLE, ["2"], name="y")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(PEOPLE, EVENTS)
 
 
@@ -107,13 +101,11 @@ def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: 
 
 def test_readers_see_all_tables_at_one_point(rig: Rig) -> None:
     rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     tables = LiveTables(rig.spark, rig.output)
     assert tables.register() == ["people"]
     rig.db.insert(PEOPLE, ["2", "b", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert rig.spark.sql("select count(*) from people").first()[0] == 1
     tables.refresh().register()
     assert rig.spark.sql("select count(*) from people").first()[0] == 2
@@ -123,8 +115,7 @@ def test_readers_see_all_tables_at_one_point(rig: Rig) -> None:
 def test_what_is_not_there_not_free_not_its_own_or_not_whole_is_named(rig: Rig) -> None:
     """A table, an output that another process has, one of another change log, and a commit."""
     rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     with pytest.raises(TableUnknown, match=r"no table nope .* public\.people"):
         LiveTables(rig.spark, rig.output).current("nope")
     with pytest.raises(OutputInUse, match="process"):
@@ -158,6 +149,5 @@ def test_wide_rows_are_read(rig: Rig) -> None:
     rig.db.update(wide, ["1"], unsent=["a"], b="é" * (2 << 20))
     rig.db.update(wide, ["2"], a="z")
     rig.db.delete(wide, ["0"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(wide)

@@ -131,8 +131,7 @@ def commits_cost(
     rig = Rig(folder, spark, kind, modes=ModeRules(history=(history,)))
     rig.db.insert(PEOPLE, *[[str(n), "a", "long"] for n in range(50)])
     rig.db.insert(PLACES, ["1", "a"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     found = {}
     for change in most:
         COURSE[change](rig.db)

@@ -26,8 +26,7 @@ def rig(spark: Any, tmp_path: Path) -> Rig:
 
 def fill(rig: Rig, *rows: list[str | None]) -> None:
     rig.db.insert(BEFORE, *(rows or (["1", "a1", "b1"], ["2", "a2", "b2"])))
-    rig.commit()
-    rig.apply()
+    rig.follow()
 
 
 def current(rig: Rig) -> list[dict[str, Any]]:
@@ -42,8 +41,7 @@ def state(rig: Rig) -> TableState:
 def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig: Rig) -> None:
     fill(rig)
     rig.db.update(BEFORE, ["2"], a="pending")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     defaults: dict[str, tuple[str, str, Any]] = {
         "n": ("int4", "7", 7),
         "price": ("numeric(10,2)", "1.50", "1.50"),
@@ -63,8 +61,7 @@ def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig: Rig) -
         more=more,
     )
     rig.db.insert(wide, ["3", "a3", "b3", *[None] * len(defaults)])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     names = [f"cast(`{n}` as string)" if n in {"price", "seen"} else f"`{n}`" for n in defaults]
     frame = LiveTables(rig.spark, rig.output).current("public.t").selectExpr("id", "a", *names)
     found = {row[0]: list(row)[1:] for row in frame.collect()}
@@ -88,8 +85,7 @@ def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
         more={"at": {"default": "clock_timestamp()"}},
     )
     rig.db.insert(volatile, ["3", "a3", "b3", "2024-01-01 00:00:00+00"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert state(rig).stale == ("at was added with a default that older rows have",)
     retyped = relation(
         "public.t",
@@ -98,8 +94,7 @@ def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
         more={"at": {"default": "clock_timestamp()"}},
     )
     rig.db.insert(retyped, ["4", "a4", "b4", "2024-01-01 00:00:00+00"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert len(state(rig).stale) == 2
     assert "the type of a changed; ALTER TABLE … USING" in state(rig).stale[1]
     (widened,) = state(rig).widened
@@ -107,9 +102,7 @@ def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
     reported = [r.getMessage() for r in caplog.records if "needs a new snapshot" in r.getMessage()]
     assert len(reported) == 2
     rig.db.rows["public.t"] = [("1", "x", "y", "2024-01-01 00:00:00+00")]
-    for part in rig.db.snapshot(retyped):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(retyped)
     rig.apply()
     assert state(rig).stale == state(rig).widened == ()
     assert [row["id"] for row in current(rig)] == [1]
@@ -124,8 +117,7 @@ def test_a_table_that_was_perhaps_renamed_is_said_to_have_rows_elsewhere(rig: Ri
         "public.u", [("id", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3], oid=oid
     )
     rig.db.insert(renamed, ["3", "a3", "b3"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     (doubt,) = rig.output.table("public.u").stale
     assert doubt == "it was called public.t before, and its rows are there"
 
@@ -138,11 +130,9 @@ def test_a_renamed_table_whose_name_another_took_is_said_to_lack_its_rows(rig: R
     rig.db.rows["public.t_old"] = rig.db.rows["public.t"]
     rig.db.rows["public.t"] = []
     rig.db.insert(another, ["7", "a7", "b7"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.update(old, ["1"], a="new")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     (doubt,) = rig.output.table("public.t_old").stale
     assert doubt == "it was called public.t before, and its rows were given up there"
     assert state(rig).stale == ()
@@ -157,23 +147,19 @@ def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig, generated: bo
     streamed = relation("public.t", [("id", "int4"), ("a", "int4")], numbers=[1, 2])
     rig.db.insert(snapshotted, ["1", "5", "10"], ["2", "6", "12"])
     rig.db.commit()
-    for part in rig.db.snapshot(snapshotted):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(snapshotted)
     rig.apply()
     assert current(rig)[0] == {"id": 1, "a": 5}
     rig.db.rows["public.t"] = [("1", "5"), ("2", "6")]
     rig.db.update(streamed, ["1"], a="50")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert current(rig) == [{"id": 1, "a": 50}, {"id": 2, "a": 6}]
     rig.db.rows["public.t"] = [("1", "50", "100"), ("2", "6", "12")]
     sent = relation("public.t", [("id", "int4"), ("a", "int4"), ("twice", "int4")],
         numbers=[1, 2, 3], more={"twice": {"generated": generated}},
     )  # fmt: skip
     rig.db.update(sent, ["2"], a="7", twice="14")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert current(rig)[1] == {"id": 2, "a": 7, "twice": 14}, "PostgreSQL 18 can send them"
     assert state(rig).stale == ("twice was computed, and not sent",), "row 1 was computed again"
 
@@ -183,13 +169,10 @@ def test_a_computed_column_that_is_sent_since_the_snapshot_is_not_doubted(rig: R
         numbers=[1, 2, 3], more={"twice": {"generated": True}},
     )  # fmt: skip
     rig.db.rows["public.t"] = [("1", "5", "10"), ("2", "6", "12")]
-    for part in rig.db.snapshot(computed):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(computed)
     rig.apply()
     rig.db.update(computed, ["1"], a="6", twice="12")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert current(rig) == [{"id": 1, "a": 6, "twice": 12}, {"id": 2, "a": 6, "twice": 12}]
     assert state(rig).stale == ()
 
@@ -198,13 +181,11 @@ def test_a_column_that_was_not_captured_before_is_reported_from_a_new_one(rig: R
     """By its number: the server counts upwards. The last one could be new."""
     less = relation("public.t", [("id", "int4"), ("b", "text")], numbers=[1, 3])
     rig.db.insert(less, ["1", "b1"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     more = [("id", "int4"), ("a", "text"), ("b", "text"), ("c", "text")]
     rig.db.rows["public.t"] = [("1", "a1", "b1", None)]
     rig.db.insert(relation("public.t", more, numbers=[1, 2, 3, 4]), ["2", "a2", "b2", "c2"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert state(rig).stale == ("a was not captured before",)
 
 
@@ -248,29 +229,24 @@ def test_a_column_that_was_left_out_and_comes_back_needs_a_snapshot(
     rig = Rig(tmp_path, delta, table_format, parallel=1, modes=modes, dropped=(dropped,))
     for whole in WHOLE:
         rig.db.insert(whole, ["1", "a", "1"], ["2", "b", "2"], ["3", "c", "3"], ["4", "d", "4"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for less in LESS:
         rig.db.rows[less.name] = [row[:2] for row in rig.db.rows[less.name]]
         rig.db.update(less, ["1"])  # of v, to 100
         rig.db.update(less, ["2"], n="m")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert [rig.output.table(less.name).stale for less in LESS] == [(), ()]
     values = ["100", "2", "3", "4"]
     for whole in WHOLE:
         rows = rig.db.rows[whole.name]
         rig.db.rows[whole.name] = [(*row, v) for row, v in zip(rows, values, strict=True)]
         rig.db.update(whole, ["3"], n="k")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for name in KEPT_AS:
         assert rig.output.table(f"public.{name}").stale == DOUBT
         if dropped == "drop":  # it is new, what rows had in it before does not come back
             assert [row[2] for row in shown(rig, name)] == [None, None, 3, None]
-    for part in rig.db.snapshot(*WHOLE):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(*WHOLE)
     rig.apply()
     for name in KEPT_AS:
         assert rig.output.table(f"public.{name}").stale == ()
@@ -285,25 +261,20 @@ def test_a_table_that_was_left_out_and_comes_back_needs_a_snapshot(
     rig = Rig(tmp_path, delta, table_format, parallel=1)
     table, new = WHOLE
     rig.db.insert(table, ["1", "a", "1"], ["2", "b", "2"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for each in (table, new):
         rig.sink.missed(each.name)
     rig.sink.close()
     rig.sink.open()
     for each in (table, new):
         rig.db.insert(each, ["3", "c", "3"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     (doubt,) = rig.output.table(table.name).stale
     assert "not captured for a while" in doubt
     assert rig.output.table(new.name).stale == ()
     rig.db.rows[table.name] = rig.db.rows[table.name][1:]
-    for part in rig.db.snapshot(table, new):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(table, new)
     rig.db.insert(table, ["4", "d", "4"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert rig.output.table(table.name).stale == (), "it is said once"
     rig.check(table)

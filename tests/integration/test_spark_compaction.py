@@ -99,16 +99,14 @@ def test_a_key_is_the_zero_that_the_source_has_last(
     )
     for table in (plain, soft, versions):
         rig.db.insert(table, ["1.5", "0.0", "a"], ["0.0", "2.5", "b"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for table in (plain, soft, versions):
         rig.db.insert(table, ["-0.0", "-0.0", "c"])
     for table in (plain, soft):  # of a row that has versions such a change alone makes none
         rig.db.update(table, ["1.5", "0.0"], ["large"], n="1.0")
         rig.db.update(table, ["1.5", "1.0"], ["large"], n="-0.0")
         rig.db.update(table, ["0.0", "2.5"], id="-0.0")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     live = LiveTables(rig.spark, rig.output)
     for table in (plain, soft, versions):
         assert rig.output.table(table.name).failed == ""
@@ -350,8 +348,7 @@ def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
         ),
     ]  # fmt: skip
     rig.db.insert(shapes[0], *((str(n), "x", "old") for n in range(keys)))
-    rig.commit()
-    rig.apply()
+    rig.follow()
     plans.clear()
     for shape in shapes:
         for transaction in range(4):
@@ -373,8 +370,7 @@ def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
         assert f"Left{'Semi' if hot else 'Anti'}" in plan
         assert "Aggregate" not in plan
     rig.db.update(shapes[-1], rig.db.rows["public.t"][0][:2], large="once")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert "Join" not in plans[-1]
     rig.check(shapes[-1])
 
@@ -414,11 +410,9 @@ def test_a_time_of_day_moves_along(rig: Rig) -> None:
     """Plans of grouped rows are checked by the settings of the thread's own session, which has to know `time`."""
     clocks = relation("public.clocks", [("id", "int4"), ("at", "time"), ("note", "text")])
     rig.db.insert(clocks, ["1", "05:17:00.25", "a"], ["2", None, "b"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.update(clocks, ["1"], id="3", unsent=["note"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert rig.output.table("public.clocks").failed == ""
     rig.check(clocks)
 
@@ -429,8 +423,7 @@ def test_a_value_is_kept_through_any_number_of_moves(
 ) -> None:
     monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
     rig.db.insert(PEOPLE, ["1", "a", "far"], ["-1", "b", "near"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for n in range(1, moves + 1):
         rig.db.update(PEOPLE, [str(n)], id=str(n + 1), unsent=["note"])
         rig.db.update(PEOPLE, [str(-n)], id=str(-n - 1), unsent=["note"])
@@ -457,14 +450,12 @@ def test_columns_may_be_called_as_those_that_are_made_on_the_way(
     taken = relation("public.taken", [("id", "int4"), ("_epoch", "int4")])
     rig.db.insert(taken, ["1", "2026"])
     rig.db.insert(table, *[[n, "v", f"gone {n}", "code", "s", f"note {n}"] for n in "159"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert "WT-5104" in rig.output.table("taken").failed, "the log's own would take its place"
     rig.db.update(table, ["1", "v"], ["note", "__gone"], _id="2")
     rig.db.update(table, ["5", "v"], ["note", "_compacted"], __code="other")
     rig.db.delete(table, ["9", "v"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert rig.output.table("odd").failed == ""
     rig.check(table)
 
@@ -487,13 +478,11 @@ def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_whic
     if not known:  # as of a log that an earlier version wrote
         monkeypatch.setattr(few_changes, "unpacked_in_all", lambda _changes: 0)
     rig.db.insert(PEOPLE, ["1", "a", "n"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     key = 1
     for size in (30_000, 10, 10, 10):
         rig.db.update(PEOPLE, [str(key)], ["note"], id=str(key + 1), name="x" * size)
-        rig.commit()
-        rig.apply()
+        rig.follow()
         rig.check(PEOPLE)
         key += 1
     assert read == [1 + 1, 1 + 1, 1 + 1], "the wide row was not read here"

@@ -31,13 +31,11 @@ def retyped(spark: Any, tmp_path: Path) -> Iterator[Rig]:
     made = Rig(tmp_path, spark)
     made.db.insert(NUMBER, ["1", "5"])
     made.db.insert(PEOPLE, ["1", "Ann", None])
-    made.commit()
-    made.apply()
+    made.follow()
     for number in ("2", "3"):
         made.db.insert(TEXT, [number, "word"])
         made.db.insert(PEOPLE, [number, "x", None])
-        made.commit()
-        made.apply()
+        made.follow()
     return made
 
 
@@ -73,8 +71,7 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
     assert "is not suspended" in said(retyped, "resume", "odd")
     retyped.reopen()
     retyped.db.insert(TEXT, ["4", "later"])
-    retyped.commit()
-    retyped.apply()
+    retyped.follow()
     assert retyped.current(TEXT)[-1] == ("4", "later")
 
 
@@ -88,9 +85,7 @@ def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped: Rig) -> 
     assert retyped.current(TEXT) == [("2", "word"), ("3", "word")]
     assert "needs a new snapshot" in said(retyped, "status")
     retyped.db.rows[TEXT.name] = [("1", "5"), ("2", "word"), ("3", "word")]
-    for part in retyped.db.snapshot(TEXT):
-        retyped.sink.write(part)
-    retyped.sink.flush()
+    retyped.snapshot(TEXT)
     retyped.apply()
     retyped.check(PEOPLE, TEXT)
     assert retyped.output.table("odd").stale == ()
@@ -106,8 +101,7 @@ def rig(spark: Any, tmp_path: Path) -> Iterator[Rig]:
     made = Rig(tmp_path, spark)
     made.db.insert(PEOPLE, ["1", "Ann", "x" * 3000], ["2", "Bob", None])
     made.db.insert(EVENTS, ["a", "1.5"])
-    made.commit()
-    made.apply()
+    made.follow()
     made.db.update(PEOPLE, ["1"], name="Eve", unsent=["note"])
     made.db.insert(EVENTS, ["b", None])
     made.commit()
@@ -191,9 +185,7 @@ def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) ->
     reported = said(rig, "status")
     assert "needs a new snapshot" in reported
     assert "was skipped" in reported
-    for part in rig.db.snapshot(PEOPLE):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(PEOPLE)
     rig.apply()
     rig.check(PEOPLE, EVENTS)
     assert rig.output.table("people").stale == ()
@@ -203,9 +195,7 @@ def test_a_snapshot_that_lacks_a_segment_replaces_nothing(rig: Rig) -> None:
     rig.apply()
     held = rig.current(PEOPLE)
     rig.db.rows[PEOPLE.name] = [("9", "new", None)]
-    for part in rig.db.snapshot(PEOPLE):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(PEOPLE)
     marks = [each for each in rig.log.manifests() if each.tables and each.tables[0].generation]
     (rig.folder / "log" / marks[-1].tables[0].segments[0].path).unlink()
     rig.apply()
@@ -241,9 +231,7 @@ def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how:
             LogFollower(rig.log, rig.applier).catch_up()
         assert rig.applier.state.number == number
         assert [rig.current(table) for table in (PEOPLE, EVENTS)] == before
-        for part in rig.db.snapshot(PEOPLE, EVENTS):
-            rig.sink.write(part)
-        rig.sink.flush()
+        rig.snapshot(PEOPLE, EVENTS)
     for path, data in kept.items():
         path.write_bytes(data)
     LogFollower(rig.log, rig.applier).catch_up()
@@ -257,14 +245,12 @@ def test_a_key_that_comes_again_behind_what_was_passed_over_stands_once(
     """What was passed over may have been its delete."""
     rig = Rig(tmp_path, delta, table_format)
     rig.db.insert(PEOPLE, ["1", "Ann", None], ["2", "Bob", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.delete(PEOPLE, ["2"])
     rig.commit()
     segment(rig, PEOPLE.name).unlink()
     rig.apply()
     resume(rig, "--skip-damaged", table=PEOPLE.name)
     rig.db.insert(PEOPLE, ["2", "Eve", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(PEOPLE)

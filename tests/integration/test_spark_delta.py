@@ -45,8 +45,7 @@ def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
 
 def test_a_commit_that_was_begun_is_owed_by_tables_that_get_another_log(rig: Rig) -> None:
     rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.insert(PEOPLE, ["2", "b", None])
     rig.commit()
     rig.apply_and_die()
@@ -63,8 +62,7 @@ def test_a_commit_that_was_begun_is_owed_by_tables_that_get_another_log(rig: Rig
 def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> None:
     """Delta removes what is older than its retention as it writes a checkpoint, which may be our next commit."""
     rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     held = rig.output.table("people").held
     assert held is not None
     for target in held.targets.values():
@@ -73,15 +71,13 @@ def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> N
             "'delta.logRetentionDuration' = 'interval 7 days')"
         )
     rig.db.insert(PEOPLE, ["2", "b", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     long_ago = time.time() - 10 * 24 * 3600
     logs = list(Path(rig.output.location).glob("tables/*/*/delta/*/_delta_log/*"))
     for path in logs:
         os.utime(path, (long_ago, long_ago))
     rig.db.insert(PEOPLE, ["3", "c", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert rig.output.table("people").failed == ""
     assert logs
     assert not any(path.exists() for path in logs if path.suffix == ".json")
@@ -113,8 +109,7 @@ def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_ta
 ) -> None:
     """The driver that died had taken three manifests at once; its successor begins with one."""
     rig.db.insert(PEOPLE, ["1", "a", "n"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for number in range(3):
         rig.db.update(PEOPLE, ["1"], name=str(number))
         rig.db.insert(PEOPLE, [str(10 + number), "b", None])
@@ -146,8 +141,7 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
     monkeypatch.setattr(rig.applier._format, "puts", lambda _spark: False)
     for table in (PEOPLE, LEFT):
         rig.db.insert(table, ["1", "1", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for name in ("2", "3", "4"):
         rig.db.update(PEOPLE, ["1"], name=name)
         rig.db.insert(LEFT, [name, "1", None])
@@ -193,8 +187,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
 
     for table in (PEOPLE, LEFT):
         rig.db.insert(table, ["1", "1", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for name, times in (("2", [True]), ("3", [False, True])):
         update(name)
         with monkeypatch.context() as patch:
@@ -222,8 +215,7 @@ def test_a_log_that_is_cut_off_stops_its_own_table_alone(
     monkeypatch.setattr(idle_tables, "REST_S", 0.0)
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["1", "1", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     held = rig.output.table("left").held
     assert held is not None
     target = held.targets["current"]
@@ -231,21 +223,18 @@ def test_a_log_that_is_cut_off_stops_its_own_table_alone(
     (folder / f"{target.version + 1:020d}.json").write_bytes(b'{"commitInfo": {"userMeta')
     rig.apply()
     rig.db.insert(RIGHT, ["2", "2", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(RIGHT)
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["3", "3", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert rig.output.table("left").failed.startswith("WT-52")
     rig.check(RIGHT)
 
 
 def test_a_version_that_is_gone_is_reported_with_a_code(rig: Rig) -> None:
     rig.db.insert(LEFT, ["1", "1", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     table = rig.output.table("left")
     assert table.held is not None
     target = msgspec.structs.replace(table.held.targets["current"], version=99)
@@ -267,8 +256,7 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
 ) -> None:
     rig.db.insert(PEOPLE, ["1", "Ann", "x"])
     rig.db.insert(LEFT, ["1", "5", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     held = {name: rig.output.table(name).held for name in ("people", "left")}
     assert held["people"] is not None
     assert held["left"] is not None
@@ -278,8 +266,7 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
     rig.reopen()
     for table in (PEOPLE, LEFT):
         rig.db.insert(table, ["2", "2", "y"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(LEFT)
     failed = rig.output.table("people").failed
     assert "WT-5235" in failed
@@ -303,8 +290,7 @@ def foreign(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1)
     made.db.insert(PEOPLE, ["1", "Ann", "x"], ["2", "Bob", "y"])
-    made.commit()
-    made.apply()
+    made.follow()
     return made
 
 
@@ -334,8 +320,7 @@ def check_restored(foreign: Rig, changes: int) -> None:
     for more in (0, 1):
         if more:
             foreign.db.insert(PEOPLE, ["90", "more", None])
-            foreign.commit()
-            foreign.apply()
+            foreign.follow()
         assert foreign.output.table("people").failed == ""
         foreign.check(PEOPLE)
         names = ", ".join(f"cast({each.name} as string)" for each in PEOPLE.columns)
@@ -374,8 +359,7 @@ def test_what_a_driver_wrote_on_foreign_rows_is_written_again(
             foreign.db.update(PEOPLE, ["1"], name=f"Eve {turn}")
         else:
             foreign.db.insert(PEOPLE, [str(3 + turn), "Cid", "z"])
-        foreign.commit()
-        foreign.apply()
+        foreign.follow()
         assert named(foreign) == committed
         restore(foreign, committed)
         if reopened:
@@ -407,8 +391,7 @@ def repeated(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1, dropped=("drop",))
     made.db.insert(WITH, ["1", "Ann", "x"])
-    made.commit()
-    made.apply()
+    made.follow()
     return made
 
 

@@ -52,8 +52,7 @@ def test_maintenance_makes_few_files_and_changes_no_row(
         rig.db.insert(LEFT, [str(number), "x"])
         if number:
             rig.db.update(LEFT, ["0"], note=str(number))
-        rig.commit()
-        rig.apply()
+        rig.follow()
     with pytest.raises(OutputInUse, match="WT-5203"):
         take(SparkOutput(rig.output.location))
     rig.applier.close()
@@ -66,8 +65,7 @@ def test_maintenance_makes_few_files_and_changes_no_row(
     rig.check(LEFT)
     rig.reopen()
     rig.db.update(LEFT, ["1"], note="after")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(LEFT)
     tables = LiveTables(rig.spark, rig.output)
     assert tables.changes(LEFT.name).count() == 8
@@ -92,8 +90,7 @@ def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
     rig = Rig(tmp_path, delta, choice, parallel=1)
     for number in range(3):
         rig.db.insert(LEFT, [str(number), "x"])
-        rig.commit()
-        rig.apply()
+        rig.follow()
     then = list(rig.db.rows[LEFT.name])
     held = rig.output.table(LEFT.name).held
     assert held is not None
@@ -176,8 +173,7 @@ def test_versions_that_ended_are_not_written_again(spark: Any, tmp_path: Path) -
     seen: set[str] = set()
     for number in range(1, 6):
         rig.db.update(OTHER, ["1"], name=str(number))
-        rig.commit()
-        rig.apply()
+        rig.follow()
         base = rig.output.table("others").base
         ended = {part.path: part.rows for part in base if part.closed}
         assert sum(ended.values()) == max(0, number - 1)
@@ -230,8 +226,7 @@ class Endless(ParquetFormat):
 def test_an_end_cancels_what_is_being_compacted(spark: Any, tmp_path: Path) -> None:
     rig = Rig(tmp_path, spark)
     rig.db.insert(OTHER, ["1", "new"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     output = SparkOutput(str(tmp_path / "out"))
     context = TableFormatContext(output=output, options=rig.options, identity=lambda: "")
     worker = CompactionWorker(lambda: prepare(spark), output, Endless(context))
@@ -242,8 +237,7 @@ def test_an_end_cancels_what_is_being_compacted(spark: Any, tmp_path: Path) -> N
     assert "waltap-compaction" not in [each.name for each in threading.enumerate()]
     assert worker.done() == []
     rig.db.insert(OTHER, ["2", "new"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(OTHER)
 
 
@@ -268,16 +262,14 @@ def test_each_try_of_a_table_that_stands_still_takes_its_files_away(
     if way == "spark":
         monkeypatch.setattr(small_sets, "SMALL_ROWS", 0)
     rig.db.insert(NUMBER, ["1", "5"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.update(NUMBER, ["1"], id="2")  # applied, and folded at once, before what does not fit
     rig.commit()
     rig.db.insert(TEXT, ["3", "five"])
     rig.commit()
     for tries in range(3):
         rig.db.insert(OTHERS, [str(tries), "goes on"])
-        rig.commit()
-        rig.apply()
+        rig.follow()
         assert "from integer to string" in rig.output.table("odd").failed
         assert rig.folders() == rig.named_folders()
     rig.check(OTHERS)
@@ -312,8 +304,7 @@ def test_what_a_commit_itself_does_not_need_goes_with_it(spark: Any, tmp_path: P
     for number in range(3):
         rig.db.insert(OTHERS, [str(number), "x"])
         rig.db.update(OTHERS, [str(number)], id=str(number + 100))
-        rig.commit()
-        rig.apply()
+        rig.follow()
         assert rig.folders() == rig.named_folders()
     rig.check(OTHERS)
 
@@ -330,8 +321,7 @@ def test_copies_of_segments_that_spark_does_not_read_are_gone_with_their_commit(
     rig.sink = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), settings)
     rig.sink.open()
     rig.db.insert(wide, ["1", "9" * 40 + "." + "1" * 10])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert rig.folders() - {path for path in rig.folders() if "/delta/" in path} == (
         rig.named_folders()
     )
@@ -340,8 +330,7 @@ def test_copies_of_segments_that_spark_does_not_read_are_gone_with_their_commit(
 
 def test_compaction_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.db.insert(OTHERS, ["1", "x"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.update(OTHERS, ["1"], name="y")
     rig.commit()
     rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
@@ -424,8 +413,7 @@ def lake(spark: Any, tmp_path: Path) -> Rig:
     (tmp_path / "lake").mkdir()
     made = Rig(tmp_path / "lake", spark)
     made.db.insert(NAMED, ["1", "Ann"])
-    made.commit()
-    made.apply()
+    made.follow()
     made.db.insert(NAMED, ["2", "Bob"])
     made.commit()
     made.applier.close()

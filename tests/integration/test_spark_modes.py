@@ -73,11 +73,8 @@ def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
     rig = Rig(tmp_path, spark, modes=RULES, compact_rows=0)
     kept = next(table for table in ALIKE if table.table == "kept")
     rig.db.insert(kept, *[[str(n), "a", None] for n in range(200)])
-    rig.commit()
-    rig.apply()
-    for part in rig.db.snapshot(kept):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.follow()
+    rig.snapshot(kept)
     if deletes:
         rig.db.delete(kept, ["7"])
         rig.commit()
@@ -146,14 +143,11 @@ def rows_have_columns_of_their_changes(rig: Rig) -> None:
         anything(rig, chance, ALIKE)
     for table in ALIKE:
         rig.db.insert(table, ["88", "not read", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for table in ALIKE:
         left = [row for row in rig.db.rows[table.name] if row[0] != "88"]
         rig.db.rows[table.name] = [*left, ("77", "read", None), ("78", "read", None)]
-    for part in rig.db.snapshot(*ALIKE):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(*ALIKE)
     for table in ALIKE:
         rig.db.delete(table, ["77"])
     for _transaction in range(2):
@@ -200,8 +194,7 @@ def test_rows_end_where_and_when_the_snapshot_found_their_table_empty(past: Rig)
     """One commit has the snapshot, and what was inserted behind it."""
     for table in NARROW:
         past.db.insert(table, ["1", "a"])
-    past.commit()
-    past.apply()
+    past.follow()
     for table in NARROW:
         past.db.rows[table.name] = []
     past.db.lsn += 64
@@ -246,8 +239,7 @@ def test_a_snapshot_under_two_schemas_ends_what_is_in_neither_part_of_it(past: R
     """A column came while it was read: rows of its second part were there all the time."""
     for table in NARROW:
         past.db.insert(table, *([str(n), f"v{n}"] for n in range(1, 8)))
-    past.commit()
-    past.apply()
+    past.follow()
     for table in NARROW:  # 2 and 6 go, 3 and 7 change, 8 and 9 come
         past.db.rows[table.name] = [
             (str(n), "w" if n in {3, 7} else f"v{n}", None) for n in (1, 3, 8, 4, 5, 7, 9)
@@ -372,11 +364,9 @@ def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
     monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
     rig = Rig(tmp_path, delta, table_format, parallel=1, modes=BY_VERSION)
     rig.db.insert(KEYED, ["1", "a"], ["2", "b"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.insert(BARE, ["3", "c"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert "WT-5241" in rig.output.table("t").failed
     rig.db.update(BARE, ["1", "a"], name="a2")
     rig.db.update(BARE, ["3", "c"], id="4")
@@ -392,8 +382,7 @@ def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
     assert (table.failed, len(table.stale)) == ("", 1)
     check_versions(rig)
     rig.db.insert(KEYED, ["5", "e"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     check_versions(rig)
 
 
@@ -421,8 +410,7 @@ def test_rows_that_lack_the_key_are_left_out_and_come_with_a_snapshot(
     rig.commit()
     rig.db.rows.clear()
     rig.db.insert(bare, ["a"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert "WT-5241" in rig.output.table("t").failed
     rig.db.rows["public.t"] = [("1", "a")]
     rig.db.insert(KEYED, ["2", "b"])
@@ -432,9 +420,7 @@ def test_rows_that_lack_the_key_are_left_out_and_come_with_a_snapshot(
     assert rig.current(KEYED) == [("2", "b")]
     (doubt,) = rig.output.table("t").stale
     assert "lack" in doubt
-    for part in rig.db.snapshot(KEYED):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(KEYED)
     rig.apply()
     rig.check(KEYED)
     assert rig.output.table("t").stale == ()
@@ -487,9 +473,7 @@ def test_after_a_snapshot_that_is_older_than_what_was_applied_nothing_is_left_ou
     rig.start_over()
     now, rig.db.rows[PLAIN.name] = rig.db.rows[PLAIN.name], rows
     lsn, rig.db.lsn = rig.db.lsn, behind
-    for part in rig.db.snapshot(PLAIN):
-        rig.sink.write(part)
-    rig.sink.flush()
+    rig.snapshot(PLAIN)
     rig.apply()
     rig.check(PLAIN)
     rig.db.rows[PLAIN.name], rig.db.lsn = now, lsn

@@ -47,20 +47,17 @@ def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
     rig.db.insert(taken, ["1", "a", "b"])
     for table in tables:
         rig.db.insert(table, ["1", "Ann", "long"], ["2", "Bob", "far"], ["3", "Eve", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for table in tables:
         rig.db.update(table, ["1"], ["Note__c"], **{"Full Name": "Anna"})
         rig.db.update(table, ["2"], ["Note__c"], OrderID="20")
         rig.db.delete(table, ["3"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     later = [("OrderID", "int8"), ("LastName", "text"), ("Note__c", "text")]
     for table in tables:  # ALTER TABLE … RENAME "Full Name" TO "LastName", and a wider key
         now = relation(table.name, later, numbers=(1, 2, 3), key=("OrderID",))
         rig.db.update(now, ["20"], ["Note__c"], LastName="Bobby")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     failed = {each.table: each.failed for each in rig.applier.state.tables.values() if each.failed}
     assert set(failed) == {"clash", "taken"}
     assert "WT-5259" in failed["clash"]
@@ -120,8 +117,7 @@ def test_columns_may_be_called_as_any_that_is_made_beside_them(
     for table in (*keyed, loose):
         rig.db.insert(table, *map(row, range(1, 7)))
     rig.db.insert(loose, row(1))
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for table in keyed:
         rig.db.update(table, ["1"], [large], **{MADE[2]: "new"})
         rig.db.update(table, ["2"], [large], **{key: "20"})
@@ -130,24 +126,21 @@ def test_columns_may_be_called_as_any_that_is_made_beside_them(
         rig.db.delete(table, ["4"])
     rig.db.update(loose, row(1), **{MADE[2]: "new"})
     rig.db.delete(loose, row(2))
-    rig.commit()
-    rig.apply()
+    rig.follow()
     _check(rig, *keyed, loose)
     for table in (*keyed, loose):
         rig.db.truncate(table)
         rig.db.insert(table, *map(row, (7, 8)))
     for table in keyed:
         rig.db.update(table, ["7"], [large], **{key: "70"})
-    rig.commit()
-    rig.apply()
+    rig.follow()
     _check(rig, *keyed, loose)
     swapped = [columns[0], columns[1], columns[3], columns[2], *columns[4:]]
     now = relation(
         keyed[0].name, swapped, numbers=numbers, key=(key,)
     )  # RENAME of two, by way of a third
     rig.db.update(now, ["8"], [large], **{MADE[4]: "renamed"})
-    rig.commit()
-    rig.apply()
+    rig.follow()
     _check(rig, now)
 
 

@@ -27,8 +27,7 @@ def test_status_counts_the_rows_of_each_table_and_prints_them_as_json(
         if number % 4 == 3:
             rig.db.update(ITEMS, [str(number)], v="changed")
             rig.db.delete(ITEMS, [str(number + 1)])
-        rig.commit()
-        rig.apply()
+        rig.follow()
     reported = waltap("spark", "status", rig.folder / "out", "--json")
     assert reported.returncode == 0, reported.stderr
     status = json.loads(reported.stdout)

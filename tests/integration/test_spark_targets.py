@@ -43,12 +43,10 @@ def test_two_tables_never_share_a_target_and_a_rule_distinguishes_them(
     rig = Rig(tmp_path, delta, catalogue(), parallel=2)
     tables = (ORDERS, CHANGES, UPPER)
     rig.db.insert(ORDERS, ["1", "eu", ORDERS.name])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for table in tables:
         rig.db.insert(table, ["2", "eu", table.name])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(ORDERS)
     for table in (CHANGES, UPPER):
         failed = rig.output.table(table.name).failed
@@ -63,8 +61,7 @@ def test_two_tables_never_share_a_target_and_a_rule_distinguishes_them(
     rig.reopen()
     for table in tables:
         rig.db.update(table, ["2"], unsent=["note"], region="us")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(*tables)
     held = rig.output.table(CHANGES.name).held
     assert held is not None
@@ -77,8 +74,7 @@ def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) 
     delta.sql("CREATE TABLE targets.order_audit_changes (id int) USING delta")
     rig = Rig(tmp_path, delta, catalogue(), parallel=1)
     rig.db.insert(AUDIT, ["1", "eu", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     failed = rig.output.table(AUDIT.name).failed
     assert "WT-5246" in failed
     assert "is another program's" in failed
@@ -95,8 +91,7 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_need_a_merge(
     numbers, key = (1, 2, 3), ("odd.na me", "n")
     table = relation(f"targets.put_{choice.values and 1 or 0}", columns, numbers=numbers, key=key)
     rig.db.insert(table, ["a", "1", "x"], ["a", "2", "long"], ["`b", "1", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     more = relation(
         table.name, [*columns[::-1], ("more", "int4")], numbers=(3, 2, 1, 4), key=key, oid=table.oid
     )
@@ -104,13 +99,11 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_need_a_merge(
     rig.db.update(more, ["a", "2"], unsent=["note"], more="7")
     rig.db.update(more, ["`b", "1"], note="y")
     rig.db.insert(more, ["new", "3", "c", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(more)
     rig.db.delete(more, ["a", "1"])
     rig.db.update(more, ["c", "3"], note=None)
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(more)
     held = rig.output.table(table.name).held
     assert held is not None
@@ -135,11 +128,9 @@ def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
     monkeypatch.setattr(f"waltap_spark.formats.delta.{name}", other)
     rig = Rig(tmp_path, delta, FormatChoice("delta"))
     rig.db.insert(ORDERS, ["1", "eu", "x"], ["2", "eu", "y"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.update(ORDERS, ["2"], region="us")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(ORDERS)
     held = rig.output.table(ORDERS.name).held
     assert held is not None
@@ -165,27 +156,23 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     by_region, by_note, lacks = named("by_region"), named("by_note"), named("lacks")
     for table in (by_region, by_note, lacks):
         rig.db.insert(table, ["1", "eu", "x"], ["2", "us", "y"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     failed = rig.output.table(lacks.name).failed
     assert "WT-5273" in failed
     assert "divided by absent" in failed
     for table in (by_region, by_note):
         rig.db.update(table, ["1"], unsent=["note"], region="us")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(by_region, by_note)
     rig.db.truncate(by_region)
     rig.db.insert(by_region, ["3", "eu", "z"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(by_region)
     text = relation(
         by_region.name, [("id", "text"), *COLUMNS[1:]], numbers=(1, 2, 3), oid=by_region.oid
     )
     rig.db.insert(text, ["three", "eu", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(text)
 
     def detail(name: str, what: str) -> tuple[list[str], list[str]]:
@@ -211,18 +198,15 @@ def test_a_column_that_the_source_drops_goes_where_it_is_said_and_comes_back_emp
     names = ("forgets", "keeps", "divided") if in_place else ("forgets", "keeps")
     for name in names:
         rig.db.insert(named(name), ["1", "eu", "old"], ["2", "us", "older"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for name in names:
         rig.db.update(named(name), ["1"], unsent=["note"], region="us")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for name in names:
         less = relation(f"targets.{name}", COLUMNS[:2], numbers=(1, 2), oid=number(name))
         rig.db.rows[less.name] = [row[:2] for row in rig.db.rows[less.name]]
         rig.db.insert(less, ["3", "eu"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     tables = LiveTables(rig.spark, rig.output)
     assert tables.current("targets.forgets").columns == ["id", "region"]
     assert "note" not in tables.changes("targets.forgets").columns
@@ -238,8 +222,7 @@ def test_a_column_that_the_source_drops_goes_where_it_is_said_and_comes_back_emp
         )
         rig.db.rows[anew.name] = [(*row, None) for row in rig.db.rows[anew.name]]
         rig.db.insert(anew, ["4", "eu", "4000000000"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for name in names:
         assert rig.output.table(name).failed == ""
         table = LiveTables(rig.spark, rig.output).current(f"targets.{name}")
@@ -254,8 +237,7 @@ def test_a_catalogue_that_spark_does_not_have_is_reported_with_its_name(
     elsewhere = named("elsewhere")
     rig = Rig(tmp_path, delta, FormatChoice("delta", {"format.catalog": "nowhere"}), parallel=2)
     rig.db.insert(elsewhere, ["1", "eu", "a"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     stands = rig.output.table(elsewhere.name)
     assert stands.failed.startswith("WT-5268 "), stands.failed
     assert "nowhere" in stands.failed
@@ -274,8 +256,7 @@ def test_a_name_that_the_catalogue_does_not_take_is_reported_and_a_rule_gives_an
     odd = named("order items")
     rig = Rig(tmp_path, delta, catalogue(), parallel=2)
     rig.db.insert(odd, ["1", "eu", "a"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     failed = rig.output.table(odd.name).failed
     assert failed.startswith("WT-5246 "), failed
     assert "takes no such name" in failed
@@ -295,14 +276,12 @@ def test_a_table_that_a_rule_gave_no_name_has_the_place_that_a_mended_one_gives(
     rig = Rig(tmp_path, spark, places=TargetMappings((r"t(\d)?\.(.*):all.$2@$1",)))
     table = relation("t.orders", [("id", "int4")])
     rig.db.insert(table, ["1"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     failed = rig.output.table("t.orders").failed
     assert "WT-5261" in failed
     assert "t.orders no name" in failed
     rig.reopen(places=TargetMappings((r"t\.(.*):all.$1@only",)))
     rig.db.insert(table, ["2"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rows = LiveTables(rig.spark, rig.output).current("all.orders").collect()
     assert sorted((row["id"], row["_source"]) for row in rows) == [(1, "only"), (2, "only")]

@@ -48,9 +48,9 @@ def test_they_are_read_and_streamed_alike(
     database: Database,
 ) -> None:
     pipeline.catch_up()
-    database.execute("INSERT INTO t SELECT 2, p, h, hs, c, cs, n FROM t")
-    database.execute("INSERT INTO t (id) VALUES (3)")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "INSERT INTO t SELECT 2, p, h, hs, c, cs, n FROM t", "INSERT INTO t (id) VALUES (3)"
+    )
     read, streamed, empty = place.rows("t", "id", *GIVEN)
     assert read[1:] == streamed[1:]
     assert empty[1:] == (None,) * len(GIVEN)

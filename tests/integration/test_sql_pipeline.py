@@ -66,8 +66,7 @@ def test_every_type_arrives_by_snapshot_and_by_stream(database: Database, tmp_pa
     database.execute("UPDATE kinds SET id = id + 10, t = repeat('long', 3)")
     database.execute("ALTER TABLE kinds ALTER x SET STORAGE EXTERNAL")
     database.execute(ROWS)
-    database.execute("UPDATE kinds SET i4 = 7 WHERE id = 1")
-    p.catch_up()
+    p.deliver("UPDATE kinds SET i4 = 7 WHERE id = 1")
     assert_equal(database, "kinds")
 
 
@@ -79,11 +78,12 @@ def test_unsent_values_stay(database: Database, tmp_path: Path) -> None:
     )
     p = pipeline(database, tmp_path)
     p.catch_up()
-    database.execute("UPDATE docs SET n = 1")
-    database.execute("UPDATE docs SET id = id + 1000 WHERE id < 10")
-    database.execute("INSERT INTO docs VALUES (1, 5, repeat('y', 9000))")
-    database.execute("UPDATE docs SET n = 6 WHERE id = 1")
-    p.catch_up()
+    p.deliver(
+        "UPDATE docs SET n = 1",
+        "UPDATE docs SET id = id + 1000 WHERE id < 10",
+        "INSERT INTO docs VALUES (1, 5, repeat('y', 9000))",
+        "UPDATE docs SET n = 6 WHERE id = 1",
+    )
     assert_equal(database, "docs")
 
 
@@ -94,37 +94,30 @@ def test_the_target_follows_what_becomes_of_tables(database: Database, tmp_path:
     database.execute("INSERT INTO t VALUES (1, 'a', 1, 1.5), (2, 'b', 2, 2.5)")
     p = pipeline(database, tmp_path)
     p.catch_up()
-    database.execute("ALTER TABLE t ADD c text DEFAULT 'it''s', ADD d int")
-    database.execute("UPDATE t SET d = 4 WHERE id = 2")
-    p.catch_up()
+    p.deliver(
+        "ALTER TABLE t ADD c text DEFAULT 'it''s', ADD d int", "UPDATE t SET d = 4 WHERE id = 2"
+    )
     assert_equal(database, "t")
     database.execute(
         "ALTER TABLE t ALTER a TYPE varchar(50), ALTER b TYPE bigint, ALTER n TYPE numeric"
     )
-    database.execute(
-        "INSERT INTO t VALUES (3, repeat('a', 50), 9007199254740993, 123456.789, 'c', 5)"
-    )
-    p.catch_up()
+    p.deliver("INSERT INTO t VALUES (3, repeat('a', 50), 9007199254740993, 123456.789, 'c', 5)")
     assert_equal(database, "t")
     assert types_of(database, "replica.t")["a"] == "character varying(50)"
-    database.execute("ALTER TABLE t RENAME a TO z")
-    database.execute("ALTER TABLE t RENAME c TO between")
-    database.execute("ALTER TABLE t RENAME d TO c")
-    database.execute("ALTER TABLE t RENAME between TO d")
-    database.execute("UPDATE t SET b = 0 WHERE id = 1")
-    p.catch_up()
+    p.deliver(
+        "ALTER TABLE t RENAME a TO z",
+        "ALTER TABLE t RENAME c TO between",
+        "ALTER TABLE t RENAME d TO c",
+        "ALTER TABLE t RENAME between TO d",
+        "UPDATE t SET b = 0 WHERE id = 1",
+    )
     assert_equal(database, "t")
-    database.execute("ALTER TABLE t DROP b")
-    database.execute("ALTER TABLE t ADD b text")
-    database.execute("UPDATE t SET b = 'new' WHERE id = 1")
-    p.catch_up()
+    p.deliver(
+        "ALTER TABLE t DROP b", "ALTER TABLE t ADD b text", "UPDATE t SET b = 'new' WHERE id = 1"
+    )
     assert_equal(database, "t")
-    database.execute("CREATE TABLE joined (k text PRIMARY KEY, v json)")
-    database.execute("ALTER TABLE t RENAME TO u")
-    p.catch_up()
-    database.execute("INSERT INTO joined VALUES ('x', '{}')")
-    database.execute("UPDATE u SET z = 'last'")
-    p.catch_up()
+    p.deliver("CREATE TABLE joined (k text PRIMARY KEY, v json)", "ALTER TABLE t RENAME TO u")
+    p.deliver("INSERT INTO joined VALUES ('x', '{}')", "UPDATE u SET z = 'last'")
     assert_equal(database, "u", "joined")
 
 
@@ -159,13 +152,14 @@ def test_tables_without_keys_and_with_others(database: Database, tmp_path: Path)
     database.execute(
         "INSERT INTO bag VALUES (1, '{\"a\":1}', 'x'), (1, '{\"a\":1}', 'x'), (2, NULL, NULL)"
     )
-    database.execute("INSERT INTO by_index VALUES (1, 'a', 1), (2, 'b', 2)")
-    database.execute("INSERT INTO parted VALUES (1, 1)")
-    database.execute("UPDATE bag SET c = 'y' WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 1)")
-    database.execute("DELETE FROM bag WHERE a = 2")
-    database.execute("UPDATE by_index SET b = 'c' WHERE a = 1")
-    database.execute("DELETE FROM by_index WHERE a = 2")
-    p.catch_up()
+    p.deliver(
+        "INSERT INTO by_index VALUES (1, 'a', 1), (2, 'b', 2)",
+        "INSERT INTO parted VALUES (1, 1)",
+        "UPDATE bag SET c = 'y' WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 1)",
+        "DELETE FROM bag WHERE a = 2",
+        "UPDATE by_index SET b = 'c' WHERE a = 1",
+        "DELETE FROM by_index WHERE a = 2",
+    )
     assert_equal(database, "bag", "by_index")
 
 
@@ -202,14 +196,9 @@ def test_a_computed_column_that_is_streamed_is_written(
     database.execute("CREATE TABLE replica.t (id int PRIMARY KEY, n int, twice int)")
     database.execute("INSERT INTO t (id, n) VALUES (1, 1)")
     p = pipeline(database, tmp_path, **{"publication.autocreate.mode": "disabled"})
-    database.execute(
-        f"CREATE PUBLICATION {p.slot} FOR TABLE t WITH (publish_generated_columns = stored)"
-    )
-    p.catch_up()
-    database.execute("UPDATE t SET n = 7; INSERT INTO t (id, n) VALUES (2, 2)")
-    p.catch_up()
-    database.execute("UPDATE t SET n = 8 WHERE id = 1")
-    p.catch_up()
+    p.deliver(f"CREATE PUBLICATION {p.slot} FOR TABLE t WITH (publish_generated_columns = stored)")
+    p.deliver("UPDATE t SET n = 7; INSERT INTO t (id, n) VALUES (2, 2)")
+    p.deliver("UPDATE t SET n = 8 WHERE id = 1")
     assert_equal(database, "t")
 
 
@@ -223,10 +212,8 @@ def test_masked_and_left_out_columns(database: Database, tmp_path: Path) -> None
         tmp_path,
         **{"column.mask.with.3.chars": "public.t.secret", "column.exclude.list": "public.t.gone"},
     )
-    database.execute("INSERT INTO t SELECT g, 'hidden', 'n', 'x' FROM generate_series(1, 99) g")
-    p.catch_up()
-    database.execute("INSERT INTO t VALUES (100, 'hidden', 'n', 'x')")
-    p.catch_up()
+    p.deliver("INSERT INTO t SELECT g, 'hidden', 'n', 'x' FROM generate_series(1, 99) g")
+    p.deliver("INSERT INTO t VALUES (100, 'hidden', 'n', 'x')")
     assert list(types_of(database, "replica.t")) == ["id", "secret", "name"]
     rows = database.execute("SELECT DISTINCT secret, name FROM replica.t")
     assert rows == [("***", "n")]
@@ -241,17 +228,15 @@ def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(
     )
     p = pipeline(database, tmp_path)
     p.catch_up()
-    database.execute(
+    p.deliver(
         "ALTER TABLE shifted ALTER w TYPE varchar(9), ALTER n TYPE numeric(9, 3);"
         "INSERT INTO shifted VALUES (3, 3, 'longer', 1.123)"
     )
-    p.catch_up()
     assert "new snapshot" not in caplog.text  # no value can have changed
-    database.execute(
+    p.deliver(
         "ALTER TABLE shifted ALTER v TYPE text USING 'v' || v * 2;"
         "INSERT INTO shifted VALUES (4, 'v8', 'd', 4)"
     )
-    p.catch_up()
     assert "replica.shifted needs a new snapshot: the type of v changed" in caplog.text
     caplog.clear()
     database.execute("INSERT INTO shifted VALUES (5, 'v10', 'e', 5)")

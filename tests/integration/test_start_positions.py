@@ -39,8 +39,7 @@ pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
 def behind(pipeline: PipelineRig) -> PipelineRig:
     """Return a pipeline that has delivered row 1 and stopped; row 2 came since."""
     pipeline.catch_up()
-    pipeline.database.execute("INSERT INTO t VALUES (1)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (1)")
     pipeline.database.execute("INSERT INTO t VALUES (2)")
     return pipeline
 
@@ -116,8 +115,7 @@ def test_a_slot_that_is_before_the_offset_gives_no_row_twice(behind: PipelineRig
     ((lsn,),) = behind.database.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")
     change_offset(behind, position=Position(int(lsn)))  # row 2 counts as delivered
     assert behind.slot_lsns()[0] < int(lsn)
-    behind.database.execute("INSERT INTO t VALUES (3)")
-    behind.catch_up()
+    behind.deliver("INSERT INTO t VALUES (3)")
     assert behind.destination.ids("t") == [1, 3]
 
 
@@ -137,8 +135,7 @@ def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_los
     assert position > before
     advance = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
     database.execute(advance, pipeline.slot, lsn_text(position))
-    database.execute("INSERT INTO t VALUES (3)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (3)")
     assert pipeline.destination.ids("t") == [1, 2, 3]
     database.execute("INSERT INTO t VALUES (4)")
     ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
@@ -283,8 +280,7 @@ def test_a_publication_dropped_under_a_slot(behind: PipelineRig, way: str) -> No
         done = behind.command(*words, "--yes")
         assert done.returncode == 0, done.stdout + done.stderr
     behind.catch_up(**({} if way == "clear" else WHEN_NEEDED))
-    database.execute("INSERT INTO t VALUES (4)")
-    behind.catch_up()
+    behind.deliver("INSERT INTO t VALUES (4)")
     assert behind.destination.ids("t") == [1, 2, 1, 2, 3, 4]
 
 
@@ -344,8 +340,7 @@ def test_a_start_that_waits_for_its_slot_judges_the_publication_afterwards(
 ) -> None:
     """While another reads the slot, nobody can ask the server for the slot's first change."""
     database = behind.database
-    database.execute("CREATE PUBLICATION other FOR TABLE t")
-    behind.catch_up()
+    behind.deliver("CREATE PUBLICATION other FOR TABLE t")
     reader = read_slot(behind, "other")
     database.execute(f"DROP PUBLICATION {behind.slot}; INSERT INTO t VALUES (3)")
     settings = WHEN_NEEDED | {"errors.max.retries": 0, "slot.retry.delay.ms": 60_000}
@@ -380,8 +375,7 @@ def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(
     if mode == "disabled":
         database.execute(publication)
     pipeline.catch_up()
-    database.execute("INSERT INTO t VALUES (3)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (3)")
     assert pipeline.destination.ids("t") == [2, 3]
 
 
@@ -392,8 +386,7 @@ def test_an_adopted_slot_takes_one_snapshot(pipeline: PipelineRig, mode: str) ->
     pipeline.database.execute(CREATE_SLOT, pipeline.slot)
     pipeline.settings |= {"slot.takeover": True, "snapshot.mode": mode}
     pipeline.catch_up()
-    pipeline.database.execute("INSERT INTO t VALUES (2)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (2)")
     assert pipeline.destination.ids("t") == [1, 2]
 
 
@@ -427,8 +420,7 @@ def test_a_server_restored_from_a_base_backup(private_server: Cluster, tmp_path)
     private_server.stop()
     shutil.copytree(data, copy)
     private_server.start()
-    database.execute("INSERT INTO t SELECT generate_series(2, 20000)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t SELECT generate_series(2, 20000)")
     private_server.stop()
     for each in data.iterdir():
         shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
@@ -448,8 +440,7 @@ def test_a_server_restored_from_a_base_backup(private_server: Cluster, tmp_path)
     assert reported["start"].error.code == "WT-6103"
     assert "repair FILE` reads" not in reported["gaps"].remedy
     pipeline.catch_up(**WHEN_NEEDED)
-    database.execute("INSERT INTO t VALUES (30000)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (30000)")
     assert pipeline.destination.ids("t")[-1] == 30000
 
 
@@ -482,8 +473,7 @@ def test_source_xmin_is_the_catalog_xmin_of_the_slot(pipeline: PipelineRig, inte
     pipeline.catch_up()
     query = "SELECT catalog_xmin::text::int8 FROM pg_replication_slots WHERE slot_name = %s"
     ((xmin,),) = database.execute(query, pipeline.slot)
-    database.execute("INSERT INTO t VALUES (2); DELETE FROM t WHERE id = 1")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (2); DELETE FROM t WHERE id = 1")
     values = [json.loads(line)["value"] for line in path.read_text().splitlines()]
     sources = {v["op"]: v["source"] for v in values if v}
     assert sources["r"]["xmin"] is None

@@ -147,12 +147,13 @@ def test_values_of_a_type_that_was_dropped_before_they_are_decoded_are_text(
     out = tmp_path / "out"
     pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(out)}
     pipeline.catch_up()
-    database.execute("CREATE TYPE mood AS ENUM ('fine')")
-    database.execute("ALTER TABLE t ADD m mood, ADD ms mood[]")
-    database.execute("INSERT INTO t VALUES (1, 'fine', '{fine}')")
-    database.execute("ALTER TABLE t DROP m, DROP ms")
-    database.execute("DROP TYPE mood")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "CREATE TYPE mood AS ENUM ('fine')",
+        "ALTER TABLE t ADD m mood, ADD ms mood[]",
+        "INSERT INTO t VALUES (1, 'fine', '{fine}')",
+        "ALTER TABLE t DROP m, DROP ms",
+        "DROP TYPE mood",
+    )
     values = [json.loads(line)["value"] for line in out.read_text().splitlines()]
     (after,) = [value["after"] for value in values if value["op"] == "c"]
     assert (after["id"], after["m"]) == (1, "fine")

@@ -126,8 +126,7 @@ def test_records_show_what_each_identity_can(
             yb_database.execute(statement.format(t=f"{name}_t"))
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="publishes updates"):
         yb_database.execute("UPDATE nothing_t SET name = 'b'")
-    yb_database.execute("INSERT INTO nothing_t VALUES (2, 'b', 2)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO nothing_t VALUES (2, 'b', 2)")
     assert {name: pipeline.rows(f"{name}_t") for name in EXPECTED} == EXPECTED
     assert [change[0] for change in pipeline.rows("nothing_t")] == ["r", "c"]
     values = [record["value"] for record in records(tmp_path / "out")]
@@ -198,8 +197,7 @@ def test_records_of_unsent_columns_of_any_type_keep_to_their_schema(
     pipeline.catch_up()
     for column, (_, _, other) in TYPES.items():
         yb_database.execute(f"UPDATE kinds SET {column} = {other}")
-    yb_database.execute("DELETE FROM kinds")
-    pipeline.catch_up()
+    pipeline.deliver("DELETE FROM kinds")
     found = records(tmp_path / "out")
     values = [record["value"] for record in found if record["value"] is not None]
     assert [v["payload"]["op"] for v in values] == ["r", *"u" * len(TYPES), "d"]
@@ -221,12 +219,13 @@ def test_columns_that_come_and_go_show_in_the_records(
     identity(yb_database, "t", "CHANGE")
     pipeline = Written(yb_database, tmp_path)
     pipeline.catch_up()
-    yb_database.execute("INSERT INTO t VALUES (1, 'a', 1)")
-    yb_database.execute("ALTER TABLE t ADD COLUMN z int NOT NULL DEFAULT 7")
-    yb_database.execute("UPDATE t SET aura = 2")
-    yb_database.execute("ALTER TABLE t DROP COLUMN name")
-    yb_database.execute("UPDATE t SET z = 8")
-    pipeline.catch_up()
+    pipeline.deliver(
+        "INSERT INTO t VALUES (1, 'a', 1)",
+        "ALTER TABLE t ADD COLUMN z int NOT NULL DEFAULT 7",
+        "UPDATE t SET aura = 2",
+        "ALTER TABLE t DROP COLUMN name",
+        "UPDATE t SET z = 8",
+    )
     assert [after for *_, after in pipeline.rows("t")] == [
         {"id": 1, "name": "a", "aura": 1},
         {"id": 1, "name": UNSENT, "aura": 2, "z": None},

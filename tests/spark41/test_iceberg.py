@@ -33,8 +33,7 @@ def test_columns_come_go_grow_and_change_their_names_and_types(rig: Rig) -> None
     taken = relation("public.taken", [("id", "int4"), ("_deleted", "bool")])
     rig.db.insert(first, ["1", "5", "kept", "10:20:30.123456", "7"], ["2", "6", None, None, None])
     rig.db.insert(taken, ["1", "t"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     assert "WT-5234" in rig.output.table("taken").failed
     frame = LiveTables(rig.spark, rig.output).current("`wi/de").orderBy("id")
     assert [str(row["t"]) for row in frame.collect()] == ["10:20:30.123456", "None"]
@@ -47,8 +46,7 @@ def test_columns_come_go_grow_and_change_their_names_and_types(rig: Rig) -> None
     )
     rig.reopen(type_change="string", parallel=1)
     rig.db.insert(now, ["30000000000", "seven", "new", "text", "8"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     state = rig.output.table("`wi/de")
     assert state.failed == ""
     assert rig.applier.format.rows_of(rig.spark, state) == 3
@@ -80,11 +78,9 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
         rig.db.insert(PEOPLE, [str(number), "Ann", "x"])
         if number == 4:
             rig.db.update(PEOPLE, ["1"], name="Bob", unsent=["note"])
-        rig.commit()
-        rig.apply()
+        rig.follow()
     rig.db.insert(LEFT, ["1", "5", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(PEOPLE, LEFT)
     held = rig.output.table("people").held
     assert held is not None
@@ -96,8 +92,7 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
     rig.reopen()
     for table in (PEOPLE, LEFT):
         rig.db.insert(table, ["20", "2", "y"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(LEFT)
     failed = rig.output.table("people").failed
     assert "WT-5235" in failed
@@ -129,13 +124,11 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
     rig = Rig(tmp_path, iceberg, FormatChoice("iceberg", values), parallel=2, dropped=("drop",))
     for table in tables:
         rig.db.insert(table, ["1", "eu", table.name, "x"], ["2", "us", "b", "y"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for table in tables:
         rig.db.update(table, ["1"], unsent=["note"], region="us")
         rig.db.delete(table, ["2"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(*tables)
     orders = rig.output.table(names[0]).held
     assert orders is not None
@@ -151,8 +144,7 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
     for table in less:
         rig.db.rows[table.name] = [(row[0], row[2]) for row in rig.db.rows[table.name]]
         rig.db.insert(table, ["3", "c"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(*less)
     reader = LiveTables(rig.spark, rig.output)
     assert set(reader.current(names[0]).columns) == {"id", "note", "region"}  # divided by region
@@ -170,8 +162,7 @@ def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
     tables = [relation(name, columns) for name in ("hall.left", "hall.left_changes")]
     for table in tables:
         rig.db.insert(table, ["1", "x"])
-        rig.commit()
-        rig.apply()
+        rig.follow()
     rig.check(tables[0])
     assert "WT-5246" in rig.output.table(tables[1].name).failed
 
@@ -195,16 +186,14 @@ def test_many_plain_changes_are_compacted_by_leaving_superseded_rows_out(
     monkeypatch.setattr("waltap_spark.formats.table_format.last_rows", noted)
     monkeypatch.setattr(compact_in_memory, "FEW", 0)
     rig.db.insert(PEOPLE, *([str(n), "old", None] for n in range(20)))
-    rig.commit()
-    rig.apply()
+    rig.follow()
     plans.clear()
     for number in range(30):
         rig.db.update(PEOPLE, [str(number % 17)], name=str(number))
     rig.db.delete(PEOPLE, ["16"])
     rig.db.delete(PEOPLE, ["19"])
     rig.db.update(PEOPLE, ["18"], id="40")
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(PEOPLE)
     assert len(plans) == 1
     assert "LeftAnti" in plans[0]
@@ -220,8 +209,7 @@ def test_two_outputs_in_one_session_are_never_taken_for_each_other(
     for number in range(2):
         rig = Rig(tmp_path / str(number), session, "iceberg", parallel=2)
         rig.db.insert(PEOPLE, [str(number), "a", None])
-        rig.commit()
-        rig.apply()
+        rig.follow()
         rig.db.insert(PEOPLE, [str(number + 10), "b", None])
         rig.commit()
         rig.apply()  # by sessions that were reported the first one's catalogue
@@ -255,8 +243,7 @@ def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written
         session.conf.set(setting + name, value)
     rig = Rig(tmp_path, session, FormatChoice("iceberg", {"format.catalog": "gone"}), parallel=1)
     rig.db.insert(PEOPLE, ["1", "Ann", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     stands = rig.output.table(PEOPLE.name)
     assert stands.failed.startswith("WT-5245 the catalogue gone cannot be had: ")
     assert "The profile's settings spark.sql.catalog.gone and" in stands.failed

@@ -66,8 +66,7 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["1", str(START), "n"], ["2", str(START), "m"])
     rig.db.insert(NUMBER, ["1", "5"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     chance, failed = random.Random(7), []
 
     def move() -> None:
@@ -80,8 +79,7 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
                     rig.db.update(table, [row[0]], amount=new, unsent=["note"])
                 if number in (1, 2):
                     rig.db.insert(TEXT, [str(number + 2), "word"])
-                rig.commit()
-                rig.apply()
+                rig.follow()
         except BaseException as error:
             failed.append(error)
 
@@ -136,13 +134,11 @@ def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
 
 def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig: Rig) -> None:
     rig.db.insert(LEFT, ["1", "5", "n"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for number in range(4):
         rig.db.insert(LEFT, [str(number + 2), "5", "n"])
         rig.db.update(LEFT, ["1"], amount=str(number))
-        rig.commit()
-        rig.apply()
+        rig.follow()
     tables = LiveTables(rig.spark, rig.output)
     end, _rows = rig.db.history[1]
     reader = tables.at(end).current(LEFT.name).orderBy("id")
@@ -154,8 +150,7 @@ def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig:
     rig.check(LEFT)
     rig.reopen()
     rig.db.update(LEFT, ["1"], amount="9", unsent=["note"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(LEFT)
 
 
@@ -206,11 +201,9 @@ def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(
     kept = ModeRules(deletes=("soft",))
     rig = Rig(tmp_path, iceberg, "iceberg", parallel=3, modes=kept)
     rig.db.insert(LEFT, ["1", "5", "n"], ["2", "6", "m"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.delete(LEFT, ["1"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     tables = LiveTables(rig.spark, rig.output)
     flags = {row["id"]: row["_deleted"] for row in tables.current(LEFT.name).collect()}
     assert flags == {1: True, 2: False}
@@ -225,8 +218,7 @@ def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
     rig: Rig, database: Any
 ) -> None:
     rig.db.insert(TABLE, *ROWS)
-    rig.commit()
-    rig.apply()
+    rig.follow()
     with database.connect() as connection:
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
         connection.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")
