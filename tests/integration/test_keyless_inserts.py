@@ -25,9 +25,7 @@ def published_inserts(database: Database, pipeline: PipelineRig) -> list[str]:
     return sorted(str(row[0]) for row in rows)
 
 
-def test_a_table_without_key_comes_while_the_engine_is_down(
-    database: Database, pipeline: PipelineRig
-) -> None:
+def test_a_table_without_key_comes_while_the_engine_is_down(pipeline: PipelineRig) -> None:
     pipeline.settings |= INSERTS
     pipeline.catch_up()
     pipeline.deliver(

@@ -86,9 +86,7 @@ def test_rows_of_a_partitioned_table_come_once_in_snapshot_and_stream(
     assert state == dict(database.execute("SELECT id::text, v FROM m"))
 
 
-def test_rows_of_a_child_table_are_not_read_again_with_its_parent(
-    database: Database, pipeline: PipelineRig
-) -> None:
+def test_rows_of_a_child_table_are_not_read_again_with_its_parent(pipeline: PipelineRig) -> None:
     pipeline.deliver(
         "CREATE TABLE parent (id int PRIMARY KEY, v text); INSERT INTO parent VALUES (1, 'p');"
         "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent); INSERT INTO child VALUES (2, 'c')"

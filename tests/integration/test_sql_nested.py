@@ -42,11 +42,7 @@ def pipeline(database: Database, place: Place, tmp_path: Path) -> PipelineRig:
 
 
 @OTHERS
-def test_they_are_read_and_streamed_alike(
-    pipeline: PipelineRig,
-    place: Place,
-    database: Database,
-) -> None:
+def test_they_are_read_and_streamed_alike(pipeline: PipelineRig, place: Place) -> None:
     pipeline.catch_up()
     pipeline.deliver(
         "INSERT INTO t SELECT 2, p, h, hs, c, cs, n FROM t", "INSERT INTO t (id) VALUES (3)"
