@@ -11,7 +11,6 @@ from tests.harness.typed_values import LITERALS, printed_once
 from waltap.changes.capture.capture import CaptureProperties, CaptureRules
 from waltap.changes.decode.message import Delete, Insert, OldTuple
 from waltap.changes.decode.relation import Column, Relation
-from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.converter import ConverterContext
@@ -65,29 +64,6 @@ def parts_of(relation: Relation, rows: list[tuple[Any, ...]]) -> list[Any]:
             changes=changes,
         ),
     ]  # fmt: skip
-
-
-def typed_parts(
-    connection: psycopg.Connection[Any], *, nullable: bool = True, times: int = 1
-) -> Iterator[tuple[str, list[Any]]]:
-    """Yield (type, parts with its literals, NULL, and what was not sent).
-
-    ``times``: how often each literal comes; more than once, there are also parts of texts alone, of texts
-    and NULL, and for numbers and times of each text alone (of many texts each fourth).
-    """
-    for type_name, literals in LITERALS.items():
-        column, values = printed_once(connection, type_name, literals)
-        rows: list[tuple[Any, ...]] = [("1", text) for text in values]
-        of = table(column, nullable=nullable)
-        parts = parts_of(of, [*rows, ("123456", None), ("1", UNCHANGED)] * times)
-        if times > 1:
-            texts = [("-7", text) for text in values]
-            for some in (texts, [*texts, ("2147483647", None)]):
-                parts += parts_of(of, some * times)
-            if type_name.startswith(("int", "oid", "time")):
-                for text in texts if len(texts) < 10 else texts[::4]:
-                    parts += parts_of(of, [text] * 64)
-        yield type_name, parts
 
 
 def table(column: Column, *, nullable: bool = True) -> Relation:
