@@ -4,7 +4,7 @@ import pytest
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import pgoutput
 
-from waltap.changes.decode import ABSENT, Insert, RelationSeen, Skipped
+from waltap.changes.decode import Insert, RelationSeen, Skipped
 from waltap.errors import ConfigurationError, DecodeError
 
 OID = 16384
@@ -107,22 +107,6 @@ def test_namespace_left_out_is_pg_catalog() -> None:
     assert seen.relation.name == "pg_catalog.pg_thing"
 
 
-@pytest.mark.parametrize("count", [1, 17, 300])
-def test_tables_of_any_width_are_read_alike_first_and_later(count: int) -> None:
-    columns = [(f"c{i}", 25, -1, i == 1) for i in range(count)]
-    row: list[object] = [("" if i % 5 == 0 else f"v{i}é") if i % 3 else None for i in range(count)]
-    messages = pgoutput().feed(
-        frames(
-            wire.begin(9),
-            wire.relation(OID, "s", "t", columns),
-            *[wire.insert(OID, row)] * 2,
-            *[wire.update(OID, row, row, b"O")] * 2,
-        )
-    )
-    assert [m.new for m in messages[2:]] == [tuple(row)] * 4
-    assert [m.old for m in messages[4:]] == [tuple(row)] * 2
-
-
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("old", [None, ["2", None]])
 def test_an_update_to_null_in_the_key_is_refused(
@@ -132,13 +116,6 @@ def test_an_update_to_null_in_the_key_is_refused(
     decoder = pgoutput()
     with pytest.raises(DecodeError, match=r"column 1 \(id\), which identifies the new row"):
         decoder.feed(frames(wire.begin(9), RELATION, *known, wire.update(OID, [None, "a"], old)))
-
-
-def test_an_old_key_lacks_the_columns_that_it_has_no_values_of() -> None:
-    """Also those of the key: a partition's replica identity may be another than its root's."""
-    changes = [wire.delete(OID, [None, "a"])] * 2
-    messages = pgoutput().feed(frames(wire.begin(9), RELATION, *changes))
-    assert [m.old for m in messages[2:]] == [(ABSENT, "a")] * 2
 
 
 # --- streams -------------------------------------------------------------------------------------

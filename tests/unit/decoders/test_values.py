@@ -184,13 +184,6 @@ def test_table_names_are_unquoted(written: str, schema: str, table: str) -> None
     assert row.relation.columns[0].name == 'q"uote'
 
 
-def test_positions_come_from_the_frames() -> None:
-    decoder = decoderbufs(catalogue=EmptyCatalogue())
-    begin, commit = decoder.feed([(10, wire.begin()), (30, wire.commit())])
-    assert (begin.lsn, begin.commit_lsn, begin.commit_ts, begin.xid) == (10, 0, 5, 7)
-    assert (commit.end_lsn, commit.commit_ts) == (30, 5)
-
-
 # --- wal2json ------------------------------------------------------------------------------------
 
 

@@ -56,16 +56,6 @@ def test_transforms_run_one_after_the_other_and_may_drop_and_add() -> None:
     ]
 
 
-def test_nothing_left_ends_it() -> None:
-    stage = RecordStage(
-        [
-            RecordStep(label="drop", transform=lambda _: []),
-            RecordStep(label="b", transform=marked("!")),
-        ]
-    )
-    assert stage.transformed([record("x")]) == []
-
-
 @pytest.mark.parametrize(
     ("test", "expected"),
     [

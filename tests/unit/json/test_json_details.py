@@ -275,18 +275,6 @@ def test_headers_name_pipeline_task_connector_and_run() -> None:
     }
 
 
-def test_key_change_headers_stay_without_the_context() -> None:
-    s = Server()
-    s.update(A, ("2", "x"), ("1", "x"))
-    shape = {"extended.headers.enabled": "false", "header.converter.schemas.enable": "false"}
-    records = render(*s.parts, **shape)
-    assert [record.headers for record in records] == [
-        (("__debezium.newkey", b'{"id":2}'),),
-        (("__debezium.newkey", b'{"id":2}'),),
-        (("__debezium.oldkey", b'{"id":1}'),),
-    ]
-
-
 def test_regex_naming_adds_the_table_to_keys() -> None:
     from waltap.ports.topic_naming import TOPIC_NAMING
 

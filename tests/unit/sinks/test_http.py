@@ -169,16 +169,6 @@ def ids(receiver: Receiver) -> list[int]:
 ROWS = [change(number) for number in range(1, 11)]
 
 
-def test_each_record_is_a_request(deliver: Deliver, receiver: Receiver) -> None:
-    deliver(ROWS)
-    assert ids(receiver) == [*range(1, 11)]
-    headers, _ = receiver.taken[0]
-    assert len(receiver.taken) == 10
-    assert headers["x-debezium-topic"] == "p.t"
-    assert json.loads(base64.b64decode(headers["x-debezium-key"])) == {"id": 1}
-    assert headers["content-type"] == "application/json"
-
-
 @pytest.mark.parametrize(
     "answer", [(503, {}), (429, {"Retry-After": "1"}), (500, {}), None], ids=str
 )
