@@ -18,7 +18,7 @@ from tests.harness.servers.prometheus import Prometheus, promtool
 from tests.harness.servers.requirement import missing
 from tests.harness.shop import Shop
 
-from waltap.cli.reference.pages import EVENTS, SNAPSHOT, STREAMING
+from waltap.cli.reference.pages import mbeans
 from waltap.services.monitor.metrics import METRICS, OBSERVED
 
 FILES = Path(__file__).parents[2] / "examples/monitoring"
@@ -42,7 +42,7 @@ def rules() -> list[str]:
 
 
 def of_debezium() -> list[str]:
-    reported = {**EVENTS, **STREAMING, **SNAPSHOT}
+    reported = {name: text for listing in mbeans().values() for name, text in listing.items()}
     spans = re.findall(r"`([^`]+)`", " ".join(reported.values()))
     return [span for span in spans if "waltap_" in span]
 
