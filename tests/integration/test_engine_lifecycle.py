@@ -227,14 +227,6 @@ def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: PipelineRig) -> None
     pipeline.catch_up()
 
 
-def test_a_process_that_was_killed_leaves_no_lock(pipeline: PipelineRig) -> None:
-    process = run_command(pipeline)
-    until((pipeline.folder / "ready").exists, "the ready file")
-    process.kill()
-    process.communicate()
-    pipeline.catch_up()
-
-
 # --- heartbeats -------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,6 @@
 """Tables that come while a pipeline runs or is down: on a real server, reported, and read where possible."""
 
 import contextlib
-import itertools
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,8 @@ from tests.harness.pipeline import QUICK, PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import WaltapError
-from waltap.pipeline.stages.new_tables import NewTables, TablesNotStreamed
+from waltap.pipeline.stages.new_tables import TablesNotStreamed
 from waltap.ports.offsets.gaps import GapCertificates
-from waltap.ports.source.connector import Connector
 
 WARN = {"waltap.new.tables": "warn"}
 FILTERED = {
@@ -410,34 +407,6 @@ def test_partitions_come_as_the_profile_says(old: Database, pipeline: PipelineRi
         old.execute("INSERT INTO fresh VALUES (1)")
         there.until(lambda: pipeline.destination.ids("fresh_1") == [1], "the row")
         assert there.notices.new_tables == [("public.fresh_1", "incomplete")]
-
-
-def test_a_busy_stream_looks_for_new_tables_once_in_a_period(
-    old: Database, pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows that are gathered all the time put off what else an idle stream does, not this."""
-    period = QUICK["status.update.interval.ms"] / 1000
-    looks: list[float] = []
-    look = NewTables.look
-
-    def counted(new_tables: NewTables, connector: Connector) -> None:
-        looks.append(time.monotonic())
-        look(new_tables, connector)
-
-    monkeypatch.setattr(NewTables, "look", counted)
-    pipeline.settings |= {"waltap.linger.ms": 5000, "max.batch.size": 100_000}
-    with pipeline.running() as run, old.connect(autocommit=True) as writer:
-        last = 1
-
-        def looked_often() -> bool:
-            nonlocal last
-            last += 1
-            writer.execute(f"INSERT INTO old VALUES ({last})".encode())
-            return len(looks) >= 5
-
-        run.until(looked_often, "the looks")
-    gaps = [after - before for before, after in itertools.pairwise(looks)]
-    assert min(gaps) >= period
 
 
 def published_by_hand(database: Database, name: str) -> None:

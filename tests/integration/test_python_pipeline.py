@@ -3,8 +3,6 @@
 import json
 import logging
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,28 +203,6 @@ def test_the_server_hears_of_nothing_else(database: Database, loop: dict[str, An
     for batch in explicit(loop):
         batch.ack()
     assert confirmed() > before
-
-
-def test_a_program_killed_before_it_acknowledges_gets_it_again(
-    database: Database, loop: dict[str, Any], tmp_path: Path
-) -> None:
-    insert(database, 1, 2, 3)
-    program = """
-import json, os, signal, sys, time, waltap
-from pathlib import Path
-profile = json.loads(sys.argv[1])
-offset = Path(profile["source"]["waltap.state.dir"], "shop", "offset.json")
-for batch in waltap.stream(profile, acknowledge="explicit"):
-    if any(json.loads(record.key)["id"] == 2 for record in batch.records):
-        while offset.read_bytes() == before:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGKILL)
-    before = offset.read_bytes()
-    batch.ack()
-"""
-    done = subprocess.run([sys.executable, "-c", program, json.dumps(loop)], timeout=120)
-    assert done.returncode == -9
-    assert numbers(explicit(loop)) == [2, 3]
 
 
 def test_a_snapshot_that_is_not_acknowledged_is_taken_again(

@@ -22,12 +22,6 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("plugin", ["pgoutput", "test_decoding", "wal2json", "decoderbufs"])
-def test_every_output_plugin_can_be_used(database: Database, plugin: str) -> None:
-    database.execute(f"SELECT pg_create_logical_replication_slot('{database.name}', '{plugin}')")
-    assert database.slots() == {database.name: False}
-
-
 def test_a_slot_still_streamed_from_is_reported_as_leaked(server: Server) -> None:
     made = server.create_database("waltap_servers_leak")
     made.execute(

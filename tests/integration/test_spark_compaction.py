@@ -15,7 +15,6 @@ import pytest
 from pyarrow import parquet
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
-from tests.property.test_move_origins import Action, Source
 
 from waltap.base.files.store import FileStore
 from waltap_sinks.changelog.manifest import Segment
@@ -29,55 +28,12 @@ from waltap_spark.formats.table_format import GroupRows
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.planning.temp_columns import GONE
 from waltap_spark.read.live import LiveTables
-from waltap_spark.schema.schema import LOG_FIELDS, struct_of, types_of
+from waltap_spark.schema.schema import struct_of, types_of
 from waltap_spark.session.session import make_active, prepare
 from waltap_spark.state.modes import ModeRules, TableMode
-from waltap_spark.state.output import ChangeSet, TableState
+from waltap_spark.state.output import TableState
 
 # --- compacted in memory and by Spark ---------------------------------------------------------------
-
-WORLDS, MOST = 60, 40
-MIDDLE = WORLDS * MOST
-"""Where a truncate is in its transaction, of which each world has `MOST` changes before and behind it."""
-
-MANY = {"world": '"integer"', "_id": '"double"', "large": '"string"'}
-TABLE = TableState(schema="public", table="many", key=("world", "_id"), columns=MANY)
-DOES = ("insert", "insert", "delete", "update", "move", "move", "rotate")
-
-
-def some(chance: random.Random, *, rotates: bool) -> list[Action]:
-    does = DOES if rotates else DOES[:-1]
-    return [
-        (chance.choice(does), chance.randint(0, 7), chance.randint(0, 6), chance.random() < 0.5)
-        for _action in range(chance.randint(0, 4))
-    ]
-
-
-def crosses(source: Source) -> bool:
-    """Return whether a key was deleted in a transaction that had put it, as the log says of a table."""
-    put = set()
-    for event in sorted(source.events, key=lambda event: event.place):
-        at = (event.place[:2], event.key)
-        if event.op == "d" and at in put:
-            return True
-        put |= {at} if event.op == "c" else set()
-    return False
-
-
-def log_rows(sources: dict[int, Source], truncates: list[tuple[int, int, int, int]]) -> list[Any]:
-    then = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
-    rows: list[Any] = []
-    for world, source in sources.items():
-        for event in source.events:
-            value = (
-                None if event.op == "d" or event.held else source.brought[event.place, event.key]
-            )
-            rows.append(
-                (world, float(event.key), None if value is None else str(value), event.op, *event.place[1:], 0, then, 1,
-                 [*event.held] or None, event.place[0])
-            )  # fmt: skip
-    rows += [(None, None, None, "t", *place[1:], 0, then, 1, None, place[0]) for place in truncates]
-    return rows
 
 
 @pytest.mark.parametrize(
@@ -114,53 +70,6 @@ def test_a_key_is_the_zero_that_the_source_has_last(
             "cast(id as string)", "cast(n as string)", "large"
         )
         assert sorted(tuple(row) for row in found.collect()) == sorted(rig.db.rows[table.name])
-
-
-@pytest.mark.parametrize(("crossed", "empties"), [(True, True), (False, False)])
-def test_both_ways_come_to_what_the_tables_hold(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, crossed: bool, empties: bool
-) -> None:
-    session, chance = prepare(spark), random.Random(7 + crossed)
-    make_active(session)
-    sources = {
-        world: Source(rows={k: k for k in range(chance.randint(0, 5))}) for world in range(WORLDS)
-    }
-    before = {world: dict(source.rows) for world, source in sources.items()}
-    truncates = []
-    for lsn in (10, 20, 30, 40):
-        emptied = empties and lsn in (20, 30)
-        for world, source in sources.items():
-            source.does(lsn, some(chance, rotates=crossed), world * MOST)
-            if emptied:
-                source.rows.clear()
-            source.does(lsn, some(chance, rotates=crossed), MIDDLE + 1 + world * MOST)
-        if emptied:
-            truncates.append((1, lsn, MIDDLE, 0))
-    sources = {w: each for w, each in sources.items() if each.events and crosses(each) <= crossed}
-    assert len(sources) > WORLDS / 10
-    log = log_rows(sources, truncates)
-    rows = session.createDataFrame(log, struct_of({**MANY, **LOG_FIELDS}))
-    there = [(w, float(k), str(v)) for w, held in before.items() for k, v in held.items()]
-    base = session.createDataFrame(there, struct_of(MANY))
-    operations = {row[3]: 1 for row in log}
-    change = ChangeSet(
-        path="", fingerprint="", rows=len(log), operations=operations, unchanged=("large",), moved=1,
-        crossed=crossed, unpacked=1,
-    )  # fmt: skip
-    for most in (20_000, 0):
-        monkeypatch.setattr(compact_in_memory, "FEW", most)
-        compacted = compact_in_memory.compact(
-            rows.sparkSession, TABLE, [change], lambda: rows, lambda: base
-        ).collect()
-        found = {
-            (row["world"], row["_id"]): None if row[GONE] else row["large"] for row in compacted
-        }
-        assert len(found) == len(compacted)
-        after = {} if empties else {(w, k): v for w, k, v in there if w in sources}
-        after = {key: value for key, value in {**after, **found}.items() if value is not None}
-        held = {(w, float(k)): str(v) for w, each in sources.items() for k, v in each.rows.items()}
-        wrong = {k for k in {*after, *held} if after.get(k) != held.get(k)}
-        assert not wrong, (most, {key: (after.get(key), held.get(key)) for key in wrong})
 
 
 # --- superseded rows are left out -----------------------------------------------------------------

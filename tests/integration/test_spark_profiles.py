@@ -209,12 +209,18 @@ def busy(database: Database, tmp_path: Path) -> Iterator[Shop]:
 def available_now(shop: Shop, at: Any) -> tuple[list[tuple[Any, ...]], Any]:
     """A query that ends with what there is, from ``at``; its rows, and where it ended."""
     reader = shop.reader()
+    found = drained(reader, at)
+    reader.stop()
+    return found
+
+
+def drained(reader: ProfilesStream, at: Any = None) -> tuple[list[tuple[Any, ...]], Any]:
+    """Read from ``at`` what there is; return the rows, and where they ended."""
     reader.prepareForTriggerAvailableNow()
     got, at = [], at or reader.initialOffset()
     while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
         got += rows(reader, at, end)
         at = end
-    reader.stop()
     return got, at
 
 
@@ -310,29 +316,6 @@ def test_a_second_query_that_may_not_run_throws_nothing_away(shop: Shop) -> None
     assert rows(first, begin, end) == [(2, "c", "shop"), (3, "c", "shop")]
 
 
-def test_a_batch_is_read_again_after_its_reader_was_lost_and_what_follows_comes_once(
-    shop: Shop,
-) -> None:
-    shop.insert(1)
-    reader = shop.reader()
-    start = reader.initialOffset()
-    first = batch_after(reader, start)
-    shop.insert(2)
-    second = batch_after(reader, first)
-    shop.insert(3)
-    reader.stop()
-    again = shop.reader()
-    assert rows(again, first, second) == [(2, "c", "shop")], (
-        "without an engine, of the private log alone"
-    )
-    again.prepareForTriggerAvailableNow()
-    got, at = [], second
-    while (end := again.latestOffset(at, again.getDefaultReadLimit())) != at:
-        got += rows(again, at, end)
-        at = end
-    assert got == [(3, "c", "shop")]
-
-
 def test_the_private_log_of_another_checkpoint_is_refused_before_anything_is_captured(
     shop: Shop, tmp_path: Path
 ) -> None:
@@ -356,11 +339,7 @@ def test_several_profiles_are_read_side_by_side_and_end_with_what_there_is(
         shop.insert(1, 2)
         second.insert(7)
         reader = shop.reader(second)
-        reader.prepareForTriggerAvailableNow()
-        got, at = [], reader.initialOffset()
-        while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
-            got += rows(reader, at, end)
-            at = end
+        got, _ = drained(reader)
         assert sorted(got) == [(1, "r", "shop"), (2, "r", "shop"), (7, "r", "depot")]
         reported = reader.reportLatestOffset()["profiles"]
         assert [reported[name]["behind_bytes"] for name in ("depot", "shop")] == [0, 0]
@@ -541,15 +520,9 @@ def test_a_change_log_that_only_the_profile_shows_how_to_reach_is_captured_and_r
         plan = rows._jdf.queryExecution().toString()
         shop.insert(3)
         reader = shop.reader()
-        reader.prepareForTriggerAvailableNow()
-        found, offset = [], reader.initialOffset()
-        while (end_offset := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
-            for task in reader.partitions(offset, end_offset):
-                for part in reader.read(task):
-                    found += part.column("id").to_pylist()
-            offset = end_offset
+        found, offset = drained(reader)
         reader.stop()
     finally:
         s3.ask_for_login(asks=False)
-    assert sorted(found) == [1, 2, 3]
+    assert sorted(row[0] for row in found) == [1, 2, 3]
     assert login.secret not in f"{plan} {offset} {caplog.text}"

@@ -255,18 +255,6 @@ def test_snapshot_and_stream_give_the_same_values_and_schemas(books: Shop) -> No
     assert payload(moved)["after"] == {"id": 11, **wanted, "code": "Yw==", "mood": "<wild>"}
 
 
-def test_converted_formats_write_what_json_does(books: Shop) -> None:
-    flat = {"key__converter": "json", "key__converter__schemas__enable": "false"}
-    runs(
-        books, **COLUMNS, **flat, value__converter="org.apache.kafka.connect.json.JsonConverter",
-        transforms="unwrap", transforms__unwrap__type="io.debezium.transforms.ExtractNewRecordState",
-    )  # fmt: skip
-    assert [payload(record) for record in books.records()] == [
-        {"id": 1, "code": "YQ==", "mood": "<calm>", "size": 3, "place": "<(1,2)>", "raw": "good"},
-        {"id": 2, "code": "Yg==", "mood": None, "size": None, "place": None, "raw": "nothing"},
-    ]
-
-
 @pytest.mark.parametrize("kind", ["string", "wrong"])
 def test_a_value_that_cannot_be_converted_stops_where_that_is_asked_for(
     books: Shop, kind: str
