@@ -10,7 +10,7 @@ from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-from waltap_sinks.http.errors import HttpRefused, HttpUnavailable
+from waltap_sinks.http.errors import HttpUnavailable
 
 
 @pytest.fixture
@@ -94,14 +94,3 @@ def test_a_record_that_is_called_wrong_becomes_a_dead_letter(
     }
     assert [each.place.index for each in dead_letters] == [2, 16, 17]
     assert run.engine.status().dead_letters == 3
-
-
-def test_what_is_refused_by_default_is_reported_with_its_event(
-    pipeline: PipelineRig, receiver: Receiver
-) -> None:
-    pipeline.catch_up()
-    insert(pipeline, 1, 3)
-    receiver.judge = lambda sent: 400 if b'"v2"' in sent else 200
-    with pytest.raises(HttpRefused, match=r"c of public\.t, [0-9A-F]+/[0-9A-F]+, change 1"):
-        pipeline.catch_up()
-    assert ids(receiver) == [1]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from tests.harness.command import waltap
-from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
 
 from waltap.errors import WaltapError
 
@@ -319,23 +319,6 @@ def test_a_table_without_publication_is_reported_also_beside_one_that_is_publish
     caplog.clear()
     pipeline.catch_up()
     assert "does not cover" not in caplog.text
-
-
-def test_what_bounds_the_wal_of_a_slot_is_carried_out(
-    private_server: Cluster, tmp_path: Path
-) -> None:
-    database = private_server.create_database("bounded")
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = PipelineRig(database, tmp_path)
-    database.execute("ALTER SYSTEM SET max_slot_wal_keep_size = -1")
-    private_server.reload()
-    for statement in re.findall(
-        r"(?:ALTER SYSTEM|SELECT)[^;.]*", pipeline.doctor()["slot limits"].remedy
-    ):
-        database.execute(statement)
-    shown = "SHOW max_slot_wal_keep_size"
-    until(lambda: database.execute(shown) == [("50GB",)], "the server reads its files")
-    assert "slot limits" not in pipeline.doctor()
 
 
 # --- sinks and state -------------------------------------------------------------------------------------

@@ -289,18 +289,6 @@ def _planner(log: Log, schema: Any, **options: str) -> Any:
     return TaskPlanner(ChangeLog(log.path), parse_options(given), schema)
 
 
-def test_a_checkpoint_of_another_log_is_refused(log: Log) -> None:
-    log.people("a")
-    log.stream()
-    log.sink.close()
-    (log.folder / "log").rename(log.folder / "old")
-    log.sink = ChangeLogSink(ChangeLogProperties(path=log.path), context(log.folder / "new"))
-    log.sink.open()
-    log.people("b")
-    with pytest.raises(Exception, match="WT-5222 the checkpoint is one of the change log"):
-        log.stream()
-
-
 def test_a_table_that_is_not_there_is_named(log: Log) -> None:
     log.people("a")
     with pytest.raises(Exception, match=r"WT-5223 .* has no table public.nobody.* public.people"):

@@ -147,17 +147,6 @@ def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_los
 # --- slots of others -------------------------------------------------------------------------------------
 
 
-def test_a_slot_of_another_plugin_is_refused_and_kept(pipeline: PipelineRig) -> None:
-    database = pipeline.database
-    database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", pipeline.slot)  # fmt: skip
-    for mode in ("initial", "no_data", "when_needed", "always"):
-        with pytest.raises(SlotUnfit, match="test_decoding.*wanted.*pgoutput") as caught:
-            pipeline.catch_up(**{"snapshot.mode": mode})
-        assert f"pg_drop_replication_slot('{pipeline.slot}')" in caught.value.advice()
-    assert list(database.slots()) == [pipeline.slot]
-    assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
-
-
 def test_a_pipeline_whose_decoder_changed_is_reported_both_ways_out(behind: PipelineRig) -> None:
     with pytest.raises(
         SlotUnfit, match=r"restore database.*plugin.name.*lose the.*offsets clear FILE"
@@ -165,17 +154,6 @@ def test_a_pipeline_whose_decoder_changed_is_reported_both_ways_out(behind: Pipe
         behind.catch_up(**{"plugin.name": "wal2json"})
     behind.catch_up()
     assert behind.destination.ids("t", "c") == [1, 2]
-
-
-def test_a_slot_of_another_database_is_refused_and_kept(pipeline: PipelineRig) -> None:
-    other = pipeline.database.server.create_database(f"{pipeline.database.name}_b")
-    try:
-        other.execute(CREATE_SLOT, pipeline.slot)
-        with pytest.raises(SlotUnfit, match=other.name):
-            pipeline.catch_up(**WHEN_NEEDED)
-        assert list(other.slots()) == [pipeline.slot]
-    finally:
-        other.drop()
 
 
 def read_slot(pipeline: PipelineRig, publication: str) -> psycopg.pq.PGconn:
@@ -229,13 +207,6 @@ def test_the_wait_for_a_slot_ends_at_once_with(
         else:
             reader.finish()
             run.until(lambda: behind.destination.ids("t") == [1, 2], "the row", within=30)
-
-
-def test_the_end_of_max_seconds_ends_the_wait_for_a_slot(
-    behind: PipelineRig, reader: psycopg.pq.PGconn
-) -> None:
-    run = behind.run(limits=Limits(max_seconds=0.5), **{"slot.retry.delay.ms": 60_000})
-    assert run.notices.states[-1][0] == "stopped"
 
 
 @pytest.mark.parametrize("ends", ["a stop", "max_seconds"])
@@ -377,17 +348,6 @@ def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(
     pipeline.catch_up()
     pipeline.deliver("INSERT INTO t VALUES (3)")
     assert pipeline.destination.ids("t") == [2, 3]
-
-
-@pytest.mark.parametrize("mode", ["initial", "when_needed"])
-def test_an_adopted_slot_takes_one_snapshot(pipeline: PipelineRig, mode: str) -> None:
-    """Without changes behind it, it needs no older publication."""
-    pipeline.database.execute("INSERT INTO t VALUES (1)")
-    pipeline.database.execute(CREATE_SLOT, pipeline.slot)
-    pipeline.settings |= {"slot.takeover": True, "snapshot.mode": mode}
-    pipeline.catch_up()
-    pipeline.deliver("INSERT INTO t VALUES (2)")
-    assert pipeline.destination.ids("t") == [1, 2]
 
 
 @pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "SHARE"])

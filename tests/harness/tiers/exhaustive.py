@@ -94,7 +94,7 @@ RARE: Final = {
     r"integration/test_spark_profiles.py::test_(a_query_whose|a_second|a_new_ch|a_column|the_private|with_the_private)": "its other tests",
     r"integration/test_spark_compaction.py::test_(few_rows|a_view|columns_may.*by Spark|a_value.*3000)": "one size of each",
     r"integration/test_spark_snapshots.py::test_(a_step|a_snapshot_that_is_lost)": "test_spark_driver_kill.py",
-    r"integration/test_spark_source.py::test_(a_batch_that_failed|a_checkpoint_of)": "its other tests",
+    r"integration/test_spark_source.py::test_a_batch_that_failed": "its other tests",
     r"integration/test_spark_tables.py::.*\[(?!rows here: (keys|rows of|a tr|a key)|rows spark: tr|alone here: col|past here: a tab)": "seven",
     r"integration/test_spark_targets.py::test_(rows_that_stay|a_delta_that)": "unit tests of targets",
     r"integration/test_spark_delta.py::test_a_table_that_is_made": "the same on Parquet",
