@@ -91,21 +91,6 @@ def test_a_command_ends_with_its_code_and_says_why(
         assert word in text
 
 
-def test_a_bad_profile_ends_with_2_and_lists_every_problem(shop: Shop) -> None:
-    shop.source = {"type": "postgres", "slot.nam": "x"}
-    shop.sink = {"type": "terminla"}
-    text = shop.says("run FILE", code=2)
-    for words in (
-        "WT-1001",
-        "has 3 problems",
-        "slot.nam is not known; given: x; did you mean slot.name?",
-        "did you mean terminal?",
-        "database.dbname is required",
-        "waltap explain FILE",
-    ):
-        assert words in text
-
-
 def test_logs_off_a_terminal_are_json_lines_and_tracebacks_come_when_asked_for(shop: Shop) -> None:
     answer = shop.waltap("run FILE")
     lines = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith("{")]

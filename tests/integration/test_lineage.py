@@ -157,10 +157,3 @@ def test_a_run_that_fails_says_so_to_a_server(pipeline: PipelineRig) -> None:
     assert [each["eventType"] for each in reported] == ["START", "FAIL"]
     assert "WT-2" in reported[1]["run"]["facets"]["errorMessage"]["message"]
     assert "wrong-88" not in json.dumps(reported)
-
-
-def test_a_server_that_is_away_stops_nothing(pipeline: PipelineRig) -> None:
-    settings = {"waltap.openlineage.to": "http://127.0.0.1:9"}
-    run = Run(pipeline, limits=None, settings=settings)
-    with observed(run.engine, run.host), run:
-        run.until(lambda: run.engine.status().events == 1, "the row")
