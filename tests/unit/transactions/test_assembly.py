@@ -199,6 +199,18 @@ def test_messages_before_the_resume_position_are_dropped() -> None:
     assert [part.end_lsn for part in subject.feed([old, new])] == [151]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_rest_of_a_delivered_transaction_goes_on_and_starts_nothing(
+    tmp_path: Path, streamed: bool
+) -> None:
+    subject = assembler(tmp_path, resume=Position(50, 100, 3))
+    rows = [row(0, 7), row(1, 7), Skipped(2, 7), row(9, 7)]
+    end = StreamCommit(0, 7, 100, 101, 0)
+    parts = subject.feed([*segment(7, rows, first=True), end] if streamed else ordinary(100, rows))
+    assert numbers(parts) == [9]
+    assert [(p.first_index, p.starts, p.wire_count) for p in parts] == [(3, False, 2)]
+
+
 # --- streamed in progress ------------------------------------------------------------------------
 
 
