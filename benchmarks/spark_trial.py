@@ -201,7 +201,7 @@ class Judge:
         columns = self._columns(table)
         listed = ", ".join(f'"{name}"::text' for name in columns)
         there = self._database.execute(f"SELECT {listed} FROM {table.name}")
-        here = self._texts(self._tables.standing(f"public.{table.name}"), columns)
+        here = self._texts(self._tables.live_rows(f"public.{table.name}"), columns)
         return _difference(f"rows of {table.name}", Counter(there), Counter(here))
 
     def _history(self, table: Table) -> list[str]:

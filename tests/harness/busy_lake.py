@@ -66,7 +66,7 @@ def looks_right_while_it_runs(
 
 
 def _total(tables: LiveTables) -> int:
-    return sum(tables.standing(name).agg({"amount": "sum"}).collect()[0][0] or 0 for name in NAMES)
+    return sum(tables.live_rows(name).agg({"amount": "sum"}).collect()[0][0] or 0 for name in NAMES)
 
 
 @contextlib.contextmanager

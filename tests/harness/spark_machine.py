@@ -129,8 +129,8 @@ class Past:
     def every(self) -> list[Row]:
         """Return all rows that there are of the past."""
         closed = [row for row, _since, _to in self.closed]
-        standing = [row for row, _since in self.open.values()]
-        return [*standing, *closed, *self.gone.values(), *self.kept.values()]
+        live = [row for row, _since in self.open.values()]
+        return [*live, *closed, *self.gone.values(), *self.kept.values()]
 
 
 def playground(
@@ -720,10 +720,8 @@ class Machine:
         past = self.past
         if kind == "versions":
             closed = [(*values(row), *since, *to, "false") for row, since, to in past.closed]
-            standing = [
-                (*values(row), *since, None, None, "true") for row, since in past.open.values()
-            ]
-            return closed + standing
+            live = [(*values(row), *since, None, None, "true") for row, since in past.open.values()]
+            return closed + live
         if kind == "soft":
             gone = [(*values(row), "true", "true") for row in past.gone.values()]
             return gone + [(*values(row), "false", "false") for row in self.rows().values()]

@@ -94,8 +94,8 @@ def versions(
     """Return all versions of all rows, as texts of ``columns``."""
     stands: dict[Key, tuple[tuple[str | None, ...], At]] = {}
     found: list[Version] = []
-    for at, standing, _time in states(log, name, key, called=called):
-        now = {k: tuple(text(row.get(c)) for c in columns) for k, row in standing.items()}
+    for at, live, _time in states(log, name, key, called=called):
+        now = {k: tuple(text(row.get(c)) for c in columns) for k, row in live.items()}
         for where in [k for k, (values, _since) in stands.items() if now.get(k) != values]:
             found.append((*stands.pop(where), at))
         for where, values in now.items():
@@ -110,13 +110,13 @@ def ends(log: ChangeLog, name: str, key: Sequence[str]) -> dict[tuple[Key, At], 
     found: dict[tuple[Key, At], Row] = {}
     before: dict[Key, Row] = {}
     logged = transactions(log, name, {})
-    for (at, rows), (_at, standing, _time) in zip(logged, states(log, name, key), strict=True):
-        for where in before.keys() - standing.keys():
+    for (at, rows), (_at, live, _time) in zip(logged, states(log, name, key), strict=True):
+        for where in before.keys() - live.keys():
             own = [r for r in rows if r["_op"] == "d" and tuple(r[k] for k in key) == where]
             all_of_it = [r for r in rows if r["_op"] == "t"]
             all_of_it = all_of_it or [rows[0] | {"_seq": -2}]
             found[where, at] = max(own or all_of_it, key=lambda row: (row["_seq"], row["_sub"]))
-        before = standing
+        before = live
     return found
 
 

@@ -224,10 +224,10 @@ def test_a_change_that_is_not_visible_yet_is_waited_for(
 class Rig:
     def __init__(self, catalogue: Asked) -> None:
         self.catalogue, self.now = catalogue, 0.0
-        self.standings = NameResolutionCache(catalogue, lambda xid: None, lambda: self.now)
+        self.name_resolution = NameResolutionCache(catalogue, lambda xid: None, lambda: self.now)
 
     def of(self, n: int, xid: int) -> object:
-        return self.standings.of("public", f"t{n}", xid)
+        return self.name_resolution.of("public", f"t{n}", xid)
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_one_answer_is_for_all_transactions_that_it_saw(database: Database, rig:
     xids = [xid(database) for _ in range(20)]
     stood = {rig.of(1, each) for each in xids}
     assert (len(stood), len(rig.catalogue.names)) == (1, 1)
-    assert not rig.standings.due(xids[-1])
+    assert not rig.name_resolution.due(xids[-1])
 
 
 def test_a_lagging_stream_sees_each_change_at_its_place(database: Database, rig: Rig) -> None:
@@ -252,7 +252,7 @@ def test_a_lagging_stream_sees_each_change_at_its_place(database: Database, rig:
         xids.append(xid(database))
     stood = [rig.of(1, each) for each in xids]
     assert len(set(stood)) == len(xids)
-    assert rig.standings.due(xids[1])
+    assert rig.name_resolution.due(xids[1])
     assert stood == [rig.of(1, each) for each in xids]
     assert rig.catalogue.names == [1]
 
@@ -299,6 +299,6 @@ def test_a_question_names_the_tables_that_were_in_use(database: Database, rig: R
 
 def test_transactions_with_rows_are_looked_into_now_and_then(database: Database, rig: Rig) -> None:
     late = xid(database)
-    assert sum(rig.standings.due(late) for _ in range(1000)) == CHECKS_BURST
+    assert sum(rig.name_resolution.due(late) for _ in range(1000)) == CHECKS_BURST
     rig.now += 1
-    assert sum(rig.standings.due(late) for _ in range(1000)) == CHECKS_PER_S
+    assert sum(rig.name_resolution.due(late) for _ in range(1000)) == CHECKS_PER_S

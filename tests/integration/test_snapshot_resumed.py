@@ -122,7 +122,9 @@ def in_log(log: ChangeLog, table: str) -> Counter[tuple[object, ...]]:
     """Return the rows of a table as a reader of the log has them."""
     rows: Counter[tuple[object, ...]] = Counter()
     by_key: dict[object, tuple[object, ...]] = {}
-    changes = [row for part in log.rows("public", table, standing=True) for row in part.to_pylist()]
+    changes = [
+        row for part in log.rows("public", table, skip_replaced=True) for row in part.to_pylist()
+    ]
     changes.sort(key=lambda row: (row["_epoch"], row["_commit_lsn"], row["_seq"], row["_sub"]))
     moved: dict[object, tuple[object, ...]] = {}
     for row in changes:

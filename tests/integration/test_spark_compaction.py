@@ -66,7 +66,7 @@ def test_a_key_is_the_zero_that_the_source_has_last(
     live = LiveTables(rig.spark, rig.output)
     for table in (plain, soft, versions):
         assert rig.output.table(table.name).failed == ""
-        found = live.standing(table.name).selectExpr(
+        found = live.live_rows(table.name).selectExpr(
             "cast(id as string)", "cast(n as string)", "large"
         )
         assert sorted(tuple(row) for row in found.collect()) == sorted(rig.db.rows[table.name])

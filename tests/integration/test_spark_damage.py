@@ -57,14 +57,14 @@ def resume(retyped: Rig, *words: str, table: str = "public.odd") -> str:
 
 
 def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
-    standing = retyped.output.table("odd")
-    assert standing.mark is not None
+    suspended = retyped.output.table("odd")
+    assert suspended.mark is not None
     reported = said(retyped, "status")
-    assert f"is suspended at {standing.mark}" in reported
+    assert f"is suspended at {suspended.mark}" in reported
     assert "resume" in reported
     resume(retyped)
     assert retyped.output.table("odd").failed, "a mere try finds what it found"
-    assert retyped.output.table("odd").mark == standing.mark
+    assert retyped.output.table("odd").mark == suspended.mark
     resume(retyped, "--cast-to-text")
     retyped.check(PEOPLE)
     assert retyped.current(TEXT) == [("1", "5"), ("2", "word"), ("3", "word")]
@@ -142,13 +142,13 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     harm, words = DAMAGES[kind]
     file = segment(rig, PEOPLE.name, 1)
     whole = file.read_bytes()
-    before, standing = rig.current(PEOPLE), rig.applier.state.mark
+    before, suspended = rig.current(PEOPLE), rig.applier.state.mark
     harm(file)
     rig.apply()
     rig.check(EVENTS)
     assert rig.current(PEOPLE) == before, "nothing of it is half applied"
     stands = rig.output.table("people")
-    assert stands.mark == standing
+    assert stands.mark == suspended
     assert file.name in stands.failed
     assert words in stands.failed
     assert "WT-5211" in stands.failed

@@ -323,7 +323,7 @@ def source_rows(database: Database, name: str) -> list[Any]:
 
 
 def spark_rows(tables: LiveTables, name: str) -> list[Any]:
-    found = tables.standing(f"public.{name}").orderBy("id").collect()
+    found = tables.live_rows(f"public.{name}").orderBy("id").collect()
     return [
         (
             row["id"],

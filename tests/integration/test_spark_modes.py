@@ -116,10 +116,10 @@ def check_stamps(rig: Rig) -> int:
         return sorted((tuple(row) for row in frame.collect()), key=str)
 
     for table, forgets in (("logged", True), ("kept", False)):
-        *_, (_at, standing, _time) = states(rig.log, f"public.{table}", KEY, forgets=forgets)
-        wanted = [(*where, *stamp(row)) for where, row in standing.items()]
+        *_, (_at, live, _time) = states(rig.log, f"public.{table}", KEY, forgets=forgets)
+        wanted = [(*where, *stamp(row)) for where, row in live.items()]
         assert made(table) == sorted(wanted, key=str), table
-    begun = {at: standing for at, standing, _time in states(rig.log, "public.versions", KEY)}
+    begun = {at: live for at, live, _time in states(rig.log, "public.versions", KEY)}
     found = [
         (int(values[0] or 0), *since, *stamp(begun[since][int(values[0] or 0),]))
         for values, since, _to in versions(rig.log, "public.versions", KEY, ["id", "name", "note"])
@@ -127,10 +127,10 @@ def check_stamps(rig: Rig) -> int:
     assert made("versions", "_from_epoch", "_from_lsn") == sorted(found, key=str)
     known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     ended = ends(rig.log, "public.soft", KEY)
-    for at, standing, _time in states(rig.log, "public.soft", KEY):
+    for at, live, _time in states(rig.log, "public.soft", KEY):
         gone = {where: ended[where, at] | {"_op": "d"} for where, on in ended if on == at}
         known |= {where: (True, *stamp(row)) for where, row in gone.items()}
-        known |= {where: (False, *stamp(row)) for where, row in standing.items()}
+        known |= {where: (False, *stamp(row)) for where, row in live.items()}
     soft = sorted(((*where, *reported) for where, reported in known.items()), key=str)
     assert made("soft", "_deleted") == soft
     return sum(reported[0] for reported in known.values())
@@ -210,10 +210,10 @@ def test_rows_end_where_and_when_the_snapshot_found_their_table_empty(past: Rig)
         past.commit()
     past.apply()
     when = f"unix_micros(_valid_to) - {COMMIT_TS}"
-    ended, *standing = select(past, "versions", "current", "id", "v", "_to_lsn", when, "_from_lsn")
+    ended, *live = select(past, "versions", "current", "id", "v", "_to_lsn", when, "_from_lsn")
     assert ended[:4] == (1, "a", found_empty, seconds)
-    assert [row[:4] for row in standing] == [(1, "b", None, None), (2, "b", None, None)]
-    assert all(row[4] > found_empty for row in standing)
+    assert [row[:4] for row in live] == [(1, "b", None, None), (2, "b", None, None)]
+    assert all(row[4] > found_empty for row in live)
     for table in ("versions", "soft"):
         ops = select(past, table, "changes", "_commit_lsn", "_op")
         assert [op for _lsn, op in sorted(ops)] == ["c", "t", "c", "c"]
@@ -330,9 +330,9 @@ def test_it_goes_on_when_the_source_gave_it_a_key(
     lake.run()
     database.psql(LATER)
     lake.run()
-    standing = states_of(lake)
-    assert all("WT-5241" in standing[name].failed for name in TABLES)
-    assert all("ADD PRIMARY KEY" in standing[name].failed for name in TABLES)
+    suspended = states_of(lake)
+    assert all("WT-5241" in suspended[name].failed for name in TABLES)
+    assert all("ADD PRIMARY KEY" in suspended[name].failed for name in TABLES)
     database.psql(KEYS + AFTER)
     lake.run()
     tables = states_of(lake)

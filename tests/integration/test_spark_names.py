@@ -65,7 +65,7 @@ def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
     assert "column _Op of public.taken" in failed["taken"]
     live = LiveTables(rig.spark, rig.output, allow_stale=True)
     for table in tables:
-        frame = live.standing(table.name).select("order_id", "last_name", "remark")
+        frame = live.live_rows(table.name).select("order_id", "last_name", "remark")
         rows = sorted(tuple(row) for row in frame.collect())
         assert rows == [(1, "Anna", "long"), (20, "Bobby", "far")], table.name
         reported = live.changes(table.name).where("size(_unchanged) > 0").selectExpr("_unchanged")
@@ -150,9 +150,9 @@ def _check(rig: Rig, *tables: Relation) -> None:
     assert not failed
     live = LiveTables(rig.spark, rig.output, allow_stale=True)
     for table in tables:
-        frame = live.standing(table.name)
+        frame = live.live_rows(table.name)
         if table.schema != "public":
-            frame = live.standing("public.shared").where(f"_source = '{table.schema}'")
+            frame = live.live_rows("public.shared").where(f"_source = '{table.schema}'")
         found = frame.selectExpr(*(f"cast(`{each.name}` as string)" for each in table.columns))
         rows = sorted((tuple(row) for row in found.collect()), key=str)
         assert rows == sorted(rig.db.rows[table.name], key=str), table.name

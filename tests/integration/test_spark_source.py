@@ -164,7 +164,7 @@ def test_a_snapshot_counts_when_it_is_complete(log: Log) -> None:
     assert {row._generation for row in log.read().collect()} == {1}
     log.db.insert(PEOPLE, ["3", "Cid"])
     log.flush()
-    assert sorted(log.names(standing="true")) == ["Ann", "Bob", "Cid"]
+    assert sorted(log.names(skipReplaced="true")) == ["Ann", "Bob", "Cid"]
 
 
 def test_several_tables_are_structs_of_their_columns(log: Log) -> None:

@@ -45,7 +45,7 @@ def test_such_tables_are_read_only_when_they_are_asked_for_as_they_are(
 ) -> None:
     tables = lake.tables()
     assert tables.current("public.fine").count() == 2
-    for read in (tables.current, tables.changes, tables.standing):
+    for read in (tables.current, tables.changes, tables.live_rows):
         with pytest.raises(TableSuspended, match="public.odd is suspended at .*WT-5205"):
             read("public.odd")
     assert tables.current("public.odd", allow_stale=True).count() == 1

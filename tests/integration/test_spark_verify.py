@@ -158,14 +158,14 @@ def test_a_row_that_is_there_twice_is_seen(tmp_path: Path, spark: Any, database:
     with database.connect(autocommit=True) as connection:
         (found,) = compare(connection, tables, patience_s=1.0)
         assert found.equal
-        original = tables.standing
+        original = tables.live_rows
 
         def doubled(name: str, *, allow_stale: bool) -> Any:
             rows = original(name, allow_stale=allow_stale)
             return rows.union(rows.where("id = 2"))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tables, "standing", doubled)
+            patch.setattr(tables, "live_rows", doubled)
             (found,) = compare(connection, tables, patience_s=1.0)
     assert (found.equal, found.changed) == (False, ("(id=2)",))
     assert "1 | 2 rows have this key" in found.rows[0]

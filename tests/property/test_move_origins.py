@@ -87,10 +87,10 @@ class Source:
 
 @given(TRANSACTIONS, st.integers(0, 6), st.booleans())
 def test_the_value_of_a_moved_row_is_the_one_it_had(
-    transactions: list[list[Action]], standing: int, snapshot: bool
+    transactions: list[list[Action]], preexisting: int, snapshot: bool
 ) -> None:
     """``snapshot``: the first rows are among the events, all of them at one place."""
-    source = Source(rows={key: key for key in range(standing)})
+    source = Source(rows={key: key for key in range(preexisting)})
     base = {} if snapshot else dict(source.rows)
     for key in source.rows if snapshot else ():
         source._report((1, 1, -1, 0), key, "r", held=False)
@@ -100,7 +100,7 @@ def test_the_value_of_a_moved_row_is_the_one_it_had(
     def there(asked: Sequence[LogEvent]) -> set[int]:
         return {event.key for event in asked if event.key in base}
 
-    origins = ValueSources(reversed(source.events), crossed=source.crossed, standing=there)
+    origins = ValueSources(reversed(source.events), crossed=source.crossed, live_keys=there)
     found = {}
     for origin in origins.of("large"):
         key = origin.leaving.key

@@ -96,9 +96,9 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
     bank.join()
     assert failed == []
     rig.check(LEFT, RIGHT)
-    standing = rig.output.table("odd")
-    assert "WT-5205" in standing.failed
-    assert standing.mark is not None
+    suspended = rig.output.table("odd")
+    assert "WT-5205" in suspended.failed
+    assert suspended.mark is not None
     asked = CliRunner().invoke(
         application, ["resume", str(rig.folder / "out"), "public.odd", "--cast-to-text"]
     )
@@ -207,7 +207,7 @@ def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(
     tables = LiveTables(rig.spark, rig.output)
     flags = {row["id"]: row["_deleted"] for row in tables.current(LEFT.name).collect()}
     assert flags == {1: True, 2: False}
-    assert [row["id"] for row in tables.standing(LEFT.name).collect()] == [2]
+    assert [row["id"] for row in tables.live_rows(LEFT.name).collect()] == [2]
     held = rig.output.table(LEFT.name).held
     assert held is not None
     stored = rig.spark.sql(f"SELECT id FROM {held.targets['current'].at} WHERE _is_deleted")

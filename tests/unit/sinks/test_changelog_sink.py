@@ -330,8 +330,8 @@ def test_rows_show_the_snapshot_and_the_epoch_they_are_of(log: WrittenLog) -> No
             log.db.commit()
     reported = [(row["id"], row["_epoch"], row["_generation"]) for row in log.rows()]
     assert reported == [(1, 1, 1), (2, 1, 1), (3, 1, None), (1, 2, 2), (3, 2, 2), (4, 2, None)]
-    standing = [(row["id"], row["_generation"]) for row in log.rows(standing=True)]
-    assert standing == [(1, 2), (3, 2), (4, None)]
+    live = [(row["id"], row["_generation"]) for row in log.rows(skip_replaced=True)]
+    assert live == [(1, 2), (3, 2), (4, None)]
 
 
 # --- the log's own limits -----------------------------------------------------------------------------

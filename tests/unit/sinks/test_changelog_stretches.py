@@ -194,5 +194,5 @@ def test_a_table_that_a_blocking_snapshot_reads_whole_is_a_generation_of_its_own
     reported = [(each.generation is not None, each.complete, each.rows) for each in entries]
     assert reported == [(False, False, 1), (True, True, 2), (False, False, 1), (True, True, 0)]
     assert entries[1].generation != entries[3].generation
-    standing = log.log.rows("public", "people", standing=True)
-    assert sum(each.num_rows for each in standing) == 0
+    live = log.log.rows("public", "people", skip_replaced=True)
+    assert sum(each.num_rows for each in live) == 0

@@ -302,12 +302,12 @@ def test_who_asks_the_log_for_such_rows_is_refused_until_another_snapshot_has_th
     """Which never goes on as the one that tasks read."""
     log.flush(rows("one"))
     with pytest.raises(RowsElsewhere, match=r"WT-5112 rows of public\.items"):
-        log.rows("items", standing=True)
+        log.rows("items", skip_replaced=True)
     if restarted:
         log.close()
         log.open(resumes=True)
     log.flush(rows("", [("1", "a")]))
-    assert [row["v"] for row in log.rows("items", standing=True)] == ["a"]
+    assert [row["v"] for row in log.rows("items", skip_replaced=True)] == ["a"]
 
 
 def test_a_profile_that_executors_cannot_serve_is_refused() -> None:

@@ -146,7 +146,7 @@ def test_profiles_and_patterns_of_tables_are_lists_with_commas_between() -> None
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("endingPosition", "0/1"), ("endingTime", "2026-01-01"), ("standing", "true")],
+    [("endingPosition", "0/1"), ("endingTime", "2026-01-01"), ("skipReplaced", "true")],
 )
 def test_what_is_of_a_batch_is_refused_by_a_stream(log: SourceLog, option: str, value: str) -> None:
     log.people("Ann")

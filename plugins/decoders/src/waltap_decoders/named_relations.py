@@ -93,7 +93,7 @@ class _NamedVersion:
     # The last old row was a full one.
     full: bool = False
     # Evidence from the catalogue for the name, read before the table was described.
-    standing: Hashable = None
+    evidence: Hashable = None
     # The turn in which that evidence was last compared.
     turn: int = 0
     # The evidence has changed since: the description may be wrong.
@@ -112,7 +112,7 @@ class NamedRelations:
         self._describe, self._relation_at = context.describe, context.relation_at
         self._retirement = RelationRetirement(context)
         self._valid_until = context.valid_until
-        self._standings = context.standings
+        self._name_resolution = context.name_resolution
         self._captured: dict[tuple[str, str], bool] = {}
         self._current: dict[tuple[str, str], _NamedVersion] = {}
         # Names of tables without an OID, the oldest first.
@@ -135,7 +135,7 @@ class NamedRelations:
         state of their rows.
         """
         self._xid = xid
-        if self._turned != self.epoch or (self._standings and self._standings.due(xid)):
+        if self._turned != self.epoch or (self._name_resolution and self._name_resolution.due(xid)):
             self.turn += 1
             self._turned = self.epoch
         # A materialized view may have become a table since the last transaction.
@@ -196,7 +196,7 @@ class NamedRelations:
         if current is not None and self._compared(current):
             return current.relation
         # Read the evidence first: DDL during the description must show as a change.
-        standing = self._standing(schema, table)
+        evidence = self._evidence(schema, table)
         present = self._known(schema, table)
         if present is None and self._is_view(schema, table):
             return None
@@ -205,7 +205,7 @@ class NamedRelations:
         key = frozenset(column.name for column in known if column.in_identity)
         letter = present.identity if present else "d"
         relation = self._version(schema, table, columns, letter, key, present)
-        self._store_evidence(schema, table, standing)
+        self._store_evidence(schema, table, evidence)
         return relation
 
     def holds(self, relation: Relation) -> bool:
@@ -228,7 +228,7 @@ class NamedRelations:
         former = version = self._current.get((schema, table))
         if former is not None:
             self._compared(former)
-        standing = self._standing(schema, table)
+        evidence = self._evidence(schema, table)
         present = self._known(schema, table, row)
         if present is None and self._is_view(schema, table):
             return None
@@ -254,7 +254,7 @@ class NamedRelations:
         columns = tuple(_column(f, known.get(f.name), numbers.get(f.name)) for f in stated)
         letter, key, required = identity
         relation = self._version(schema, table, columns, letter, key, present, row)
-        self._store_evidence(schema, table, standing)
+        self._store_evidence(schema, table, evidence)
         full = letter == "f"
         made = self._current[schema, table]
         made.epoch = self.epoch
@@ -287,25 +287,25 @@ class NamedRelations:
             return self._relation_at(schema, table, self._xid, columns)
         return self._catalogue.relation(schema, table)
 
-    def _standing(self, schema: str, table: str) -> Hashable:
-        standings = self._standings
-        return standings.of(schema, table, self._xid) if standings else None
+    def _evidence(self, schema: str, table: str) -> Hashable:
+        name_resolution = self._name_resolution
+        return name_resolution.of(schema, table, self._xid) if name_resolution else None
 
     def _compared(self, version: _NamedVersion) -> bool:
         """Return whether the catalogue's answer for a table still holds.
 
         The catalogue is asked once in a turn.
         """
-        if self._standings is not None and version.turn != self.turn:
+        if self._name_resolution is not None and version.turn != self.turn:
             version.turn = self.turn
-            standing = self._standing(version.shown.schema, version.shown.table)
-            version.doubted |= standing != version.standing
+            evidence = self._evidence(version.shown.schema, version.shown.table)
+            version.doubted |= evidence != version.evidence
         return not version.doubted
 
-    def _store_evidence(self, schema: str, table: str, standing: Hashable) -> None:
+    def _store_evidence(self, schema: str, table: str, evidence: Hashable) -> None:
         """Store the evidence that preceded the table's description."""
         version = self._current[schema, table]
-        version.standing, version.turn, version.doubted = standing, self.turn, False
+        version.evidence, version.turn, version.doubted = evidence, self.turn, False
 
     def _is_view(self, schema: str, table: str) -> bool:
         """Return whether the name is a materialized view's.

@@ -516,7 +516,7 @@ class PostgresConnector(
                 captures=self.context.captures,
                 describe=self.describe,
                 relation_at=self._descriptions.relation_at,
-                standings=self._descriptions.standings,
+                name_resolution=self._descriptions.name_resolution,
                 gone=self.catalogue.gone,
                 valid_until=self._descriptions.valid_until,
                 forget=self._forget,

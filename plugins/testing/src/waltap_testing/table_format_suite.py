@@ -177,7 +177,7 @@ class _LogAndTables:
 
     def rows(self, table: Relation, tables: LiveTables | None = None) -> Rows:
         """Return the current rows of a table as texts."""
-        frame = (tables or self.reader()).standing(table.name)
+        frame = (tables or self.reader()).live_rows(table.name)
         listed = [f"cast(`{column.name}` as string)" for column in table.columns]
         return sorted((tuple(row) for row in frame.selectExpr(*listed).collect()), key=str)
 
@@ -410,7 +410,7 @@ class TableFormatSuite(RigSuite):
             past.append((work.parts[-1].end_lsn, counts, number))
         for lsn, counts, number in past:
             then = tables.reader().at(lsn)
-            assert {table: then.standing(table.name).count() for table in counts} == counts
+            assert {table: then.live_rows(table.name).count() for table in counts} == counts
             assert then.changes(NOTES.name).count() == number
 
 

@@ -131,7 +131,7 @@ class DecoderContext:
     # rows, as far as the wire describes them. None: ask the catalogue, which shows the present.
     relation_at: Callable[[str, str, int, Sequence[Column]], Relation | None] | None = None
     # Whether answers of `relation_at` are still valid; None: unknown.
-    standings: NameResolution | None = None
+    name_resolution: NameResolution | None = None
     # Return the dropped ones of these relation OIDs and an LSN: transactions that committed after
     # the LSN have no rows of them.
     gone: Callable[[Collection[int]], tuple[frozenset[int], int]] | None = None

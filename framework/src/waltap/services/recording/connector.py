@@ -188,7 +188,7 @@ class _RecordedAnswers:
             if name in header.asks
         }
         if "standings" in header.asks:
-            answering["standings"] = AnsweredNames(self.answering)
+            answering["name_resolution"] = AnsweredNames(self.answering)
         return DecoderContext(
             server=header.server.info(),
             catalogue=AnsweredCatalogue(self.answering),

@@ -51,8 +51,14 @@ KINDS: Final[dict[str, Any]] = {
     "is_materialized_view": bool,
 }
 
-# Fields of `DecoderContext` that may be None.
-OPTIONAL: Final = ("captures", "describe", "relation_at", "standings", "gone")
+# Fields of `DecoderContext` that may be None, by their names in recordings.
+OPTIONAL: Final = {
+    "captures": "captures",
+    "describe": "describe",
+    "relation_at": "relation_at",
+    "standings": "name_resolution",
+    "gone": "gone",
+}
 
 # Answers to ``of`` may have any type, and only their equality matters, so ``repr`` is enough.
 _encode = msgspec.msgpack.Encoder(enc_hook=repr, order="deterministic").encode

@@ -79,7 +79,7 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
             options=dict(context.options),
             publications=tuple(context.publications),
             server=RecordedServer.of(context.server),
-            asks=tuple(name for name in OPTIONAL if getattr(context, name) is not None),
+            asks=tuple(n for n, field in OPTIONAL.items() if getattr(context, field) is not None),
         )
         section = _Section(writer, header)
         notes = _AnswerRecorder(section, context.valid_until)
@@ -152,9 +152,9 @@ class _AnswerRecorder:
             for name in ("describe", "relation_at", "gone", "captures")
             if getattr(context, name) is not None
         }
-        catalogue, names = context.catalogue, context.standings
+        catalogue, names = context.catalogue, context.name_resolution
         if names is not None:
-            noted["standings"] = AnsweredNames(lambda q: self.noting(q, getattr(names, q)))
+            noted["name_resolution"] = AnsweredNames(lambda q: self.noting(q, getattr(names, q)))
         noted["catalogue"] = AnsweredCatalogue(lambda q: self.noting(q, getattr(catalogue, q)))
         return replace(context, **noted)
 

@@ -99,7 +99,7 @@ class RelationDescriber:
         self._keyed: dict[int, int] = {}
         # Whether the server keeps commit timestamps; None before the first query.
         self._timestamps: bool | None = None
-        self.standings = NameResolutionCache(catalogue, self._when_visible)
+        self.name_resolution = NameResolutionCache(catalogue, self._when_visible)
 
     @classmethod
     def of(cls, catalogue: PostgresCatalogue, context: ConnectorContext) -> Self:

@@ -310,7 +310,7 @@ class TablesAhead:
 # for many transactions. A query names only the tables used since the query before, so its cost grows
 # with the rows and not with the number of tables.
 
-STANDING_SQL = """
+EVIDENCE_SQL = """
 SELECT o.schema, o.name, s.snapshot, c.oid::int8, c.relkind::text, c.relreplident::text, c.xmin::text,
        (SELECT string_agg(i.xmin::text || CASE WHEN i.indisreplident THEN 'i' ELSE '' END, ' '
                           ORDER BY i.indexrelid)
@@ -419,7 +419,7 @@ class NameResolutionCache:
         """Query the names and return the answer's visibility."""
         names = list(names)
         seen: SnapshotVisibility | None = None
-        rows = self._catalogue.query(STANDING_SQL, ([n[0] for n in names], [n[1] for n in names]))
+        rows = self._catalogue.query(EVIDENCE_SQL, ([n[0] for n in names], [n[1] for n in names]))
         for schema, table, snapshot, *stated in rows:
             if seen is None:
                 seen = SnapshotVisibility.of_snapshot(snapshot)

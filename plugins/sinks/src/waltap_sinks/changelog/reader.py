@@ -294,21 +294,23 @@ class ChangeLog:
         *,
         after: LogPosition | None = None,
         until: LogPosition | None = None,
-        standing: bool = False,
+        skip_replaced: bool = False,
     ) -> "list[pa.Table]":
         """Return the changes of one table, one Arrow table per schema, in order.
 
         ``_epoch`` is the position's epoch (LSNs of two epochs do not compare). ``_generation`` is
         the number of the snapshot that read the row, null for a change. Rows of unfinished
-        snapshots are left out. With ``standing`` only the last complete snapshot and the changes
-        after it are returned.
+        snapshots are left out. With ``skip_replaced`` only the last complete snapshot and the
+        changes after it are returned.
 
         Raises: ColumnNameTaken, RowsElsewhere.
         """
         import pyarrow as pa
 
         runs: list[tuple[str, list[pa.Table]]] = []
-        found = self._entries(f"{schema}.{table}", list(self.manifests(after, until)), standing)
+        found = self._entries(
+            f"{schema}.{table}", list(self.manifests(after, until)), skip_replaced
+        )
         for epoch, entry in found:
             if not runs or runs[-1][0] != entry.fingerprint:
                 runs.append((entry.fingerprint, []))
@@ -325,11 +327,11 @@ class ChangeLog:
                 runs[-1][1].append(rows)
         return [pa.concat_tables(parts) for _fingerprint, parts in runs if parts]
 
-    def standing_entries(
+    def current_entries(
         self, name: str, manifests: list[Manifest]
     ) -> "list[tuple[int, TableEntry]]":
         """Return (epoch, entry) of the present rows of a table, in order."""
-        return self._entries(name, manifests, standing=True)
+        return self._entries(name, manifests, skip_replaced=True)
 
     def entries(
         self,
@@ -338,14 +340,14 @@ class ChangeLog:
         *,
         after: LogPosition | None = None,
         until: LogPosition | None = None,
-        standing: bool = False,
+        skip_replaced: bool = False,
     ) -> list[tuple[int, TableEntry]]:
         """Return the entries of one table with their epochs; `rows` reads them."""
-        return self._entries(f"{schema}.{table}", list(self.manifests(after, until)), standing)
+        return self._entries(f"{schema}.{table}", list(self.manifests(after, until)), skip_replaced)
 
     @staticmethod
     def _entries(
-        name: str, manifests: list[Manifest], standing: bool
+        name: str, manifests: list[Manifest], skip_replaced: bool
     ) -> list[tuple[int, TableEntry]]:
         """Return (epoch, entry) of a table without unfinished snapshots."""
         complete = complete_generations(manifests)
@@ -355,7 +357,7 @@ class ChangeLog:
         def release(generation: int) -> None:
             """Let a complete snapshot replace earlier entries."""
             nonlocal newest
-            if standing and generation > newest:
+            if skip_replaced and generation > newest:
                 newest = generation
                 found[:] = [each for each in found if each[1].generation == generation]
 

@@ -197,17 +197,17 @@ class ComparableLog:
         names = [called for called, _ in columns]
 
         def read() -> Iterable[Sequence[Any]]:
-            return self._standing(entry, names, key)
+            return self._live(entry, names, key)
 
         return RowSide(read, columns, key)
 
-    def _standing(
+    def _live(
         self, entry: TableEntry, names: Sequence[str], key: Sequence[str]
     ) -> Iterable[Sequence[Any]]:
-        standing = CurrentRows(names, key)
+        live = CurrentRows(names, key)
         manifests = list(self._log.manifests())
         present = {c.number: c for c in entry.columns if c.number is not None}
-        for epoch, run in self._log.standing_entries(entry.name, manifests):
+        for epoch, run in self._log.current_entries(entry.name, manifests):
             called = _present_names(run.columns, present)
             missing = _missing(run.columns, entry.columns)
             gone = {
@@ -228,13 +228,13 @@ class ComparableLog:
                     if values.get("_unchanged"):
                         unsent = [name for name in values["_unchanged"] if name not in gone]
                         values["_unchanged"] = [called.get(name, name) for name in unsent]
-                    standing.apply(
+                    live.apply(
                         row["_op"],
                         values,
                         transaction=(epoch, row["_commit_lsn"]),
                         second=row["_sub"] == 1,
                     )
-        return standing.rows()
+        return live.rows()
 
 
 def _present_names(

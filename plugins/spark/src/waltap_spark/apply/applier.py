@@ -406,11 +406,11 @@ class OutputApplier:
         mark: LogPosition,
         routes: Mapping[EntryId, Name] | None,
     ) -> dict[str, TableTask]:
-        standing = {name for name, each in tables.items() if each.failed}
-        suspended = {n: each for n, each in tables.items() if n not in standing}
-        plans = plan(manifests, suspended, routes)
+        suspended = {name for name, each in tables.items() if each.failed}
+        others = {n: each for n, each in tables.items() if n not in suspended}
+        plans = plan(manifests, others, routes)
         # a suspended table's changes wait in the log until its retry
-        plans = {name: found for name, found in plans.items() if name not in standing}
+        plans = {name: found for name, found in plans.items() if name not in suspended}
         for name in due:
             with self._retries.timed(name):
                 plans[name] = self._plan_again(tables[name], mark)
@@ -431,9 +431,9 @@ class OutputApplier:
         found = TableTask(schema, name, staged=list(table.staged))
         since = table.mark or NOTHING
         for until in [*(each for each in again if since < each < mark), mark]:
-            standing = msgspec.structs.replace(table, staged=tuple(found.staged))
+            staged = msgspec.structs.replace(table, staged=tuple(found.staged))
             waiting = self._log.manifests(since, until)
-            part = plan(waiting, {table.name: standing}, routes).get(table.name)
+            part = plan(waiting, {table.name: staged}, routes).get(table.name)
             if part is not None:
                 for group in part.groups:
                     group.until = until

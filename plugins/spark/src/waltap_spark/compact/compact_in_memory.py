@@ -199,7 +199,7 @@ class _InMemoryRows:
         """Map columns and rows with changed keys to value sources."""
         if not self._moves or not self._partial:
             return {}
-        found = ValueSources(self._events, crossed=self._crossed, standing=self._standing)
+        found = ValueSources(self._events, crossed=self._crossed, live_keys=self._live_keys)
         each = {name: found.of(name) for name in self._partial}
         return {n: {o.move.number: o for o in origins} for n, origins in each.items() if origins}
 
@@ -367,12 +367,12 @@ class _InMemoryRows:
         found = {key: exists_after(events) for key, events in keys.items()}
         # the events alone do not decide: the base knows whether the row was there before
         asked = [keys[key][0] for key, stays in found.items() if stays is None]
-        there = self._standing(asked)
+        there = self._live_keys(asked)
         return {key: not (key in there if stays is None else stays) for key, stays in found.items()}
 
     # --- rows of the base -------------------------------------------------------------------------
 
-    def _standing(self, asked: Sequence[LogEvent]) -> set[int]:
+    def _live_keys(self, asked: Sequence[LogEvent]) -> set[int]:
         """Return the keys of ``asked`` with a source row in the base.
 
         ``asked`` are the first events of the keys.

@@ -162,10 +162,10 @@ def compacted(
     ]
     last = rows.groupBy(*map(column_of, key)).agg(*wanted)
     if crossed:
-        standing = alive_keys(key, rows, base)
+        live = alive_keys(key, rows, base)
         named = [column_of(name).alias(f"__alive{n}") for n, name in enumerate(key)]
-        standing = standing.select(*named, F.lit(True).alias("__exists"))
-        last = last.join(standing, _match(key, "__alive"), "left")
+        live = live.select(*named, F.lit(True).alias("__exists"))
+        last = last.join(live, _match(key, "__alive"), "left")
         gone = F.col("__exists").isNull()
     else:
         gone = F.col("__last._op") == "d"
@@ -265,7 +265,7 @@ def copies(
     ]
     if len(alike) < len(own):
         # equal rows may differ in columns that changes no longer report
-        return _standing(table, signed, called, alike).select(*own)
+        return _remaining(table, signed, called, alike).select(*own)
     groups = signed.groupBy(*alike).agg(
         F.first(F.struct(*own)).alias("_row"), F.sum(called).alias("_count")
     )
@@ -275,7 +275,7 @@ def copies(
     return found.select(*(F.col("_row").getField(name).alias(name) for name in names))
 
 
-def _standing(
+def _remaining(
     table: "TableState", signed: "DataFrame", weight: str, alike: "Sequence[Column]"
 ) -> "DataFrame":
     """Return the remaining rows of ``signed``.

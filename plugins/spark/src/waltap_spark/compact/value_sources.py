@@ -60,8 +60,8 @@ class _KeyStep:
 class ValueSources:
     """Finds sources in ``events``, given in any order.
 
-    ``crossed``: a key may be reused before its row is deleted. ``standing`` returns the keys of its
-    argument, events of different keys, that exist before all of them.
+    ``crossed``: a key may be reused before its row is deleted. ``live_keys`` returns the keys of
+    its argument, events of different keys, that exist before all of them.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ValueSources:
         events: Iterable[LogEvent],
         *,
         crossed: bool,
-        standing: Callable[[Sequence[LogEvent]], set[int]],
+        live_keys: Callable[[Sequence[LogEvent]], set[int]],
     ) -> None:
         ordered = sorted(events, key=lambda event: (event.key, event.place))
         self._keys = [
@@ -79,7 +79,7 @@ class ValueSources:
         self._moves = [event for event in ordered if event.arrives and event.held]
         # Only these keys need a look into the table, which is a query of Spark.
         asked = [key[0][0] for key in self._keys if crossed and _asks(key)]
-        there = standing(asked) if asked else set()
+        there = live_keys(asked) if asked else set()
         self._steps = [_steps(key, key[0][0].key in there, crossed=crossed) for key in self._keys]
 
     def of(self, name: str) -> list[ValueSource]:

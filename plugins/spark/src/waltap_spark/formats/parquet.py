@@ -24,7 +24,7 @@ from waltap_spark.formats.table_format import (
     What,
 )
 from waltap_spark.history.resolve import changes_frame, current_frame
-from waltap_spark.history.timeline import standing
+from waltap_spark.history.timeline import live_rows
 from waltap_spark.planning.plan import SegmentGroup, only_adds
 from waltap_spark.schema.schema import log_struct
 from waltap_spark.state.output import (
@@ -200,7 +200,7 @@ class ParquetFormat(TableFormat):
             step.spark, msgspec.structs.replace(table, pending=()), self._output.uri
         )
         if table.mode.keeps_past:
-            return moved(table, table.pending, rows, standing(table, base)), None
+            return moved(table, table.pending, rows, live_rows(table, base)), None
         after = compact_small(step.spark, table, table.pending, lambda: rows, lambda: base)
         if after is None:
             rows = with_moves(table, table.pending, rows, base)

@@ -29,7 +29,7 @@ from waltap_spark.compact.drop_overwritten import last_rows
 from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import union_columns
-from waltap_spark.history.timeline import changed, fresh, standing
+from waltap_spark.history.timeline import changed, fresh, live_rows
 from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup, only_adds
 from waltap_spark.schema.schema import log_struct, struct_of
@@ -149,7 +149,7 @@ class GroupRows:
         if table.mode.keeps_past:
             was = base()
             filled = self._widened(table, filled=True)
-            rows = moved(table, [self.group], filled, standing(table, was))
+            rows = moved(table, [self.group], filled, live_rows(table, was))
             if self.spared is not None:
                 was = self.spared.of(was, table.key, "left_anti")
             return changed(table, [self.group], rows, was)

@@ -48,9 +48,9 @@ def fresh(table: "TableState", frame: "DataFrame") -> "DataFrame":
     return frame.select(*own, *more)
 
 
-def standing(table: "TableState", base: "DataFrame") -> "DataFrame":
+def live_rows(table: "TableState", base: "DataFrame") -> "DataFrame":
     """Return the rows of ``table`` that exist in the source."""
-    return base.where(table.mode.standing) if table.mode.standing else base
+    return base.where(table.mode.live_condition) if table.mode.live_condition else base
 
 
 @set_aside

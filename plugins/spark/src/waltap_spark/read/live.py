@@ -28,7 +28,7 @@ from waltap_spark.errors import (
 )
 from waltap_spark.formats import TableFormat, TableFormatContext, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
-from waltap_spark.history.timeline import standing
+from waltap_spark.history.timeline import live_rows
 from waltap_spark.planning.table_renames import SET_ASIDE
 from waltap_spark.schema.expression import quoted
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
@@ -144,12 +144,12 @@ class LiveTables:
         frame = self._read(table, "current")
         return frame.drop(*table.hidden) if table.hidden else frame
 
-    def standing(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
+    def live_rows(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
         """Return the rows of `current` that exist in the source.
 
         These are the open versions, without deleted rows. Raises: as `current`.
         """
-        return standing(self._members(name)[0], self.current(name, allow_stale=allow_stale))
+        return live_rows(self._members(name)[0], self.current(name, allow_stale=allow_stale))
 
     def changes(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
         """Return the table's whole history, one row per change.

@@ -123,8 +123,8 @@ class SparkTables:
     def tables(self) -> list[KeptTable]:
         """Return the tables of the newest commit, suspended ones too."""
         state = self._tables.refresh().state
-        standing = [] if state is None else [n for n, each in state.tables.items() if each.failed]
-        names = dict.fromkeys((*self._wanted, *self._tables.names, *standing))
+        suspended = [] if state is None else [n for n, each in state.tables.items() if each.failed]
+        names = dict.fromkeys((*self._wanted, *self._tables.names, *suspended))
         return [self._kept(name, self._state(name)) for name in names]
 
     @staticmethod
@@ -154,7 +154,7 @@ class SparkTables:
 
     def _frame(self, name: str) -> "DataFrame | None":
         try:
-            return self._tables.refresh().standing(name, allow_stale=True)
+            return self._tables.refresh().live_rows(name, allow_stale=True)
         except TableUnknown:
             return None
 

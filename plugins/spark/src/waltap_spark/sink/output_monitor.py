@@ -59,7 +59,7 @@ class OutputMonitor:
     def __init__(self, output: SparkOutput) -> None:
         self._output = output
         self._batches: dict[int, AppliedCommit] = {}
-        self._standing: dict[str, _WaitingRows] = {}
+        self._waiting: dict[str, _WaitingRows] = {}
 
     def look(self, now_ms: int) -> OutputProgress:
         """Return the newest commits and every table's lag.
@@ -87,26 +87,26 @@ class OutputMonitor:
         A suspended table may have the log of days before it, so its count continues from the
         last look. The rows of other tables are counted again.
         """
-        known, self._standing = self._standing, {}
+        known, self._waiting = self._waiting, {}
         for name, table in state.tables.items():
             if _still(table) and table.mark is not None:
                 had = known.get(name)
                 fits = had is not None and had.since == table.mark
-                self._standing[name] = had if fits and had is not None else _WaitingRows(table.mark)
+                self._waiting[name] = had if fits and had is not None else _WaitingRows(table.mark)
         others: dict[str, _WaitingRows] = {}
-        begin = min([state.mark, *(each.until for each in self._standing.values())])
+        begin = min([state.mark, *(each.until for each in self._waiting.values())])
         try:
             for step in log.manifests(begin):
                 for entry in step.tables:
-                    waits = self._standing.get(entry.name)
+                    waits = self._waiting.get(entry.name)
                     if waits is None:
                         waits = others.setdefault(entry.name, _WaitingRows(state.mark))
                     waits.take(step, entry.rows)
-                for each in self._standing.values():
+                for each in self._waiting.values():
                     each.until = max(each.until, step.mark)
         except (ChangeLogRetired, ChangeLogDamaged):
             pass  # the applier reports the error
-        waiting = others | self._standing
+        waiting = others | self._waiting
         nothing = _WaitingRows(state.mark)
         return tuple(
             TableLag(

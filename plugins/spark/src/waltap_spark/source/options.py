@@ -26,7 +26,7 @@ KNOWN = (
     "rowsPerTask",
     "newColumns",
     "failOnDataLoss",
-    "standing",
+    "skipReplaced",
     "reader",
 )
 
@@ -39,11 +39,11 @@ OF_A_RANGE = (
     "startingTime",
     "endingPosition",
     "endingTime",
-    "standing",
+    "skipReplaced",
 )
 
 # Options of a query that ends. A stream would lose the rows that they leave out.
-OF_A_BATCH = frozenset(("endingPosition", "endingTime", "standing"))
+OF_A_BATCH = frozenset(("endingPosition", "endingTime", "skipReplaced"))
 
 
 # Latest writing time of a manifest after its bucket's start, by a server's clock: a bucket has ten
@@ -82,7 +82,7 @@ class SourceOptions:
     rows_per_task: int = 250_000
     ignores_new: bool = False
     ignores_loss: bool = False
-    standing: bool = False
+    skip_replaced: bool = False
     reader: str = ""
     profiles: tuple[str, ...] = ()
     changelog_location: str = ""
@@ -144,7 +144,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         rows_per_task=_number(lower, "rowsPerTask") or 250_000,
         ignores_new=_one_of(lower, "newColumns", "fail", "ignore") == "ignore",
         ignores_loss=_one_of(lower, "failOnDataLoss", "true", "false") == "false",
-        standing=_one_of(lower, "standing", "false", "true") == "true",
+        skip_replaced=_one_of(lower, "skipReplaced", "false", "true") == "true",
         reader=lower.get("reader", "").strip(),
         profiles=profiles,
         changelog_location=lower.get("changeloglocation", "").strip(),

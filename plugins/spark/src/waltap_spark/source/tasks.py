@@ -123,7 +123,11 @@ class TaskPlanner:
             found
             for entry in newest.values()
             for found in log.entries(
-                entry.schema, entry.table, after=start, until=end, standing=options.standing
+                entry.schema,
+                entry.table,
+                after=start,
+                until=end,
+                skip_replaced=options.skip_replaced,
             )
         ]
         for _epoch, entry in entries:

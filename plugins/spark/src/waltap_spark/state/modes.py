@@ -76,7 +76,7 @@ class TableMode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {**found, **{name: EXTRA[name] for name in self.extra}}
 
     @property
-    def standing(self) -> str:
+    def live_condition(self) -> str:
         """Return the SQL condition of rows that exist in the source.
 
         It is "" when all rows do.
