@@ -143,7 +143,7 @@ def test_what_is_scraped_is_what_the_page_says(scraped: Prometheus) -> None:
             base = next(used.removesuffix(end) for end in SUFFIXES if used.endswith(end))
             assert f"`{used}`" in page or f"`{base}`" in page, used
     unreported = {each for each in declared if each not in names and f"{each}_count" not in names}
-    assert unreported <= {*ABSENT, "waltap_onward_table_lsn", "waltap_onward_table_stopped",
+    assert unreported <= {*ABSENT, "waltap_downstream_table_lsn", "waltap_downstream_table_stopped",
                       "waltap_last_transaction_id", "waltap_slot_stalled_full_seconds"}  # fmt: skip
 
 

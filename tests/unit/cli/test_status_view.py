@@ -73,7 +73,7 @@ def test_a_run_shows_where_it_is_and_what_went_wrong() -> None:
     reported = drawn(
         run_view(
             document(
-                "shop", failures=(failure,), snapshot=tables, reconnects=2, onward=(spark,),
+                "shop", failures=(failure,), snapshot=tables, reconnects=2, downstream=(spark,),
                 tables=(busy,), schema_changes=(ddl,), dead_letters=2, left_out=4, open_gaps=1,
             )
         )

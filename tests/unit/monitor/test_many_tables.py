@@ -20,17 +20,17 @@ def status(most: int) -> PipelineStatus:
         )  # fmt: skip
 
     stopped = DownstreamTable(table="t7", lsn=1, failed="broken")
-    onward = tuple(DownstreamTable(table=f"t{n}", lsn=1) for n in range(TABLES) if n != 7)
+    downstream = tuple(DownstreamTable(table=f"t{n}", lsn=1) for n in range(TABLES) if n != 7)
     return PipelineStatus(
         pipeline="p", at_ms=1, started_ms=1, state="streaming", state_since_ms=1,
         tables=tuple(map(table, range(TABLES))),
         snapshot=tuple(
             SnapshotTableProgress(table=f"t{n}", rows=n, estimate=n, complete=n != 3) for n in range(TABLES)
         ),
-        onward=(
+        downstream=(
             DownstreamProgress(
                 stage="spark", lsn=1, lag_bytes=0, current=True, committed_ms=1, applied_ms=1,
-                tables=(stopped, *onward), problem="",
+                tables=(stopped, *downstream), problem="",
             ),
         ),
         metric_tables=most,
@@ -52,4 +52,4 @@ def test_only_the_busiest_tables_have_series_of_their_own(most: int) -> None:
         busiest = {f"t{n}" for n in range(TABLES - most, TABLES)}
         assert named["waltap_table_events"] == named["waltap_table_lsn"] == busiest
         assert "t3" in named["waltap_snapshot_table_rows"], "it is read now"
-    assert "t7" in named["waltap_onward_table_stopped"]
+    assert "t7" in named["waltap_downstream_table_stopped"]

@@ -120,8 +120,8 @@ def test_the_command_and_the_status_page_show_it(lake: Lake) -> None:
         assert text in shown.output
     reported = CliRunner().invoke(application, ["top", str(lake.folder), "--json"])
     assert msgspec.json.decode(reported.output)["batches"][0]["rows"] == {"public.orders": 1200}
-    onward = AppliedSoFar(f"{lake.folder}/tables").onward(lake.newest.mark)
-    assert {each.table: (each.batch_rows, each.waiting_rows) for each in onward.tables} == {
+    progress = AppliedSoFar(f"{lake.folder}/tables").downstream_progress(lake.newest.mark)
+    assert {each.table: (each.batch_rows, each.waiting_rows) for each in progress.tables} == {
         "public.orders": (1200, 0),
         "public.items": (0, 34),
     }

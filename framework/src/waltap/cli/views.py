@@ -151,7 +151,7 @@ def _rows(run: dict[str, Any]) -> Iterator[Row]:
     yield "rates", ", ".join(rates)
     for each in run["partitions"]:
         yield from _partition_rows(each)
-    for each in run["onward"]:
+    for each in run["downstream"]:
         yield _downstream_row(each)
     if run.get("slot") is not None:
         yield from _slot_rows(run["slot"])

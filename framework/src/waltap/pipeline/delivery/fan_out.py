@@ -119,7 +119,7 @@ class FanOut(Sink):
         for branch in self.branches:
             branch.forget(oid)
 
-    def onward(self) -> Sequence[DownstreamProgress]:
+    def downstream_progress(self) -> Sequence[DownstreamProgress]:
         """Return the progress of each sink and of its consumers."""
         found = []
         for branch in self.branches:
@@ -137,7 +137,7 @@ class FanOut(Sink):
                 )
             )
             if isinstance(branch.sink, ProgressSink):
-                behind = branch.sink.onward()
+                behind = branch.sink.downstream_progress()
                 found += [replace(each, stage=f"{branch.name}/{each.stage}") for each in behind]
         return found
 

@@ -434,9 +434,11 @@ class SinkWriter:
             calls.owed_since = self._clock.monotonic() if moved else oldest.at
             calls.oldest_commit_ms = oldest.commit_ms
 
-    def onward(self) -> tuple[DownstreamProgress, ...]:
+    def downstream_progress(self) -> tuple[DownstreamProgress, ...]:
         """Return the progress of the sink's consumers. Any thread may ask."""
-        return tuple(self._sink.onward()) if isinstance(self._sink, ProgressSink) else ()
+        return (
+            tuple(self._sink.downstream_progress()) if isinstance(self._sink, ProgressSink) else ()
+        )
 
     def committed_ms(self, partition: str) -> int | None:
         """Return the last commit time, ms since 1970 UTC."""

@@ -313,7 +313,9 @@ class PipelineRun:
             open_gaps=self.gaps.open,
             failures=self.journal.failures,
             schema_changes=self.journal.schema_changes,
-            onward=() if delivery is None or not self.state.sink_open else delivery.onward(),
+            downstream=()
+            if delivery is None or not self.state.sink_open
+            else delivery.downstream_progress(),
             snapshot_run=counts.snapshot.status(),
             incremental=None if delivery is None else _waiting(delivery.signals),
             tables=() if by_table is None else by_table.status(),

@@ -196,7 +196,7 @@ class RedeliveryAwareSink(Protocol):
 class ProgressSink(Protocol):
     """A sink whose data other processes apply further."""
 
-    def onward(self) -> Sequence[DownstreamProgress]:
+    def downstream_progress(self) -> Sequence[DownstreamProgress]:
         """Return the progress of the consumers that read the flushed data.
 
         Such a consumer is a process that applies the data to tables. Any thread may call it for the

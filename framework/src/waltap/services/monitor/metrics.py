@@ -145,20 +145,20 @@ def _snapshot_tables(status: PipelineStatus) -> Iterator[tuple[Any, str]]:
 
 @_labelled("stage")
 def _stages(status: PipelineStatus) -> Iterator[tuple[Any, str]]:
-    for stage in status.onward:
+    for stage in status.downstream:
         yield stage, stage.stage
 
 
 @_labelled("stage")
 def _stage_lags(status: PipelineStatus) -> Iterator[tuple[int | None, str]]:
-    for stage in status.onward:
+    for stage in status.downstream:
         yield stage.lag_ms(status.at_ms), stage.stage
 
 
 @_labelled("stage", "table")
 def _stage_tables(status: PipelineStatus) -> Iterator[tuple[Any, str, str]]:
     """Yield all suspended tables, then those with the most waiting rows."""
-    for stage in status.onward:
+    for stage in status.downstream:
         failed = [table for table in stage.tables if table.failed]
         others = [table for table in stage.tables if not table.failed]
         left = max(0, status.metric_tables - len(failed))
@@ -198,8 +198,8 @@ VALUES: Final[Mapping[str, Callable[[Any], float | None]]] = {
     "waltap_snapshot_tables_remaining": lambda status: (
         _snapshot_table_count(status) - sum(table.complete for table in status.snapshot)
     ),
-    "waltap_onward_lsn": lambda stage: stage.lsn or None,
-    "waltap_onward_lag_seconds": _seconds,
+    "waltap_downstream_lsn": lambda stage: stage.lsn or None,
+    "waltap_downstream_lag_seconds": _seconds,
 }
 
 

@@ -188,7 +188,7 @@ class PipelineStatus:
     failures: tuple[RecentFailure, ...] = ()
     schema_changes: tuple[SchemaChange, ...] = ()
     # Progress of stages after the sink, such as Spark.
-    onward: tuple[DownstreamProgress, ...] = ()
+    downstream: tuple[DownstreamProgress, ...] = ()
     # The present snapshot or the last one, None before any.
     snapshot_run: SnapshotStatus | None = None
     incremental: IncrementalProgress | None = None
@@ -256,13 +256,13 @@ def status_document(status: PipelineStatus) -> dict[str, object]:
         for each in status.partitions
     ]
     document["tables"] = [_with_lsn(each, "commit_lsn") for each in status.tables]
-    document["onward"] = [
+    document["downstream"] = [
         {
             **_with_lsn(each, "lsn"),
             "lag_ms": each.lag_ms(status.at_ms),
             "tables": [_with_lsn(table, "lsn") for table in each.tables],
         }
-        for each in status.onward
+        for each in status.downstream
     ]
     if status.last_event is not None:
         document["last_event"] = _with_lsn(status.last_event, "commit_lsn")
@@ -295,7 +295,7 @@ class StatusSample(msgspec.Struct, frozen=True, rename="camel"):
     # WAL that the slot retains
     kept_bytes: int | None
     # how far the slowest stage after the sink is behind the sink
-    onward_bytes: int | None
+    downstream_bytes: int | None
 
 
 class StatusHistory:
@@ -344,8 +344,8 @@ class StatusHistory:
                 lag_bytes=max(lags, default=None),
                 lag_ms=max(times, default=None),
                 kept_bytes=None if status.slot is None else status.slot.retained_bytes,
-                onward_bytes=max(
-                    (each.lag_bytes for each in status.onward if each.lag_bytes is not None),
+                downstream_bytes=max(
+                    (each.lag_bytes for each in status.downstream if each.lag_bytes is not None),
                     default=None,
                 ),
             )

@@ -296,10 +296,10 @@ def _roots(nodes: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     # Each pass is a checkpoint: otherwise Spark's plan doubles with each step.
-    onward = F.struct("_before._when._epoch", "_before._when._commit_lsn", "_before._when._seq")
+    jump = F.struct("_before._when._epoch", "_before._when._commit_lsn", "_before._when._seq")
     linked = F.col("_before").isNotNull() & ~F.col("_before._known")
     reached = nodes.select(
-        "_id", F.when(linked, onward).otherwise(F.col("_id")).alias("_root")
+        "_id", F.when(linked, jump).otherwise(F.col("_id")).alias("_root")
     ).localCheckpoint()
     while True:
         further = reached.select(F.col("_id").alias("_root"), F.col("_root").alias("_next"))

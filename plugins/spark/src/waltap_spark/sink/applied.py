@@ -28,7 +28,7 @@ class AppliedSoFar:
         self._looked: float | None = None
         self._lock = threading.Lock()
 
-    def onward(self, log: LogPosition) -> DownstreamProgress:
+    def downstream_progress(self, log: LogPosition) -> DownstreamProgress:
         """Return Spark's progress; ``log`` is the change log's end."""
         with self._lock:
             now = time.monotonic()

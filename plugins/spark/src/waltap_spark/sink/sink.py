@@ -202,9 +202,9 @@ class SparkSink(Sink):
         self._driver.give(NO_MORE)  # it forgets the chunks, which contain the password
         return {name: tables[name].handed_rows for name in awaited if name in tables}
 
-    def onward(self) -> Sequence[DownstreamProgress]:
+    def downstream_progress(self) -> Sequence[DownstreamProgress]:
         """Return the progress of Spark."""
-        return [self._applied.onward(self._log.mark)]
+        return [self._applied.downstream_progress(self._log.mark)]
 
     def close(self) -> None:
         """Wait until Spark has applied everything; may be called twice.
