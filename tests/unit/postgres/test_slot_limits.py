@@ -10,9 +10,9 @@ from waltap_postgres.start.server_checks import slot_limits
     [("-1", False, ["warning"]), ("-1", True, []), ("1024", False, ["ok"]), ("1024", True, ["ok"])],
 )
 def test_wal_that_nothing_bounds_is_reported(
-    keep: str, budgeted: bool, verdicts: list[str]
+    keep: str, limits_wal: bool, verdicts: list[str]
 ) -> None:
-    found = slot_limits({"max_slot_wal_keep_size": keep}, None, budgeted=budgeted)
+    found = slot_limits({"max_slot_wal_keep_size": keep}, None, limits_wal=limits_wal)
     assert [each.verdict for each in found] == verdicts
     if verdicts == ["warning"]:
         assert "ALTER SYSTEM SET max_slot_wal_keep_size" in found[0].remedy
@@ -20,8 +20,8 @@ def test_wal_that_nothing_bounds_is_reported(
 
 def test_each_limit_is_reported_in_units_for_people() -> None:
     settings = {"idle_replication_slot_timeout": "864000", "max_slot_wal_keep_size": "-1"}
-    idle, keep = slot_limits(settings, None, budgeted=False)
+    idle, keep = slot_limits(settings, None, limits_wal=False)
     assert (idle.verdict, keep.verdict) == ("warning", "warning")
     assert "idle_replication_slot_timeout is 10 days" in idle.found
-    (bounded,) = slot_limits({"max_slot_wal_keep_size": "51200"}, None, budgeted=False)
+    (bounded,) = slot_limits({"max_slot_wal_keep_size": "51200"}, None, limits_wal=False)
     assert "max_slot_wal_keep_size is 50.0 GiB" in bounded.found

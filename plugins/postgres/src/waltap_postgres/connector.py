@@ -61,9 +61,9 @@ from waltap_postgres.start.server_checks import status_interval, wal_level_expla
 from waltap_postgres.start.setup_plan import SetupPlanner, set_identities
 from waltap_postgres.start.startup_plan import (
     StartupPlan,
-    belonging,
     given_up,
     log_loss,
+    owned_object,
     situation,
     take,
     unfit,
@@ -110,7 +110,7 @@ class PostgresConnector(
         self._pause = partial(pause, stopping=context.stopping)
         self._replication: PostgresSession | None = None
         self._exported: str | None = None
-        self.outlives = not properties.slot_temporary
+        self.reconnectable = not properties.slot_temporary
         self._reading = self._made_slot = False
         self._captured: list[CatalogTable] | None = None
         self._chunks: PostgresChunks | None = None
@@ -131,7 +131,7 @@ class PostgresConnector(
             properties,
             context,
             captured=self.captured,
-            belonging=lambda name: self._belonging("publication", name),
+            owned_object=lambda name: self._belonging("publication", name),
         )
         self._terms = SnapshotOptions(properties, context, self._publications.narrowed)
         parts = dialect.reading, dialect.planner, version_num, self._terms
@@ -139,7 +139,7 @@ class PostgresConnector(
             properties, context, self.catalogue, self._captured_of, self._watch, *parts
         )
         try:
-            self._identity.refuse_others(context.meant_for)
+            self._identity.refuse_others(context.connector_for)
             self.server = self._identity.identify()
         except BaseException:
             self.close()
@@ -220,11 +220,11 @@ class PostgresConnector(
 
     def drop_slot(self) -> bool:
         dropped = self._slots.drop(self.properties.slot_name, self.context.made.sessions)
-        self.context.belongings.forget([self._belonging("slot", self.properties.slot_name)])
+        self.context.owned_objects.forget([self._belonging("slot", self.properties.slot_name)])
         return dropped
 
-    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
-        known = {entry.place: entry for entry in self.context.belongings.all()}
+    def owned_objects(self, offset: Offset | None) -> list[OwnedObject]:
+        known = {entry.place: entry for entry in self.context.owned_objects.all()}
         if offset is not None and offset.sole.slot_created_lsn:
             entry = self._belonging("slot", offset.sole.slot)
             known.setdefault(entry.place, entry)
@@ -238,17 +238,17 @@ class PostgresConnector(
             if entry.place[2:] == here and (entry.kind, entry.name) in found
         )
 
-    def belongings_elsewhere(self) -> list[OwnedObject]:
+    def owned_objects_elsewhere(self) -> list[OwnedObject]:
         here = self._belonging("", "").place[2:]
-        known = self.context.belongings.all()
+        known = self.context.owned_objects.all()
         return [entry for entry in known if entry.made and entry.place[2:] != here]
 
-    def drop(self, belonging: OwnedObject) -> None:
-        if belonging.kind == "publication":
-            self._publications.drop([belonging.name])
+    def drop(self, owned_object: OwnedObject) -> None:
+        if owned_object.kind == "publication":
+            self._publications.drop([owned_object.name])
             return
-        self._slots.drop(belonging.name)
-        self.context.belongings.forget([belonging])
+        self._slots.drop(owned_object.name)
+        self.context.owned_objects.forget([owned_object])
 
     # --- start --------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class PostgresConnector(
         return ResumeCheck(self.catalogue, self.properties, self.server, self._identity.history)
 
     def _belonging(self, kind: str, name: str) -> OwnedObject:
-        return belonging(self.properties, self.server, kind, name)
+        return owned_object(self.properties, self.server, kind, name)
 
     def _read_slot(self) -> ReplicationSlot | None:
         return self._slots.read(self.properties.slot_name)
@@ -337,7 +337,7 @@ class PostgresConnector(
         self.context.made.slots.add(properties.slot_name)
         entry = self._belonging("slot", properties.slot_name)
         kept = () if properties.slot_temporary else (entry,)
-        with self.context.belongings.making(*kept), wal_level_explained(self.catalogue):
+        with self.context.owned_objects.making(*kept), wal_level_explained(self.catalogue):
             made = self._slots.create(
                 self._replication,
                 properties.slot_name,

@@ -79,13 +79,13 @@ class ServerIdentity:
         finally:
             session.leave()
 
-    def refuse_others(self, meant_for: Callable[[str], str | None]) -> None:
+    def refuse_others(self, connector_for: Callable[[str], str | None]) -> None:
         """Refuse a server that another connector is for.
 
-        ``meant_for`` is `ConnectorContext.meant_for`. Raises: OtherConnector, SourceError.
+        ``connector_for`` is `ConnectorContext.connector_for`. Raises: OtherConnector, SourceError.
         """
         version = self.version()
-        other = meant_for(version)
+        other = connector_for(version)
         if other is not None:
             raise OtherConnector(f"the server says it is {version!r}", connector=other)
 

@@ -166,19 +166,19 @@ class RangedConnector(
     def slots(self) -> list[SlotStatus]:
         return self._first.slots()
 
-    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
+    def owned_objects(self, offset: Offset | None) -> list[OwnedObject]:
         every = [
             entry
             for slot, part in self._parts.items()
-            for entry in part.belongings(self._of(slot, offset))
+            for entry in part.owned_objects(self._of(slot, offset))
         ]
         return sorted({(e.kind, e.name): e for e in every}.values())
 
-    def belongings_elsewhere(self) -> list[OwnedObject]:
-        return self._first.belongings_elsewhere()
+    def owned_objects_elsewhere(self) -> list[OwnedObject]:
+        return self._first.owned_objects_elsewhere()
 
-    def drop(self, belonging: OwnedObject) -> None:
-        self._first.drop(belonging)
+    def drop(self, owned_object: OwnedObject) -> None:
+        self._first.drop(owned_object)
 
     def drop_slot(self) -> bool:
         dropped = [part.drop_slot() for part in self._parts.values()]

@@ -219,11 +219,11 @@ class YugabytePublications(PublicationSet):
     def _slot(self) -> OwnedObject | None:
         publication = self._belonging(self._properties.publication_name)
         place = "slot", self._properties.slot_name, publication.system_id, publication.database
-        return self._context.belongings.find(*place)
+        return self._context.owned_objects.find(*place)
 
     def _keep(self, entry: OwnedObject, streams: dict[str, int]) -> None:
         kept = msgspec.structs.replace(entry, streams=tuple(sorted(streams.items())))
-        self._context.belongings.keep(kept)
+        self._context.owned_objects.keep(kept)
 
     @staticmethod
     def _report(places: Iterable[Place]) -> None:

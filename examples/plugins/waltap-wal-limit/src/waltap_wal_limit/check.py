@@ -13,7 +13,7 @@ def check(context: CheckContext) -> list[PreflightCheck]:
 
 
 def verdict(setting: str | None) -> PreflightCheck:
-    """Judge a value of the server; None where it has none (before PostgreSQL 13)."""
+    """Check a value of the server; None where it has none (before PostgreSQL 13)."""
     if setting is None or setting == "-1":
         return PreflightCheck(
             name=NAME,

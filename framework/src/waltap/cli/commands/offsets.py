@@ -399,8 +399,8 @@ def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
             database=each.database,
             made=each.slot_created_lsn > 0,
         )
-        if stages.belongings.find(*entry.place) is None:
-            stages.belongings.keep(entry)
+        if stages.owned_objects.find(*entry.place) is None:
+            stages.owned_objects.keep(entry)
 
 
 def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":

@@ -23,7 +23,7 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     too, and is remembered. Refused while the pipeline runs.
     """
     from waltap.pipeline.runtime.lock import PipelineLock
-    from waltap.ports.offsets.state_folder import BELONGINGS, own_files
+    from waltap.ports.offsets.state_folder import OWNED_OBJECTS, own_files
     from waltap.ports.source.roles import SlotOwningSource
 
     profile, host = at_rest(file, set_)
@@ -31,9 +31,9 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     with PipelineLock(folder) as lock, connected(profile, host) as (connector, stages):
         offset = stages.store.load()
         owner = connector if isinstance(connector, SlotOwningSource) else None
-        known = [] if owner is None else owner.belongings(offset)
-        elsewhere = [] if owner is None else owner.belongings_elsewhere()
-        files = [path for path in own_files(folder) if not elsewhere or path.name != BELONGINGS]
+        known = [] if owner is None else owner.owned_objects(offset)
+        elsewhere = [] if owner is None else owner.owned_objects_elsewhere()
+        files = [path for path in own_files(folder) if not elsewhere or path.name != OWNED_OBJECTS]
         _show(known, elsewhere, files, folder)
         if not (offset or files or any(entry.made for entry in known)):
             echo(f"{profile.name}: there is nothing to remove")
@@ -45,7 +45,7 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
             if owner is not None and entry.made:
                 owner.drop(entry)
         stages.store.clear()
-        stages.belongings.forget(known)
+        stages.owned_objects.forget(known)
         for path in files:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         lock.leave_nothing()
@@ -55,9 +55,9 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
 def _show(
     known: "list[OwnedObject]", elsewhere: "list[OwnedObject]", files: list[Path], folder: Path
 ) -> None:
-    from waltap.ports.offsets.state_folder import BELONGINGS, DEAD_LETTERS, LOCK
+    from waltap.ports.offsets.state_folder import DEAD_LETTERS, LOCK, OWNED_OBJECTS
 
-    reasons = {BELONGINGS: "which names them", DEAD_LETTERS: "which nothing else has"}
+    reasons = {OWNED_OBJECTS: "which names them", DEAD_LETTERS: "which nothing else has"}
     for entry in known:
         if entry.made:
             echo(f"{entry.kind} {entry.name} in database {entry.database}")

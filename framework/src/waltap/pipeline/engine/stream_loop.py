@@ -312,7 +312,7 @@ class StreamLoop:
         heartbeats = HeartbeatTimer(state, self._connector, delivery)
         now = clock()
         next_look = next_idle = now + self._idle_s
-        if not self._connector.outlives:
+        if not self._connector.reconnectable:
             run.redeliveries.close(
                 "a redelivery would end the temporary slot: stop the pipeline first"
             )

@@ -34,8 +34,8 @@ from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import BranchPositions, Offset, OffsetStore
 from waltap.ports.offsets.owned_objects import OwnedObjects
 from waltap.ports.offsets.state_folder import (
-    BELONGINGS,
     DEAD_LETTERS,
+    OWNED_OBJECTS,
     RELATIONS,
     SINK_FOLDERS,
     SINK_POSITIONS,
@@ -124,7 +124,7 @@ class PipelineStages:
             self.relations.describe,
         )
         self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
-        self.belongings = OwnedObjects(self.state_dir / BELONGINGS)
+        self.owned_objects = OwnedObjects(self.state_dir / OWNED_OBJECTS)
         self.new_tables = NewTables(
             self.state_dir / TABLES,
             _new_tables_policy(profile),
@@ -189,7 +189,7 @@ class PipelineStages:
             stopping=self._stopping,
             debezium=profile.debezium,
             status_interval_ms=profile.engine.status_interval_ms,
-            budgeted=profile.engine.wal_budget is not None,
+            limits_wal=profile.engine.wal_budget is not None,
             retries=bool(profile.engine.max_retries),
             leased=self._leadership is not None,
             delivers_prepared=profile.engine.two_phase_policy == "prepare",
@@ -198,7 +198,7 @@ class PipelineStages:
             made=made,
             reconnects=reconnects,
             repairs=repairs,
-            belongings=self.belongings,
+            owned_objects=self.owned_objects,
             announced=self.relations.announced,
             forget=self.relations.forget,
             memory=self.memory,
@@ -207,7 +207,7 @@ class PipelineStages:
             mask_check=self.relations.mask_check,
             password=chosen_password(self.host),
             confirmable=confirmable,
-            meant_for=self._meant_for,
+            connector_for=self._connector_for,
         )
         connector: Connector = component.spec.factory(component.properties, context)
         require_whole_roles(connector, source_roles)
@@ -220,7 +220,7 @@ class PipelineStages:
         every = (branch.stages.format for branch in self.branches)
         return [each for each in every if each is not None]
 
-    def _meant_for(self, version: str) -> str | None:
+    def _connector_for(self, version: str) -> str | None:
         chosen = self.profile.connector.spec.name
         for spec in self.host.connectors.values():
             if spec.recognizes is not None and spec.name != chosen and spec.recognizes(version):

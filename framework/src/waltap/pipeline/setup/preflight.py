@@ -27,7 +27,7 @@ from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.offsets.offset import Offset, OffsetStore
 from waltap.ports.offsets.owned_objects import OwnedObjects
-from waltap.ports.offsets.state_folder import BELONGINGS, OFFSET, unusable
+from waltap.ports.offsets.state_folder import OFFSET, OWNED_OBJECTS, unusable
 from waltap.ports.sink.roles import checks_of, identity_of
 from waltap.ports.source.connector import Connector, PreflightCheck
 from waltap.ports.source.lease import LeaseContext
@@ -230,7 +230,7 @@ def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
     if not folder.is_relative_to(profile.folder):
         return None
     found = Path.cwd() / folder.relative_to(profile.folder)
-    if found == folder or (found / BELONGINGS).exists():
+    if found == folder or (found / OWNED_OBJECTS).exists():
         return None
     return found if (found / OFFSET).exists() else None
 
@@ -486,7 +486,7 @@ def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") 
     """
     folder, system = profile.engine.state_dir, connector.server.system_id
     owners: dict[str, str] = {}
-    for path in sorted(folder.glob(f"*/{BELONGINGS}")):
+    for path in sorted(folder.glob(f"*/{OWNED_OBJECTS}")):
         if not path.with_name(OFFSET).exists() and running(path.parent) is not None:
             with suppress(OffsetError):
                 for entry in OwnedObjects(path).all():

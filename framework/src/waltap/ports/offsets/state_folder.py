@@ -19,7 +19,7 @@ CONTROL: Final = "control.sock"
 OFFSET: Final = "offset.json"
 """The stored offset (`Offset`), unless ``waltap.offset.file`` names another file."""
 
-BELONGINGS: Final = "belongings.json"
+OWNED_OBJECTS: Final = "belongings.json"
 """Slot and publications, and which of them the pipeline created (`OwnedObjects`)."""
 
 RELATIONS: Final = "relations"
@@ -62,7 +62,7 @@ class StateFolderUnusable(OffsetError):
 
 def own_files(folder: Path) -> list[Path]:
     """Return the pipeline's existing files in ``folder``, except its lock."""
-    names = (OFFSET, BELONGINGS, TABLES, RELATIONS, SINK_POSITIONS, HTTP_KEY)
+    names = (OFFSET, OWNED_OBJECTS, TABLES, RELATIONS, SINK_POSITIONS, HTTP_KEY)
     files = [folder / name for name in names]
     # A crash may leave a draft beside each of these files.
     paths = [path for file in files for path in (file, draft_of(file))]

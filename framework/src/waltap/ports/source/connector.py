@@ -156,7 +156,7 @@ class ConnectorContext:
     # How often the server expects a status update.
     status_interval_ms: int = 10_000
     # Whether the profile limits the WAL that the slot may retain.
-    budgeted: bool = False
+    limits_wal: bool = False
     # Whether a broken connection is made again.
     retries: bool = True
     # Whether this process has the lease: an older reader of the slot has then lost it.
@@ -176,7 +176,7 @@ class ConnectorContext:
     # The pipeline's objects over all runs. A connector records an entry before it creates an
     # object, and removes the entry after it dropped the object. An existing slot without an
     # entry or an offset belongs to another pipeline: it is not used without consent.
-    belongings: OwnedObjects = field(default_factory=OwnedObjects)
+    owned_objects: OwnedObjects = field(default_factory=OwnedObjects)
     # Call it with each described relation that the server announces in the stream.
     announced: "Callable[[Relation], None]" = lambda _relation: None
     # Call it with the OID of a dropped relation and an LSN after which none of its rows commits.
@@ -193,7 +193,7 @@ class ConnectorContext:
     password: Password | None = None
     # Returns the LSN that may be confirmed for a stream's start LSN; never a greater one.
     confirmable: Callable[[int], int] = lambda lsn: lsn
-    meant_for: "Callable[[str], str | None]" = lambda _version: None
+    connector_for: "Callable[[str], str | None]" = lambda _version: None
     """Returns the name of the connector for a server with this version text, None without one."""
 
 
@@ -319,7 +319,7 @@ class Connector(abc.ABC):
 
     server: ServerInfo
     catalogue: Catalogue
-    outlives: bool = True
+    reconnectable: bool = True
     """Whether a new connection can resume where this one ends."""
 
     def once(self) -> AbstractContextManager[None]:

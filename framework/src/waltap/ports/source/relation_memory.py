@@ -31,8 +31,8 @@ _SIZE = Struct("<I")
 class RelationMemory:
     """Described relations by OID.
 
-    ``path`` is an append-only file; None: memory only. ``judge`` receives the old and the new description
-    before the new one is stored, and may raise.
+    ``path`` is an append-only file; None: memory only. ``validate`` receives the old and the new
+    description before the new one is stored, and may raise.
 
     Single-threaded. Disk errors are not raised: the file is then not written, or not read.
     """
@@ -46,11 +46,11 @@ class RelationMemory:
         self._moved: dict[str, int] = {}
         self._replaced: deque[int] = deque()
         self._written = 0
-        self.judge: Callable[[Relation, Relation], None] | None = None
+        self.validate: Callable[[Relation, Relation], None] | None = None
 
-    def judge_by(self, judge: "Callable[[Relation, Relation], None]") -> None:
-        """Compare descriptions by ``judge`` from now on."""
-        self.judge = judge
+    def validate_with(self, validate: "Callable[[Relation, Relation], None]") -> None:
+        """Compare descriptions by ``validate`` from now on."""
+        self.validate = validate
 
     def open(self, database: str) -> None:
         """Load the relations of ``database`` and drop those of another one.
@@ -88,14 +88,15 @@ class RelationMemory:
         self._unsaved[relation.oid] = relation
 
     def check(self, relation: Relation) -> None:
-        """Compare a described relation with its former description by ``judge``.
+        """Compare a described relation with its former description by ``validate``.
 
-        If its OID is new, the former relation of that name is compared. Raises: the errors of ``judge``.
+        If its OID is new, the former relation of that name is compared. Raises: the errors of
+        ``validate``.
         """
-        if self.judge is not None:
+        if self.validate is not None:
             known = self._relations.get(relation.oid) or self.named(relation.schema, relation.table)
             if known is not None and known is not relation:
-                self.judge(known, relation)
+                self.validate(known, relation)
 
     def start_over(self, relations: Iterable[Relation]) -> None:
         """Replace the content by ``relations``, for a new slot and stream."""

@@ -209,19 +209,19 @@ class SlotOwningSource(Protocol):
     def drop_slot(self) -> bool:
         """Drop the replication slot; False without one. Raises: SourceError."""
 
-    def belongings(self, offset: Offset | None) -> list[OwnedObject]:
+    def owned_objects(self, offset: Offset | None) -> list[OwnedObject]:
         """Return the pipeline's objects that exist on this server.
 
         The stored ``offset`` may name a slot that no other record names. Raises: SourceError.
         """
 
-    def belongings_elsewhere(self) -> list[OwnedObject]:
+    def owned_objects_elsewhere(self) -> list[OwnedObject]:
         """Return the pipeline's known objects on other servers or databases.
 
         The profile pointed to these servers earlier.
         """
 
-    def drop(self, belonging: OwnedObject) -> None:
+    def drop(self, owned_object: OwnedObject) -> None:
         """Remove an object of the pipeline and its entry. Raises: SourceError."""
 
 

@@ -21,7 +21,7 @@ from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRo
 from waltap.errors import ConfigurationError, PropertyProblem, RecordError, RetryVerdict
 from waltap.ports.transforms.rewrite import RowChange, RowView
 
-Judge = Callable[[RowChange], object]
+RowCondition = Callable[[RowChange], object]
 LETTERS = "cudrtm"
 
 
@@ -156,7 +156,7 @@ class _TableFilter:
         new = None if isinstance(change, Delete) else change.new
         old = None if isinstance(change, Insert) else change.old
         # An empty old image means that the server did not send one.
-        return self._judge(operation, change.relation, old or None, new)
+        return self._keeps_row(operation, change.relation, old or None, new)
 
     def _rows(self, part: SnapshotRows) -> list[tuple[object, ...]]:
         relation = part.relation
@@ -164,9 +164,9 @@ class _TableFilter:
             return part.rows  # type: ignore[return-value]
         if self._function is None:
             return []
-        return [row for row in part.rows if self._judge("r", relation, None, row)]
+        return [row for row in part.rows if self._keeps_row("r", relation, None, row)]
 
-    def _judge(
+    def _keeps_row(
         self,
         operation: str,
         relation: Relation,
@@ -187,7 +187,7 @@ class _TableFilter:
             ) from cause
 
 
-def _imported(path: str) -> Judge:
+def _imported(path: str) -> RowCondition:
     """Import the function ``module:name``.
 
     The module may be in the working directory.

@@ -95,7 +95,8 @@ WRITERS = """
 class PublicationSet:
     """Manage the publications of one pipeline.
 
-    ``captured`` returns the captured tables, ``belonging`` the entry of a publication by its name.
+    ``captured`` returns the captured tables, ``owned_object`` the entry of a publication by its
+    name.
     """
 
     def __init__(
@@ -106,11 +107,11 @@ class PublicationSet:
         context: ConnectorContext,
         *,
         captured: Callable[[], list[CatalogTable]],
-        belonging: Callable[[str], OwnedObject],
+        owned_object: Callable[[str], OwnedObject],
     ) -> None:
         self._catalogue, self._connection = catalogue, connection
         self._properties, self._context = properties, context
-        self._captured, self._belonging = captured, belonging
+        self._captured, self._belonging = captured, owned_object
         self._version_num = connection.info.server_version
         self._used = context.decoder.capabilities.filters
         # Publications that this run created for the first time, which `undo` drops.
@@ -168,7 +169,7 @@ class PublicationSet:
         )
         found = shortfalls(self._catalogue, name, wanted, self._version_num)
         plan.shortfalls += [(name, shortfall) for shortfall in found]
-        entry = self._context.belongings.find(*self._belonging(name).place)
+        entry = self._context.owned_objects.find(*self._belonging(name).place)
         managed = self._properties.publication_autocreate_mode == "disabled"
         # The owner of a foreign publication may have limited it on purpose.
         if not found or entry is None or not entry.made or managed:
@@ -191,7 +192,7 @@ class PublicationSet:
 
     def _dropped(self, entry: OwnedObject) -> bool:
         """Return whether the pipeline's publication was dropped."""
-        if self._context.belongings.find(*entry.place) is None:
+        if self._context.owned_objects.find(*entry.place) is None:
             return False
         return published(self._catalogue, entry.name) is None
 
@@ -219,7 +220,7 @@ class PublicationSet:
         Otherwise the profile may name another publication than before, and nothing is lost.
         """
         name = self._properties.publication_name
-        known = self._context.belongings.find(*self._belonging(name).place) is not None
+        known = self._context.owned_objects.find(*self._belonging(name).place) is not None
         if type(error) is PublicationGone and known:
             return PublicationDropped(error.problem, **error.fields)
         return error
@@ -275,8 +276,8 @@ class PublicationSet:
             return
         plan = self.plan(new_slot=new_slot)
         entries = [self._belonging(name) for name in plan.created]
-        again = {e.name for e in entries if self._context.belongings.find(*e.place) is not None}
-        with self._context.belongings.making(*entries):
+        again = {e.name for e in entries if self._context.owned_objects.find(*e.place) is not None}
+        with self._context.owned_objects.making(*entries):
             plan.run(self._connection, self._properties)
         self.names = plan.names
         self._made = [name for name in plan.created if name not in again]
@@ -447,4 +448,4 @@ class PublicationSet:
             except psycopg.Error as error:
                 raise driver_error(error, self._properties) from error
             self._context.made.publications.discard(name)
-            self._context.belongings.forget([self._belonging(name)])
+            self._context.owned_objects.forget([self._belonging(name)])

@@ -179,13 +179,13 @@ class PostgresChunks:
         limit_ms = self._properties.condition_timeout_ms
         session = self._begun(limit_ms, lock_ms=self._properties.snapshot_lock_timeout_ms)
         try:
-            self._judge(session, relation, condition)
+            self._check_condition(session, relation, condition)
         except QueryCancelled as error:
             raise self._took_too_long(error, limit_ms) from error
         finally:
             self.close()
 
-    def _judge(self, session: PostgresSession, relation: Relation, condition: str) -> None:
+    def _check_condition(self, session: PostgresSession, relation: Relation, condition: str) -> None:
         ConditionCheck(relation, session.parsed, self._catalogue.query).condition(
             identifier(relation.schema, relation.table), condition
         )
@@ -242,7 +242,7 @@ class PostgresChunks:
             text = seen.snapshot()
             until = None if self._signal is not None else seen.visible_until()
             if request.condition:  # check again: its columns may have other types by now
-                self._judge(session, relation, request.condition)
+                self._check_condition(session, relation, request.condition)
                 take_role(session, self._properties)
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]

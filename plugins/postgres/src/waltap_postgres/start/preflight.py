@@ -154,7 +154,7 @@ class PreflightChecks:
             else self._privileges(service, may_replicate=replication or granted),
             output_plugin(settings, self._decoder.output_plugin),
             *self._decoding(),
-            *slot_limits(settings, service, budgeted=self.context.budgeted),
+            *slot_limits(settings, service, limits_wal=self.context.limits_wal),
             *writer_delay(settings, self._lazy()),
             *(service.checks() if service is not None else ()),
             *(standby(self.server.version_num, self._primary()) if in_recovery else ()),

@@ -332,12 +332,12 @@ SLOW_MS = 1000
 
 
 def slot_limits(
-    settings: dict[str, str], hosting: ServerHosting | None, *, budgeted: bool
+    settings: dict[str, str], hosting: ServerHosting | None, *, limits_wal: bool
 ) -> list[PreflightCheck]:
     """Check the server's limits for slots without a reader.
 
     The server may invalidate such a slot, or nothing keeps the slot from filling the disk.
-    ``budgeted``: the profile limits the slot's WAL.
+    ``limits_wal``: the profile limits the slot's WAL.
     """
     idle = int(settings.get("idle_replication_slot_timeout", "0"))
     # -1 is no limit; servers before 13 do not have the setting.
@@ -358,7 +358,7 @@ def slot_limits(
         bound = size(keep << 20)
         text = f"max_slot_wal_keep_size is {bound}: a slot that keeps more WAL is invalidated"
         found.append(PreflightCheck.ok("slot limits", text))
-    elif not budgeted and "max_slot_wal_keep_size" in settings:
+    elif not limits_wal and "max_slot_wal_keep_size" in settings:
         bound = "max_slot_wal_keep_size = '50GB'"
         # A timeout does not count: a slot that is read slowly is not idle.
         found.append(

@@ -212,7 +212,7 @@ def situation(
     if properties.slot_temporary and not reconnects and (slot is None or slot.temporary):
         offset = None  # of a run that was killed: its slot is gone with it, as by a clean stop
     name = properties.slot_name
-    entry = belonging(properties, server, "slot", name)
+    entry = owned_object(properties, server, "slot", name)
     made_slot = offset is not None and resumption.made_by_us(offset)
     begun = slot is not None and offset is None and name in context.made.slots
     ours = (made_slot and offset is not None and offset.snapshot is not None) or begun
@@ -234,7 +234,7 @@ def situation(
         of_database=offset is not None and resumption.belongs_here(offset),
         made_slot=made_slot,
         begun=begun,
-        known=context.belongings.find(*entry.place) is not None,
+        known=context.owned_objects.find(*entry.place) is not None,
         takes_over=properties.slot_takeover or context.debezium,
         reconnects=reconnects,
         resumable=resumable,
@@ -253,10 +253,10 @@ def take(
             entry.name,
             extra={"slot": entry.name},
         )
-    if context.belongings.find(*entry.place) is None:
+    if context.owned_objects.find(*entry.place) is None:
         # Only a slot that this pipeline made may be dropped with it.
         made = offset is not None and offset.sole.slot_created_lsn > 0 and not decision.takes_over
-        context.belongings.keep(msgspec.structs.replace(entry, made=made))
+        context.owned_objects.keep(msgspec.structs.replace(entry, made=made))
 
 
 def log_loss(decision: StartupPlan, slot: str) -> None:
@@ -289,7 +289,7 @@ def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> So
     return SlotUnreadable(error.problem, slot=slot)
 
 
-def belonging(
+def owned_object(
     properties: PostgresProperties, server: ServerInfo, kind: str, name: str
 ) -> OwnedObject:
     """Return the entry of our slot or publication on this server."""

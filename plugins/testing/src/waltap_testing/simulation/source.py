@@ -74,7 +74,7 @@ class SimulatedSource:
     # False while the server is down.
     reachable: bool = True
     # True until a stream reports that the server wants a reply.
-    urges: bool = False
+    requests_reply: bool = False
     # Raised by each cut; connections of an earlier generation are broken.
     generation: int = 0
     wal_end: int = 0x1_0000_0000
@@ -132,7 +132,7 @@ class SimulatedSource:
         """Ask the client for a reply, as a server that shuts down does."""
 
         def happen() -> None:
-            self.urges = True
+            self.requests_reply = True
 
         self.clock.at(at, happen)
 
@@ -328,7 +328,7 @@ class _SimulatedStream(ChangeStream):
         return self._idle
 
     def reply_requested(self) -> bool:
-        reply_requested, self._source.urges = self._source.urges, False
+        reply_requested, self._source.requests_reply = self._source.requests_reply, False
         return reply_requested
 
     def request_keepalive(self) -> None:
