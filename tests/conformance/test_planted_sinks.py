@@ -292,7 +292,7 @@ class Rows(Sink):
         self.kept = self.position if self.whole else None
         return self.kept
 
-    def held(self):
+    def stored_position(self):
         return self.kept
 
     def write(self, batch):
@@ -470,7 +470,7 @@ class InOneTransaction(Sink):
         ).fetchone()
         return None if row is None else Position(*row)
 
-    def held(self):
+    def stored_position(self):
         return self.kept
 
     def write(self, batch):
@@ -593,10 +593,10 @@ class KnowsItsFile(InOneTransaction):
     """Sees that its database is the one that it opened. Right as it is."""
 
     def open(self):
-        held = super().open()
+        stored_position = super().open()
         self.link.execute("PRAGMA journal_mode=WAL")  # in other modes SQLite itself sees that
         self.opened = self.path.stat().st_ino
-        return held
+        return stored_position
 
     def publish(self):
         if not self.path.exists() or self.path.stat().st_ino != self.opened:
@@ -641,10 +641,10 @@ class RefusesWithoutALoss(KnowsItsFile):
         self.note = context.state_dir / "note"
 
     def open(self):
-        held = super().open()
-        if self.note.exists() and str(held) != self.note.read_text():
+        stored_position = super().open()
+        if self.note.exists() and str(stored_position) != self.note.read_text():
             raise Refused("it is another one")
-        return held
+        return stored_position
 
     def flush(self):
         promised = super().flush()

@@ -18,7 +18,7 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
-from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.stored_position import DestinationBehind
 from waltap_lake.delta import DeltaLake
 from waltap_lake.errors import LakeGone
 from waltap_lake.iceberg import IcebergLake

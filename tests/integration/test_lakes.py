@@ -13,8 +13,8 @@ from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.position import Position
 from waltap.errors import RetryVerdict, SinkError
-from waltap.ports.sink.held import DestinationBehind
 from waltap.ports.sink.sink import Sink
+from waltap.ports.sink.stored_position import DestinationBehind
 from waltap_lake.errors import (
     LakeFenced,
     LakeRefused,

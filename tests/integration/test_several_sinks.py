@@ -12,7 +12,7 @@ from tests.harness.shop import Shop
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.pipeline.delivery.fan_out import SinkPausedTooLong
 from waltap.ports.offsets.gaps import GapCertificates
-from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.stored_position import DestinationBehind
 from waltap_sinks.changelog import ChangeLog, FileStore
 
 

@@ -90,7 +90,7 @@ class SmallSink(Sink):
 class LargerSink(SmallSink):
     """Has methods of two roles, which it does not name."""
 
-    def held(self) -> Position:
+    def stored_position(self) -> Position:
         return Position(1)
 
     def identity(self) -> str:
@@ -159,7 +159,11 @@ def test_a_source_without_lists_of_tables_has_none_and_streams_everything() -> N
 
 def test_a_sink_without_a_role_is_asked_nothing() -> None:
     for sink, found in ((SmallSink(), ([], None, "")), (LargerSink(), ([], Position(1), "log"))):
-        assert (sinks.checks_of(sink), sinks.held_by(sink), sinks.identity_of(sink)) == found
+        assert (
+            sinks.checks_of(sink),
+            sinks.stored_position_of(sink),
+            sinks.identity_of(sink),
+        ) == found
 
 
 def test_drop_removes_the_stored_state_of_a_source_that_owns_no_slot(

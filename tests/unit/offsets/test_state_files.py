@@ -36,7 +36,7 @@ SINKS = {
     "fast": SinkProgress(
         positions={"": Position(200, 300, 7)},
         counted=TransactionCounts(commit_lsn=300, index=7, total=7),
-        held={"": Position(150)},
+        sink_positions={"": Position(150)},
     ),
     "slow": SinkProgress(positions={"": Position(100)}),
 }

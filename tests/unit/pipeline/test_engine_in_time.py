@@ -9,7 +9,7 @@ from tests.harness.simulated import Gone, New, Refused, new, raising
 
 from waltap.changes.transactions.position import Positions
 from waltap.errors import ConnectionLost, SinkError
-from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.stored_position import DestinationBehind
 from waltap_testing.simulation import SimulatedPipeline
 from waltap_testing.workload import ITEMS
 

@@ -15,9 +15,9 @@ from waltap.changes.events.event import Header, Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError, StopRequested
-from waltap.ports.sink.held import begins_snapshot, was_delivered
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.stored_position import begins_snapshot, was_delivered
 from waltap.ports.source.connector import PreflightCheck
 from waltap_kafka.client import NO_SETTINGS, KafkaClients, kafka_error
 from waltap_kafka.properties import KafkaSinkProperties
@@ -146,9 +146,9 @@ class KafkaSink(Sink):
         self._transactions = KafkaTransactions(
             made, self._failures, self._context, timeout_s=self._transaction_timeout_s()
         )
-        held = self._transactions.begin_life(self._topics, admin, self._clients.settings)
-        self._accepted = self._held = held or Positions()
-        return held
+        stored_position = self._transactions.begin_life(self._topics, admin, self._clients.settings)
+        self._accepted = self._held = stored_position or Positions()
+        return stored_position
 
     def write(self, batch: Batch) -> None:
         """Queue the records of ``batch`` in the producer.
@@ -227,7 +227,7 @@ class KafkaSink(Sink):
             self._failure = error
             raise
 
-    def held(self) -> Positions | None:
+    def stored_position(self) -> Positions | None:
         """Return the position of the last Kafka transaction."""
         return None if self._transactions is None else self._transactions.committed
 

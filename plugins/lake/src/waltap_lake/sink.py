@@ -13,9 +13,9 @@ import msgspec
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import SinkError, WaltapError
-from waltap.ports.sink.held import DestinationBehind, delivered_changes
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.stored_position import DestinationBehind, delivered_changes
 from waltap.ports.source.connector import PreflightCheck
 from waltap_lake.errors import LakeTableUnfit, LakeTransactionGap
 from waltap_lake.lake import (
@@ -180,7 +180,7 @@ class LakeSink(Sink):
         self._forget()
         return self._offset.position
 
-    def held(self) -> Position | None:
+    def stored_position(self) -> Position | None:
         """Return the position that every table has."""
         return self._offset.position
 
@@ -240,8 +240,8 @@ class LakeSink(Sink):
             self._table(name, version)
             # The buffers have redelivered changes; a table ahead of the offset has some, too.
             skipped = max(
-                delivered_changes(part.commit_lsn, numbers, held)
-                for held in (self._position, self._behind.get(name))
+                delivered_changes(part.commit_lsn, numbers, stored_position)
+                for stored_position in (self._position, self._behind.get(name))
             )
             if skipped < len(changes):
                 buffer = self._pending.setdefault(name, PendingBuffers()).buffer(version)

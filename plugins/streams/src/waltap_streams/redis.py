@@ -15,9 +15,9 @@ from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.ports.sink.held import DestinationBehind, begins_snapshot, was_delivered
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.stored_position import DestinationBehind, begins_snapshot, was_delivered
 from waltap.ports.source.connector import PreflightCheck
 from waltap_streams.errors import (
     StreamFenced,
@@ -290,7 +290,7 @@ class RedisSink(Sink):
         self._begin()
         return self._accepted or None if self._once else None
 
-    def held(self) -> Positions | None:
+    def stored_position(self) -> Positions | None:
         """Return the position that is stored with the entries."""
         return self._kept.stored or None if self._once else None
 

@@ -13,9 +13,9 @@ import pytest
 from waltap.changes.transactions.position import START, Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
-from waltap.ports.sink.held import require_held
-from waltap.ports.sink.roles import checks_of, held_by
+from waltap.ports.sink.roles import checks_of, stored_position_of
 from waltap.ports.sink.sink import Sink
+from waltap.ports.sink.stored_position import require_stored
 from waltap_testing.sink_rig import SinkRig, sole
 from waltap_testing.workload import batches, mixed
 
@@ -64,7 +64,7 @@ def _copy(source: Path, target: Path) -> None:
 class NoticesLosses:
     """Rules for a destination that is behind its durable position.
 
-    The contract is `PositionKeepingSink.held`. A base class of the suite.
+    The contract is `PositionKeepingSink.stored_position`. A base class of the suite.
     """
 
     @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
@@ -89,7 +89,7 @@ class NoticesLosses:
             history.noticed()
         newest()
         sink = rig.build(tmp_path, resumes=True)
-        assert Positions.of(_opened(sink, history.held)) == history.held
+        assert Positions.of(_opened(sink, history.stored_position)) == history.stored_position
         sink.close()
 
     @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
@@ -106,7 +106,7 @@ class NoticesLosses:
         If that error does not report a loss, the next start does.
         """
         history = _History(rig, tmp_path, record_property)
-        sink, had = history.sink, sole(history.held)
+        sink, had = history.sink, sole(history.stored_position)
         assert had is not None
         history.put_back(emptied=emptied)
         try:
@@ -150,10 +150,10 @@ class NoticesLosses:
             sink.write(batch)
         end = Position(history.workload.parts[-1].end_lsn)
         assert sole(sink.flush()) == end
-        held = Positions.of(held_by(sink))
+        stored_position = Positions.of(stored_position_of(sink))
         sink.close()
         sink = rig.build(tmp_path, resumes=True)
-        assert sole(_opened(sink, held)) == end
+        assert sole(_opened(sink, stored_position)) == end
         sink.close()
 
 
@@ -188,7 +188,7 @@ class _History:
         self.sink = rig.build(folder, resumes=True)
         self.sink.open()
         self._write(self.sink, 2, -1)
-        self.held = Positions.of(held_by(self.sink))
+        self.stored_position = Positions.of(stored_position_of(self.sink))
 
     def rest(self, sink: Sink) -> Iterator[Batch]:
         """Yield the last transaction."""
@@ -214,18 +214,18 @@ class _History:
         """Check that a start reports the loss."""
         sink = self._rig.build(self._folder, resumes=True)
         with pytest.raises(SinkError) as lost:
-            _opened(sink, self.held)
+            _opened(sink, self.stored_position)
         with contextlib.suppress(SinkError):
             sink.close()
         assert lost.value.loses, f"the engine keeps no certificate of {lost.value!r}"
 
 
-def _opened(sink: Sink, held: Positions) -> Position | Positions | None:
-    """Open the sink as the engine does, with an offset that knows ``held``.
+def _opened(sink: Sink, stored_position: Positions) -> Position | Positions | None:
+    """Open the sink as the engine does, with an offset that knows ``stored_position``.
 
     Raises: SinkError.
     """
     checks_of(sink)
     found = sink.open()
-    require_held("of the kit", held, Positions.of(found))
+    require_stored("of the kit", stored_position, Positions.of(found))
     return found

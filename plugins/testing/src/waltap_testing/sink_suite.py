@@ -30,7 +30,7 @@ from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import SOLE, START, Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import RetryVerdict, SinkError, WaltapError
-from waltap.ports.sink.roles import held_by
+from waltap.ports.sink.roles import stored_position_of
 from waltap.ports.sink.sink import Sink
 from waltap_testing.crash import CrashChild, KillPoint
 from waltap_testing.sink_crash import (
@@ -426,11 +426,11 @@ class SinkSuite(
         promised = deliver(sink, batches[: len(batches) // 2], each=True)
         assert promised is not None
         again = rig.build(tmp_path, resumes=True)
-        held = sole(again.open())
+        stored_position = sole(again.open())
         if again.capabilities.exactly_once:
-            assert held == promised, "it must know the position of its data"
+            assert stored_position == promised, "it must know the position of its data"
         else:
-            assert held is None or held == promised
+            assert stored_position is None or stored_position == promised
         written(again, workload.batches(4, promised, records=again.capabilities.records))
         again.close()
         assert_complete(rig, sink.capabilities, workload)
@@ -438,20 +438,22 @@ class SinkSuite(
     def test_a_sink_opened_again_has_what_it_said_it_holds(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """A reopened sink has the position that `PositionKeepingSink.held` returned."""
+        """A reopened sink has the position that `PositionKeepingSink.stored_position` returned."""
         sink = rig.build(tmp_path)
         once = sink.capabilities.exactly_once
         sink.open()
         written(
             sink, mixed(truncate=False).batches(4, records=sink.capabilities.records), each=True
         )
-        held = Positions.of(held_by(sink))
-        assert bool(held) == once, "held is what a sink keeps with its data, exactly once"
+        stored_position = Positions.of(stored_position_of(sink))
+        assert bool(stored_position) == once, (
+            "a stored position is that of data stored exactly once"
+        )
         sink.close()
         again = rig.build(tmp_path, resumes=True)
         # The engine compares them to notice a destination that was restored or emptied.
-        assert Positions.of(again.open()) == held
-        assert Positions.of(held_by(again)) == held
+        assert Positions.of(again.open()) == stored_position
+        assert Positions.of(stored_position_of(again)) == stored_position
         again.close()
 
     def test_a_position_is_of_one_pipeline(self, rig: SinkRig, tmp_path: Path) -> None:
@@ -469,11 +471,13 @@ class SinkSuite(
         with contextlib.suppress(WaltapError):
             sink = other.build(folder, resumes=True)
             try:
-                held = sink.open()
+                stored_position = sink.open()
             finally:
                 sink.close()
             # With that position the pipeline would skip changes that it never delivered.
-            assert sole(held) is None, f"{held} is the position of another pipeline"
+            assert sole(stored_position) is None, (
+                f"{stored_position} is the position of another pipeline"
+            )
 
     def test_close_makes_nothing_durable_that_was_not_flushed(
         self, rig: SinkRig, tmp_path: Path

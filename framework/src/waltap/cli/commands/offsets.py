@@ -329,7 +329,7 @@ def set_position(
         )
         moved = offset.with_sole(position=position, previous_end_lsn=None)
         if distance < 0:  # the sink may have been restored to its present end
-            moved = moved.with_sole(held=msgspec.UNSET)
+            moved = moved.with_sole(sink_position=msgspec.UNSET)
         if distance > 0:
             moved = msgspec.structs.replace(
                 moved, sink=""

@@ -76,7 +76,7 @@ class Redelivery:
         stay delivered.
         """
         try:
-            held = Positions.of(self.sink.open(), next(iter(self.stored), ""))
+            stored_position = Positions.of(self.sink.open(), next(iter(self.stored), ""))
             there = set[str]()
             if isinstance(self.sink, RedeliveryAwareSink):
                 there.update(self.sink.redelivered())
@@ -95,7 +95,9 @@ class Redelivery:
                 found: list[RedeliveryResult] = []
                 given: tuple[str, ...] = ()
                 for dead_letter in waiting[first : first + AT_A_TIME]:
-                    error = self._refusal(dead_letter, held, (*given, dead_letter.redelivery_id))
+                    error = self._refusal(
+                        dead_letter, stored_position, (*given, dead_letter.redelivery_id)
+                    )
                     given = given if error else (*given, dead_letter.redelivery_id)
                     found.append(RedeliveryResult(dead_letter, error))
                 self.sink.flush()
@@ -108,12 +110,13 @@ class Redelivery:
             self.sink.close()
 
     def _refusal(
-        self, dead_letter: DeadLetter, held: Positions, redelivery_ids: tuple[str, ...]
+        self, dead_letter: DeadLetter, stored_position: Positions, redelivery_ids: tuple[str, ...]
     ) -> WaltapError | None:
         """Write one dead letter and return its refusal, if any."""
         name = dead_letter.place.partition
         position = max(
-            self.stored.get(name, Position(0)), held.get(name, self.stored.get(name, Position(0)))
+            self.stored.get(name, Position(0)),
+            stored_position.get(name, self.stored.get(name, Position(0))),
         )
         try:
             batch = self._batch(dead_letter, position)

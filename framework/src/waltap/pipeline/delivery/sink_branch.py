@@ -23,10 +23,10 @@ from waltap.encoders.format.format import Format
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.errors import RecordError, SinkError
 from waltap.ports.offsets.offset import SinkProgress
-from waltap.ports.sink.held import require_held
 from waltap.ports.sink.refusal import RecordsRefused
-from waltap.ports.sink.roles import RelationCachingSink, held_by
+from waltap.ports.sink.roles import RelationCachingSink, stored_position_of
 from waltap.ports.sink.sink import Sink
+from waltap.ports.sink.stored_position import require_stored
 from waltap.ports.specs import FormatSpec, SinkSpec
 from waltap.ports.transforms.applied import transformed
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
@@ -196,18 +196,23 @@ class PositionedBranch(SinkBranch):
         The sink continues from its own position, else from ``kept``, else from ``stored``, the pipeline's
         positions. With ``repairs`` the sink may have lost data. Raises: SinkError.
         """
-        held = self.sink.open()
+        stored_position = self.sink.open()
         if stored and kept is not None and not repairs:
-            require_held(self.name, kept.held, Positions.of(held, next(iter(stored))))
-        self.go_on(kept, stored, held)
+            require_stored(
+                self.name, kept.sink_positions, Positions.of(stored_position, next(iter(stored)))
+            )
+        self.go_on(kept, stored, stored_position)
 
     def go_on(
-        self, kept: SinkProgress | None, stored: Positions, held: Position | Positions | None = None
+        self,
+        kept: SinkProgress | None,
+        stored: Positions,
+        stored_position: Position | Positions | None = None,
     ) -> None:
         """Set the positions that the sink continues from."""
         known = {**stored, **(kept.positions if kept else {})}
         if stored:
-            for name, position in Positions.of(held, next(iter(stored))).items():
+            for name, position in Positions.of(stored_position, next(iter(stored))).items():
                 known[name] = max(known.get(name, position), position)
         self.reached = self.durable = Positions(known)
         counted = kept.counted if kept else None
@@ -288,8 +293,12 @@ class PositionedBranch(SinkBranch):
                 counted = self._counted[place]
             if durable is not None and position < durable:
                 del self._counted[place]
-        held = Positions.of(held_by(self.sink), next(iter(self.durable), SOLE))
-        return SinkProgress(positions=dict(self.durable), counted=counted, held=dict(held))
+        stored_position = Positions.of(
+            stored_position_of(self.sink), next(iter(self.durable), SOLE)
+        )
+        return SinkProgress(
+            positions=dict(self.durable), counted=counted, sink_positions=dict(stored_position)
+        )
 
     def close(self) -> None:
         """Close the sink; may be called twice."""

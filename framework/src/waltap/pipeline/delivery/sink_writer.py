@@ -617,12 +617,14 @@ class SinkWriter:
 
     def store(self, offset: Offset) -> None:
         """Replace the stored offset. Raises: OffsetError."""
-        held = None
+        stored_position = None
         if self._keeper is not None:
-            held = Positions.of(self._keeper.held(), self.partition)
-        if held and offset.snapshot is None:
+            stored_position = Positions.of(self._keeper.stored_position(), self.partition)
+        if stored_position and offset.snapshot is None:
             partitions = {
-                name: msgspec.structs.replace(each, held=held.get(name, msgspec.UNSET))
+                name: msgspec.structs.replace(
+                    each, sink_position=stored_position.get(name, msgspec.UNSET)
+                )
                 for name, each in offset.partitions.items()
             }
             offset = msgspec.structs.replace(offset, partitions=partitions)

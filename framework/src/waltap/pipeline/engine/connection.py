@@ -17,8 +17,8 @@ from waltap.pipeline.setup.build import PipelineStages
 from waltap.pipeline.setup.preflight import checks, refuse
 from waltap.pipeline.stages.snapshot_phase import SnapshotPhase
 from waltap.ports.offsets.offset import Offset
-from waltap.ports.sink.held import require_held
 from waltap.ports.sink.roles import CompletenessSink, identity_of
+from waltap.ports.sink.stored_position import require_stored
 from waltap.ports.source.connector import ChangeStream, Connector, StartPosition
 from waltap.ports.source.roles import PartitionedSource
 
@@ -55,9 +55,9 @@ class SourceConnection:
         )
         state.connected()
         try:
-            held = self._opened(connector, stored) if state.sink_stale else None
+            stored_position = self._opened(connector, stored) if state.sink_stale else None
             with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):
-                start, delivery = self._start(connector, newest(stored, held))
+                start, delivery = self._start(connector, newest(stored, stored_position))
                 if start.snapshot:
                     self._snapshot(connector, delivery, start)
                     if start.stream and not state.stop.is_set():
@@ -99,10 +99,10 @@ class SourceConnection:
                     refuse(checks(stages, connector, locked=True))
             state.sink_opens()
             with state.counts.calls.call("its opening"):
-                held = stages.sink.open()
+                stored_position = stages.sink.open()
             state.sink_opened()
-            self._require_held(connector, stored, held)
-        return held
+            self._require_stored(connector, stored, stored_position)
+        return stored_position
 
     @contextmanager
     def _gaps_noted(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
@@ -113,8 +113,11 @@ class SourceConnection:
             self._run.gaps.missed(error, stored, connector, self._state.now_ms())
             raise
 
-    def _require_held(
-        self, connector: Connector, stored: Offset | None, held: Position | Positions | None
+    def _require_stored(
+        self,
+        connector: Connector,
+        stored: Offset | None,
+        stored_position: Position | Positions | None,
     ) -> None:
         """Check that the destination has the data of the stored offset.
 
@@ -126,8 +129,10 @@ class SourceConnection:
             return
         if stored is None or not known or stored.snapshot is not None:
             return
-        found = Positions.of(held, next(iter(stored.partitions)))
-        require_held(self._state.profile.sink.spec.name, stored.held, found, connector.slot)
+        found = Positions.of(stored_position, next(iter(stored.partitions)))
+        require_stored(
+            self._state.profile.sink.spec.name, stored.sink_positions, found, connector.slot
+        )
         self._run.gaps.brought_back(stored, self._state.now_ms())
 
     def _not_streamed(
@@ -266,12 +271,12 @@ def _continued(start: Offset, before: Offset | None) -> Offset:
     return msgspec.structs.replace(start, partitions=partitions)
 
 
-def newest(offset: Offset | None, held: Position | Positions | None) -> Offset | None:
+def newest(offset: Offset | None, stored_position: Position | Positions | None) -> Offset | None:
     """Return the offset with later positions that the sink keeps itself."""
-    if offset is None or held is None:
+    if offset is None or stored_position is None:
         return offset
     partitions = dict(offset.partitions)
-    for name, position in Positions.of(held, next(iter(partitions))).items():
+    for name, position in Positions.of(stored_position, next(iter(partitions))).items():
         if name in partitions and position > partitions[name].position:
             partitions[name] = msgspec.structs.replace(
                 partitions[name], position=position, previous_end_lsn=position.end_lsn

@@ -13,7 +13,7 @@ from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import WaltapError
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable, moment
 from waltap.ports.offsets.offset import Offset
-from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.stored_position import DestinationBehind
 from waltap.ports.source.connector import Connector
 from waltap.ports.source.roles import WalSource, tables_of
 from waltap.services.monitor.counts import SnapshotTableProgress
@@ -57,7 +57,7 @@ class GapNotes:
         """
         had = ""
         if isinstance(error, DestinationBehind):
-            had = _text(offset.held)
+            had = _text(offset.sink_positions)
             offset = _ended(offset, error)
         part = offset.first
         begin = GapEnd(
@@ -149,7 +149,7 @@ class GapNotes:
 
         This holds only if nothing was delivered since the gap was found.
         """
-        had = _text(offset.held)
+        had = _text(offset.sink_positions)
         if had and self.open:
             self.close({}, now_ms, by="destination", remark=BACK_REMARK, had=had)
 
@@ -187,8 +187,10 @@ def _ended(offset: Offset, error: DestinationBehind) -> Offset:
     return msgspec.structs.replace(offset, partitions=partitions)
 
 
-def _text(held: Mapping[str, Position]) -> str:
-    return ", ".join(f"{name} {position}".strip() for name, position in sorted(held.items()))
+def _text(sink_positions: Mapping[str, Position]) -> str:
+    return ", ".join(
+        f"{name} {position}".strip() for name, position in sorted(sink_positions.items())
+    )
 
 
 def _identifier(now_ms: int) -> str:

@@ -62,8 +62,8 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     slot_identity: str | msgspec.UnsetType = msgspec.UNSET
     # Everything that committed before this time is delivered; ms since 1970 UTC.
     as_of_ms: int | msgspec.UnsetType = msgspec.UNSET
-    # The position that the sink kept with its data (`PositionKeepingSink.held`).
-    held: Position | msgspec.UnsetType = msgspec.UNSET
+    # The position that the sink kept with its data (`PositionKeepingSink.stored_position`).
+    sink_position: Position | msgspec.UnsetType = msgspec.field(name="held", default=msgspec.UNSET)
 
 
 class Offset(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +110,9 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
         return Positions({name: each.position for name, each in self.partitions.items()})
 
     @property
-    def held(self) -> Positions:
+    def sink_positions(self) -> Positions:
         """Return the position that the sink kept with its data, by partition."""
-        found = {name: each.held for name, each in self.partitions.items()}
+        found = {name: each.sink_position for name, each in self.partitions.items()}
         return Positions({n: p for n, p in found.items() if isinstance(p, Position)})
 
     def with_sole(self, **changes: object) -> "Offset":
@@ -195,9 +195,9 @@ class SinkProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The durable position of one sink, by partition."""
 
     positions: dict[str, Position]
-    # ``counted`` and ``held`` are as in `PartitionOffset`.
+    # ``counted`` and ``sink_position`` are as in `PartitionOffset`.
     counted: TransactionCounts | None = None
-    held: dict[str, Position] = {}
+    sink_positions: dict[str, Position] = msgspec.field(name="held", default_factory=dict)
 
 
 class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):

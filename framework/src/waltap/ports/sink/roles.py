@@ -87,7 +87,7 @@ class RelationCachingSink(Protocol):
 class PositionKeepingSink(Protocol):
     """A sink that stores its position with the data, exactly once."""
 
-    def held(self) -> Position | Positions | None:
+    def stored_position(self) -> Position | Positions | None:
         """Return the position that `open` would return now.
 
         Called after `flush` and at the end of a snapshot. The engine stores it with the offset. If a later
@@ -241,9 +241,9 @@ def checks_of(sink: Sink) -> list[PreflightCheck]:
     return sink.check() if isinstance(sink, CheckedSink) else []
 
 
-def held_by(sink: Sink) -> Position | Positions | None:
+def stored_position_of(sink: Sink) -> Position | Positions | None:
     """Return the position that the sink stores with the data, None without one."""
-    return sink.held() if isinstance(sink, PositionKeepingSink) else None
+    return sink.stored_position() if isinstance(sink, PositionKeepingSink) else None
 
 
 def identity_of(sink: Sink) -> str:

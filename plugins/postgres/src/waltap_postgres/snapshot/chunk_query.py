@@ -185,7 +185,9 @@ class PostgresChunks:
         finally:
             self.close()
 
-    def _check_condition(self, session: PostgresSession, relation: Relation, condition: str) -> None:
+    def _check_condition(
+        self, session: PostgresSession, relation: Relation, condition: str
+    ) -> None:
         ConditionCheck(relation, session.parsed, self._catalogue.query).condition(
             identifier(relation.schema, relation.table), condition
         )

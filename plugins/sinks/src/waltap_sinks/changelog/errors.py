@@ -1,7 +1,7 @@
 """Define the errors of a change log."""
 
 from waltap.errors import RetryVerdict, SinkError
-from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.stored_position import DestinationBehind
 
 
 class ChangeLogDamaged(SinkError):

@@ -19,9 +19,9 @@ from waltap.changes.transactions.transaction import (
     TransactionPart,
     TransactionRun,
 )
-from waltap.ports.sink.held import REREAD
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.stored_position import REREAD
 from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness
 from waltap_sinks.changelog.continuity import TableContinuity, log_identity, make_log_identity
 from waltap_sinks.changelog.errors import (
@@ -216,7 +216,7 @@ class ChangeLogSink(Sink):
         self._stretches.begins(completeness if whole else PublicationCompleteness(), captures)
         self._routes.clear()
 
-    def held(self) -> Position | None:
+    def stored_position(self) -> Position | None:
         """Return the position of the last manifest, None within a snapshot."""
         there = self.mark.epoch == self._epoch and self._generation is None
         return Position(self.mark.end_lsn) if there else None

@@ -4,7 +4,7 @@ Errors of the file system are in `waltap.base.files.errors`.
 """
 
 from waltap.errors import SinkError
-from waltap.ports.sink.held import DestinationBehind
+from waltap.ports.sink.stored_position import DestinationBehind
 
 FilesOfAnother = SinkError.define("FilesOfAnother", "WT-5125")
 FilesDamaged = SinkError.define("FilesDamaged", "WT-5126")

@@ -28,9 +28,9 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.ports.sink.held import REREAD, begins_snapshot, was_delivered
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.stored_position import REREAD, begins_snapshot, was_delivered
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.files.columns import GatheredColumns
 from waltap_sinks.files.errors import FilesDamaged, FilesGone, FilesOfAnother
@@ -197,7 +197,7 @@ class FilesSink(Sink):
         self._committed = self._accepted = self._held = Positions(last.positions)
         return self._held or None
 
-    def held(self) -> Positions | None:
+    def stored_position(self) -> Positions | None:
         """Return the position of the last commit, None within a snapshot."""
         return None if self._committed_in_snapshot else self._committed or None
 

@@ -9,9 +9,9 @@ from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.ports.sink import RecordsRefused, RefusedEvent
-from waltap.ports.sink.held import delivered_changes
 from waltap.ports.sink.refusal import FailStop, Part, failing
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.stored_position import delivered_changes
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.sql.applier import SqlApplier
 from waltap_sinks.sql.errors import (
@@ -227,7 +227,7 @@ class SqlSink(Sink):
         self._unknown = False
         return position
 
-    def held(self) -> Position | None:
+    def stored_position(self) -> Position | None:
         """Return the position that is durable in the target."""
         return self._durable
 

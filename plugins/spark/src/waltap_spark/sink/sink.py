@@ -101,11 +101,11 @@ class SparkSink(Sink):
             require_java()
             self._choice.settings(require_pyspark(), self._settings)
         self._fail_stop.reset()
-        held = self._log.open()
+        stored_position = self._log.open()
         # After the log, so that a refused log (of another pipeline) starts no JVM.
         if self._driver is not None:
             self._driver.start()
-        return held
+        return stored_position
 
     def begins(self, coverage: PublicationCompleteness) -> None:
         """Pass the captured tables to the change log. Raises: FilesUnavailable."""
@@ -117,9 +117,9 @@ class SparkSink(Sink):
         self._went = True
         self._log.write(batch)
 
-    def held(self) -> Position | None:
+    def stored_position(self) -> Position | None:
         """Return the change log's position."""
-        return self._log.held()
+        return self._log.stored_position()
 
     def identity(self) -> str:
         """Return the change log's id."""

@@ -67,9 +67,9 @@ class _SimulatedSink(Sink):
         self._failed = False
 
     def open(self) -> Positions | None:
-        return self.held()
+        return self.stored_position()
 
-    def held(self) -> Positions | None:
+    def stored_position(self) -> Positions | None:
         destination = self._destination
         return destination.positions or None if destination.exactly_once else None
 

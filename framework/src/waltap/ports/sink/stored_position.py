@@ -10,12 +10,12 @@ from waltap.errors import SinkError
 from waltap.ports.source.slot_status import SlotStatus
 
 
-def was_delivered(batch: Batch, held: Mapping[str, Position]) -> bool:
-    """Return whether ``held`` already covers the transactions of ``batch``.
+def was_delivered(batch: Batch, stored_position: Mapping[str, Position]) -> bool:
+    """Return whether ``stored_position`` already covers the transactions of ``batch``.
 
-    ``held`` is the result of `Sink.open`.
+    ``stored_position`` is the result of `Sink.open`.
     """
-    position = held.get(batch.partition)
+    position = stored_position.get(batch.partition)
     return (
         position is not None
         and batch.position <= position
@@ -27,16 +27,22 @@ def was_delivered(batch: Batch, held: Mapping[str, Position]) -> bool:
     )
 
 
-def delivered_changes(commit_lsn: int, numbers: Sequence[int], held: Position | None) -> int:
-    """Count the first changes of a transaction that ``held`` covers.
+def delivered_changes(
+    commit_lsn: int, numbers: Sequence[int], stored_position: Position | None
+) -> int:
+    """Count the first changes of a transaction that ``stored_position`` covers.
 
     ``numbers`` are their numbers in the transaction, in order.
     """
-    if held is None:
+    if stored_position is None:
         return 0
-    if commit_lsn < held.end_lsn:
+    if commit_lsn < stored_position.end_lsn:
         return len(numbers)
-    return bisect_left(numbers, held.index) if commit_lsn == held.commit_lsn else 0
+    return (
+        bisect_left(numbers, stored_position.index)
+        if commit_lsn == stored_position.commit_lsn
+        else 0
+    )
 
 
 def begins_snapshot(batch: Batch) -> bool:
@@ -71,7 +77,7 @@ class DestinationBehind(SinkError):
         self.has = has
 
 
-def require_held(
+def require_stored(
     sink: str,
     recorded: Mapping[str, Position],
     found: Mapping[str, Position],
@@ -79,9 +85,9 @@ def require_held(
 ) -> None:
     """Check that a sink still has its recorded position in each partition.
 
-    ``recorded`` is the result of `PositionKeepingSink.held` when the offset was stored, ``found`` the
-    result of `Sink.open`. If ``slot`` has not confirmed more than ``found``, the error names the way to
-    stream the rest again. Raises: DestinationBehind.
+    ``recorded`` is the result of `PositionKeepingSink.stored_position` when the offset was stored,
+    ``found`` the result of `Sink.open`. If ``slot`` has not confirmed more than ``found``, the
+    error names the way to stream the rest again. Raises: DestinationBehind.
     """
     for partition, had in recorded.items():
         has = found.get(partition)
