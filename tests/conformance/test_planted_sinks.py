@@ -358,7 +358,7 @@ class Rows(Sink):
     def rig(cls, folder):
         path = folder / "rows"
         spec = SinkSpec(name="rows", summary="Rows.", factory=cls)
-        return SinkRig(spec, path, lambda: list(cls.read(path)), keeps_history=False)
+        return SinkRig(spec, path, lambda: list(cls.read(path)), stores_history=False)
 
     @staticmethod
     def read(path):

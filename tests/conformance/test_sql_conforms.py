@@ -71,7 +71,7 @@ def rig(place: Place, schema: str = "", **more: Any) -> SinkRig:
         }
     properties = SqlProperties.model_validate(given)
     kinds = KINDS.get(place.kind, {})
-    return SinkRig(SPEC, properties, read_back, keeps_history=False, kinds=kinds, **more)
+    return SinkRig(SPEC, properties, read_back, stores_history=False, kinds=kinds, **more)
 
 
 @contextlib.contextmanager

@@ -179,7 +179,7 @@ class _KeepingSink(Sink):
     def flush(self) -> Position | None:
         return self._destination.flush_all()
 
-    def missed(self, table: str) -> None:
+    def record_gap(self, table: str) -> None:
         self._destination.missed.append(table)
 
     def close(self) -> None:

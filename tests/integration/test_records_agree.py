@@ -243,9 +243,9 @@ CAPABILITIES: dict[str, Rule] = {
     "logical_messages": drop(has_op("m")),
     "origin": without_origin,
     "special_numbers": without_special_numbers,
-    "filters": without_last_commit,
+    "publication_filters": without_last_commit,
 }
-NOT_IN_EVENTS = {"streaming", "two_phase", "relations"}
+NOT_IN_EVENTS = {"streaming", "two_phase", "relation_messages"}
 """Ways to receive: the events are the same."""
 
 REMARKS: dict[str, Rule | None] = {

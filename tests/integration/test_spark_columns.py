@@ -263,7 +263,7 @@ def test_a_table_that_was_left_out_and_comes_back_needs_a_snapshot(
     rig.db.insert(table, ["1", "a", "1"], ["2", "b", "2"])
     rig.follow()
     for each in (table, new):
-        rig.sink.missed(each.name)
+        rig.sink.record_gap(each.name)
     rig.sink.close()
     rig.sink.open()
     for each in (table, new):

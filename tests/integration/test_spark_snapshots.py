@@ -197,7 +197,7 @@ class Tables:
         self.sink = ChangeLogSink(ChangeLogProperties(path=str(self.folder / "log")), place)
         self.sink.open()
 
-    def hand_over(
+    def assign_splits(
         self, name: str, content: Sequence[tuple[str, ...]], table: Relation = ITEMS
     ) -> None:
         """Hand ``content`` over, a row a chunk, and say so in the log; what was handed before is gone."""
@@ -250,12 +250,12 @@ def test_a_step_that_was_taken_keeps_its_rows_when_driver_and_engine_die(
 
 def die_between_two_steps(tables: Tables) -> None:
     """The history has the first snapshot's rows, the table has none yet: both go on with these."""
-    tables.hand_over("one", OLD)
+    tables.assign_splits("one", OLD)
     tables.apply_and_die(TableWriter, "overwrite")
     assert tables.waiting
     tables.sink.close()
     tables.reopen()
-    tables.hand_over("two", NEW)
+    tables.assign_splits("two", NEW)
     tables.apply()
     assert tables.read("current") == NEW
     assert tables.read("changes") == sorted([*OLD, *NEW])
@@ -268,7 +268,7 @@ def test_rows_of_which_some_are_missing_are_read_again(
 ) -> None:
     """A driver that dies when they are written and not yet durable, and an engine that lives."""
     tables = Tables(tmp_path, delta)
-    tables.hand_over("one", OLD)
+    tables.assign_splits("one", OLD)
     tables.apply_and_die(SparkOutput, "sync")
     before = set(tables.waiting)
     assert before
@@ -291,12 +291,12 @@ def test_a_snapshot_that_is_lost_before_its_rows_are_there_leaves_nothing(
 ) -> None:
     """Until the next one the table may have got other columns."""
     tables = Tables(tmp_path, delta)
-    tables.hand_over("one", OLD)
+    tables.assign_splits("one", OLD)
     tables.apply_and_die(external_snapshots, "chunk_rows")
     tables.sink.close()
     tables.reopen()
     wider = relation(ITEMS.name, [("id", "int8"), ("v", "text"), ("more", "int4")])
-    tables.hand_over("two", [("5000000000", "new", "7")], wider)
+    tables.assign_splits("two", [("5000000000", "new", "7")], wider)
     tables.apply()
     assert tables.read("current") == tables.read("changes") == [("5000000000", "new")]
     more = LiveTables(delta, SparkOutput(str(tmp_path / "out"))).current(ITEMS.name).select("more")

@@ -261,12 +261,12 @@ def test_a_renamed_column_stays_and_a_new_one_stops_the_query_until_it_starts_ag
 
 def test_changes_that_the_log_lacks_end_a_query_unless_it_reads_on_without_them(log: Log) -> None:
     log.people("a")
-    log.sink.missed("sales.other")  # of which nothing came before
+    log.sink.record_gap("sales.other")  # of which nothing came before
     log.db.insert(OTHER, ["1", "x"])
     log.flush()
     assert log.read(table="sales.other").count() == 1
     log.stream()
-    log.sink.missed("public.people")
+    log.sink.record_gap("public.people")
     log.people("b")
     with pytest.raises(Exception, match="WT-5272 public.people was not captured for a while"):
         log.read().count()

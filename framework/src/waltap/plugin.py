@@ -103,7 +103,7 @@ def register_transforms() -> Iterable[TransformSpec]:
             ),
             summary="Reads values back that the server did not send.",
             properties=lazy("waltap.ports.transforms.reselect:ReselectProperties"),
-            keeps_all=True,
+            preserves_changes=True,
             factory=lazy("waltap.ports.transforms.reselect:ColumnReselector"),
         ),
         EventTransformSpec(

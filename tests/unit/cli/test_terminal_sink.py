@@ -16,7 +16,7 @@ from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-from waltap.ports.sink.sink import ReaderGone, SinkContext
+from waltap.ports.sink.sink import OutputClosed, SinkContext
 from waltap.ports.sink.terminal import TerminalProperties, TerminalSink
 
 INT, TEXT = 23, 25
@@ -191,7 +191,7 @@ def test_a_closed_reader_is_an_error_of_the_sink() -> None:
     saved = os.dup(1)
     os.dup2(writer, 1)
     try:
-        with pytest.raises(ReaderGone, match="WT-5801 standard output: Broken pipe"):
+        with pytest.raises(OutputClosed, match="WT-5801 standard output: Broken pipe"):
             made().write(batch(part(INSERT)))
     finally:
         os.dup2(saved, 1)

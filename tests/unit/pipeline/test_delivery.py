@@ -449,7 +449,7 @@ class StubBranch:
         if self.problem:
             raise SinkError(self.problem)
 
-    def missed(self, table: str) -> None:
+    def record_gap(self, table: str) -> None:
         self.tables.append(table)
 
 
@@ -464,7 +464,7 @@ def test_every_sink_is_reported_what_was_left_out_and_is_closed_whatever_becomes
         StubBranch(),
     ]
     fan.branches = branches  # type: ignore[assignment]
-    fan.missed("public.t")
+    fan.record_gap("public.t")
     assert [each.tables for each in branches] == [["public.t"]] * 4
     with pytest.raises(SinkError, match="first"):
         fan.close()

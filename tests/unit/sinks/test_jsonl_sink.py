@@ -23,7 +23,7 @@ from waltap.ports.sink.jsonl import (
     JsonLinesSink,
     LinesFileError,
 )
-from waltap.ports.sink.sink import NullSink, ReaderGone, SinkContext
+from waltap.ports.sink.sink import NullSink, OutputClosed, SinkContext
 
 
 def batch(*records: Record, end: int = 1) -> Batch:
@@ -158,7 +158,7 @@ def test_a_named_pipes_reader_gets_the_lines_and_its_end_is_noticed(pipe: Path) 
         assert lines.flush().sole == Position(1)
         assert os.read(reader, 4096) == line(1)
         os.close(reader)
-        with pytest.raises(ReaderGone, match="closed by its reader"):
+        with pytest.raises(OutputClosed, match="closed by its reader"):
             lines.write(row(2))
 
 

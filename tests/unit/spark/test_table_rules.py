@@ -30,7 +30,7 @@ from waltap_spark.driver.settings import apply_options, pairs_of, properties_of
 from waltap_spark.errors import LayoutUnfit, NamesClash, NameTaken, SourcesDiffer
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.planning.plan import SegmentGroup
-from waltap_spark.plugin import _keeps
+from waltap_spark.plugin import _describe_table
 from waltap_spark.read.live import view_names
 from waltap_spark.session.addresses import address
 from waltap_spark.state.modes import PLAIN, ModeRules, TableMode, row_columns, row_key, said, unfit
@@ -105,8 +105,8 @@ def test_a_profile_and_a_driver_say_the_same() -> None:
     assert found.modes.of("public.o") == TableMode(
         name="scd2", deletes="soft", extra=("_xid", "_commit_ts")
     )
-    assert _keeps(again, "public.o") == "scd2, deletes soft, with _xid, _commit_ts"
-    assert _keeps(again, "public.x") == "append"
+    assert _describe_table(again, "public.o") == "scd2, deletes soft, with _xid, _commit_ts"
+    assert _describe_table(again, "public.x") == "append"
     assert found.names.of("a.b", "Total__c") == "Total"
     assert found.names.of("a.b", "TotalSum") == "total_sum"
     assert found.places.of("t_a", "orders") == TargetMapping(

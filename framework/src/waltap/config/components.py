@@ -230,11 +230,15 @@ class FormatResolver:
         """
         if all_known and not any(isinstance(use.spec, RecordTransformSpec) for use in uses):
             self._refuse_structs()
-        if self._value is None or not self._value.events_only:
+        if self._value is None or not self._value.change_events_only:
             return
         for use in uses:
             spec = use.spec
-            if isinstance(spec, RecordTransformSpec) and spec.ends_events and use.predicate is None:
+            if (
+                isinstance(spec, RecordTransformSpec)
+                and spec.replaces_events
+                and use.predicate is None
+            ):
                 what = (
                     f"the format {self._value.name} writes change events, and this makes others of them: "
                     "leave it out, or use another value.converter"

@@ -218,7 +218,7 @@ class FormatSpec(Spec):
     """Properties of keys or values alone, unless they are ``properties``; ``factory`` then uses this
     format
     for whole records. In a profile the names follow ``key.converter.`` and similar prefixes."""
-    events_only: bool = False
+    change_events_only: bool = False
     """Writes change events only: a profile whose `RecordTransformSpec` replaces all of them is refused."""
     scalar: bool = False
     """Writes no structs. Keys and values of change events are structs, so a `RecordTransformSpec` must
@@ -229,12 +229,12 @@ class FormatSpec(Spec):
 class TransformSpec(Spec):
     """A transform of whole batches, which returns the next batch.
 
-    It is never called per row. ``keeps_all``: it drops no change and keeps each change's table and key
-    (`SinkContext.whole`).
+    It is never called per row. ``preserves_changes``: it drops no change and keeps each change's
+    table and key (`SinkContext.whole`).
     """
 
     factory: "Callable[[Any], Callable[[Batch], Batch]]"
-    keeps_all: bool = False
+    preserves_changes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -285,7 +285,7 @@ class RecordTransformSpec(TransformSpec):
     """
 
     factory: "Callable[[Any, RecordTransformContext], RecordTransform]"  # type: ignore[assignment]
-    ends_events: bool = False
+    replaces_events: bool = False
     """Replaces the change events by other values."""
 
 
@@ -325,18 +325,18 @@ class SinkSpec(Spec):
     if that property of the sink has this value. Kafka Connect's ``exactly.once.support=required`` maps to
     it.
 
-    ``readable`` opens the written data for a pipeline, so that ``waltap verify`` can compare them with the
-    source. None: the data cannot be read by rows.
+    ``verification_source`` opens the written data for a pipeline, so that ``waltap verify`` can
+    compare them with the source. None: the data cannot be read by rows.
 
-    ``keeps`` describes in a few words the sink's result for a table (``schema.table``), for ``waltap
-    plan``. None: all tables have the same.
+    ``describe_table`` describes in a few words the sink's result for a table (``schema.table``),
+    for ``waltap plan``. None: all tables have the same.
     """
 
     factory: "Callable[[Any, SinkContext], Sink]"
     shorthand: str = "path"
     exactly_once: bool | tuple[str, str] = False
-    readable: "Callable[[Any, str], VerificationSource] | None" = None
-    keeps: "Callable[[Any, str], str] | None" = None
+    verification_source: "Callable[[Any, str], VerificationSource] | None" = None
+    describe_table: "Callable[[Any, str], str] | None" = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

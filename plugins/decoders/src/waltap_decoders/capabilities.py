@@ -60,8 +60,8 @@ PGOUTPUT = DecoderCapabilities(
     origin=True,
     streaming=True,
     two_phase=True,
-    relations=True,
-    filters=True,
+    relation_messages=True,
+    publication_filters=True,
 )
 
 # pgoutput's without the messages that it never sends.

@@ -54,7 +54,7 @@ def register_formats() -> Iterable[FormatSpec]:
         lazy("waltap_formats.cloudevents:CloudEventsConverter"),
         aliases=("io.debezium.converters.CloudEventsConverter",),
         properties=lazy("waltap_formats.properties:CloudEventsProperties"),
-        events_only=True,
+        change_events_only=True,
     )
     yield _format(
         "string",

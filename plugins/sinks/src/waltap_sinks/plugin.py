@@ -70,7 +70,9 @@ def register_sinks() -> Iterable[SinkSpec]:
             properties=lazy("waltap_sinks.changelog.properties:ChangeLogProperties"),
             factory=lazy("waltap_sinks.changelog.sink:ChangeLogSink"),
             exactly_once=True,
-            readable=lazy("waltap_sinks.changelog.verification:open_readable"),
+            verification_source=lazy(
+                "waltap_sinks.changelog.verification:open_verification_source"
+            ),
         ),
         SinkSpec(
             name="files",
@@ -93,6 +95,6 @@ def register_sinks() -> Iterable[SinkSpec]:
             factory=lazy("waltap_sinks.sql.sink:SqlSink"),
             shorthand="url",
             exactly_once=True,
-            readable=lazy("waltap_sinks.sql.verification:open_readable"),
+            verification_source=lazy("waltap_sinks.sql.verification:open_verification_source"),
         ),
     ]

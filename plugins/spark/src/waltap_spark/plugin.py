@@ -12,7 +12,7 @@ from waltap.ports.specs import CheckSpec, CommandSpec, SinkSpec, TableFormatSpec
 SPARK = "spark"
 
 
-def _keeps(properties: Any, table: str) -> str:
+def _describe_table(properties: Any, table: str) -> str:
     from waltap_spark.driver.settings import apply_options
     from waltap_spark.state.modes import said
 
@@ -49,8 +49,8 @@ def register_sinks() -> Iterable[SinkSpec]:
         properties=lazy("waltap_spark.config.properties:SparkProperties"),
         factory=lazy("waltap_spark.sink.sink:SparkSink"),
         exactly_once=True,
-        readable=lazy("waltap_spark.read.verify:open_readable"),
-        keeps=_keeps,
+        verification_source=lazy("waltap_spark.read.verify:open_verification_source"),
+        describe_table=_describe_table,
     )
 
 

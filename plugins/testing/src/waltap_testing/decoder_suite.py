@@ -82,7 +82,7 @@ def carried_by(decoder: Decoder, recording: FrameRecording) -> set[str]:
         messages = decoder.feed([frame])
         shown.update(_shown_by(messages))
         if not any(isinstance(message, (*ROWS, Truncate)) for message in messages):
-            shown.update("relations" for m in messages if isinstance(m, RelationSeen))
+            shown.update("relation_messages" for m in messages if isinstance(m, RelationSeen))
     return shown
 
 
@@ -198,7 +198,7 @@ class DecoderSuite(RigSuite):
 
         The server then applies the publications.
         """
-        if not rig.spec.capabilities.filters:
+        if not rig.spec.capabilities.publication_filters:
             pytest.skip("declares no filters")
         context = replace(rig.context, publications=("pub_one", "pub_two"))
         named = " ".join(rig.spec.factory(context).start_options().values())
@@ -347,7 +347,7 @@ class DecoderSuite(RigSuite):
         for recording in rig.recordings:
             shown |= carried_by(rig.build(recording), recording)
         # Filters act on the server: no frame shows them.
-        claimed = declared_by(rig.spec.capabilities) - {"filters"}
+        claimed = declared_by(rig.spec.capabilities) - {"publication_filters"}
         unseen = claimed - shown
         record_property("waltap", f"decoder {rig.spec.name}: shows {', '.join(sorted(shown))}")
         assert not unseen, f"declared, but no recording shows it: {sorted(unseen)}"

@@ -75,7 +75,7 @@ class OffsetStoreRig:
     # The file with the offset, for stores that are one file.
     path: Path | None = None
     # False: the store forgets at the end of the process, and its summary says so.
-    keeps: bool = True
+    durable: bool = True
     # False: the plugin cannot run in a forked process.
     forks: bool = True
 
@@ -116,7 +116,7 @@ class OffsetStoreSuite(ConformanceSuite):
 
     def test_the_next_run_finds_it(self, rig: OffsetStoreRig) -> None:
         """Another store object, as in another process, loads the offset."""
-        if not rig.keeps:
+        if not rig.durable:
             pytest.skip("forgets at the end of the process")
         rig.build().store(FULL)
         assert rig.build().load() == FULL
@@ -136,7 +136,7 @@ class OffsetStoreSuite(ConformanceSuite):
         store.clear()
         store.clear()
         assert store.load() is None
-        if rig.keeps:
+        if rig.durable:
             assert rig.build().load() is None
         store.store(NEW)
         assert store.load() == NEW
@@ -154,7 +154,7 @@ class OffsetStoreSuite(ConformanceSuite):
 
     def test_a_newer_version_is_refused(self, rig: OffsetStoreRig) -> None:
         """The offset of a later waltap raises OffsetError."""
-        if not rig.keeps:
+        if not rig.durable:
             pytest.skip("forgets at the end of the process")
         with pytest.raises(OffsetError):  # noqa: PT012 - either step may refuse it
             rig.build().store(msgspec.structs.replace(OLD, version=99))
@@ -164,7 +164,7 @@ class OffsetStoreSuite(ConformanceSuite):
 
     def test_a_kill_at_any_step_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
         """A kill at any step of `store` leaves the old or the new offset."""
-        if not (rig.keeps and rig.forks):
+        if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
         counted = in_child(_storing(rig), KillPoint())
@@ -180,7 +180,7 @@ class OffsetStoreSuite(ConformanceSuite):
 
     def test_a_kill_inside_a_write_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
         """A write torn by the kernel leaves the old or the new offset."""
-        if not (rig.keeps and rig.forks):
+        if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         for size in TORN_AT:
             rig.build().store(OLD)
@@ -193,7 +193,7 @@ class OffsetStoreSuite(ConformanceSuite):
 
         The old offset stays then.
         """
-        if not (rig.keeps and rig.forks):
+        if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
 
@@ -216,7 +216,7 @@ class OffsetStoreSuite(ConformanceSuite):
 
         `waltap offsets show` reads beside a running pipeline.
         """
-        if not rig.keeps:
+        if not rig.durable:
             pytest.skip("forgets at the end of the process")
         rig.build().store(OLD)
         writer = threading.Thread(target=_alternate, args=(rig.build(),))

@@ -41,7 +41,7 @@ class SinkRig:
     _: KW_ONLY
     # False: the destination holds current rows only, and ``read_back`` returns one
     # `DeliveredChange` with op "r" for each row.
-    keeps_history: bool = True
+    stores_history: bool = True
     # Whether the destination keeps the order of a topic, or only of a key.
     order: Literal["topic", "key"] = "topic"
     # A context manager that makes the destination refuse writes. Destinations that are files need
@@ -127,7 +127,7 @@ def assert_complete(
     """
     where = f"{at}: " if at else ""
     found = rig.read_back()
-    if not rig.keeps_history:
+    if not rig.stores_history:
         _assert_rows(found, workload, where)
         return 0
     expected = [e for e in workload.events if capabilities.records or e.op is not None]

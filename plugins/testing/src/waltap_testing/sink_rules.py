@@ -164,7 +164,7 @@ class SnapshotsGoOn:
         written(sink, _going_on(again), each=True)
         sink.close()
         # A history without a position of its own cannot remove the first attempt's rows.
-        broken_off = first.events if rig.keeps_history and not capable.exactly_once else ()
+        broken_off = first.events if rig.stores_history and not capable.exactly_once else ()
         assert_complete(rig, capable, workload, broken_off=broken_off)
 
 

@@ -385,7 +385,7 @@ class SinkSuite(
     ) -> None:
         """Keys, headers and tombstones survive; a missing one is not empty."""
         sink = rig.build(tmp_path)
-        if not (sink.capabilities.records and rig.keeps_history):
+        if not (sink.capabilities.records and rig.stores_history):
             pytest.skip("takes changes, not records, or keeps rows only")
         headers = (("__debezium.newkey", b'{"id":2}'), ("trace", b'"a"'))
         given = [

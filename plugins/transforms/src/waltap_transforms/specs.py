@@ -52,7 +52,7 @@ def debezium_spec(
     *,
     package: str = DEBEZIUM_PACKAGE,
     older: tuple[str, ...] = (),
-    ends_events: bool = False,
+    replaces_events: bool = False,
 ) -> RecordTransformSpec:
     """Return the spec of the class ``java``, such as ``outbox.EventRouter``.
 
@@ -69,5 +69,5 @@ def debezium_spec(
         summary=summary,
         properties=properties,
         factory=factory,
-        ends_events=ends_events,
+        replaces_events=replaces_events,
     )

@@ -99,9 +99,9 @@ class DecoderCapabilities:
     # NaN and infinities differ from NULL.
     special_numbers: bool = True
     # The wire announces schema changes.
-    relations: bool = False
+    relation_messages: bool = False
     # The server applies publications.
-    filters: bool = False
+    publication_filters: bool = False
     commit_timestamps: bool = True
 
 

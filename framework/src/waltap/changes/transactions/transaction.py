@@ -239,7 +239,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     # A blocking snapshot reads all rows of the table, and not those that a signal's SELECT chooses.
     whole: bool = False
     # The table is complete, and other readers had its rows: the sink assigned its chunks to them.
-    # This is the result of `SplitReadingSink.hand_over`; the piece has no rows.
+    # This is the result of `SplitReadingSink.assign_splits`; the piece has no rows.
     elsewhere: str = ""
     # The tables, by identifier, whose reading begins with this piece. The engine stores that
     # before it delivers the piece, and then stores the durable chunks: a start after a crash

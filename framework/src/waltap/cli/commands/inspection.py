@@ -324,7 +324,9 @@ def _kept(table: "PlannedTable", stages: "PipelineStages") -> str:
     profile = stages.profile
     sinks = [branch.sink for branch in profile.branches] or [profile.sink]
     parts = (
-        sink.spec.keeps(sink.properties, table.relation.name) for sink in sinks if sink.spec.keeps
+        sink.spec.describe_table(sink.properties, table.relation.name)
+        for sink in sinks
+        if sink.spec.describe_table
     )
     return "; ".join(dict.fromkeys(parts))
 

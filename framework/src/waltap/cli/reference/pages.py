@@ -134,8 +134,8 @@ MEANINGS = {
     "two_phase": "A prepared transaction can be received when it is prepared.",
     "unchanged": "An unchanged TOAST value differs from NULL.",
     "special_numbers": "NaN and infinities differ from NULL.",
-    "relations": "A change of a table's columns is announced in the stream.",
-    "filters": "The server applies publications: their tables, operations, row filters, columns.",
+    "relation_messages": "A change of a table's columns is announced in the stream.",
+    "publication_filters": "The server applies publications: tables, operations, row filters, columns.",
     "commit_timestamps": "The time of commit comes with each transaction.",
 }
 

@@ -65,7 +65,7 @@ class FormatContext:
     # Returns a described relation with its current data types: the same object if they are
     # unchanged.
     renew: Callable[[Relation], Relation] = _same
-    # Whether the decoder's protocol announces relations (`DecoderCapabilities.relations`).
+    # Whether the decoder's protocol announces relations (`DecoderCapabilities.relation_messages`).
     announced: bool = True
     # Write a key of substitutes, as Debezium does, for an old row without the columns of
     # `message.key.columns`. Otherwise its delete has no key.

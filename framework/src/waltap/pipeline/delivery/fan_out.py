@@ -231,14 +231,14 @@ class FanOut(Sink):
             isinstance(sink, FlushDelayingSink) and sink.holds_back() for sink in running
         )
 
-    def missed(self, table: str) -> None:
+    def record_gap(self, table: str) -> None:
         """Record an interrupted table in every sink.
 
         A paused sink gets it too, since it gets no second call. Raises: SinkError.
         """
         for branch in self.branches:
             if isinstance(branch.sink, GapAwareSink):
-                branch.sink.missed(table)
+                branch.sink.record_gap(table)
 
     def maintain(self) -> None:
         """Run periodic work of sinks, and try paused ones.

@@ -567,19 +567,19 @@ class SinkWriter:
             )
         return not self._branch.transforms
 
-    def missed(self, table: str) -> None:
-        """Record an interrupted table, as `GapAwareSink.missed` does. Raises: SinkError."""
+    def record_gap(self, table: str) -> None:
+        """Record an interrupted table, as `GapAwareSink.record_gap` does. Raises: SinkError."""
         if not isinstance(self._sink, GapAwareSink):
             return
         with self.counts.calls.call("a note of what it missed"):
-            self._sink.missed(table)
+            self._sink.record_gap(table)
 
-    def hand_over(self, chunks: "Sequence[SnapshotChunk]") -> str:
-        """Give chunks to the sink (`SplitReadingSink.hand_over`). Raises: SinkError."""
+    def assign_splits(self, chunks: "Sequence[SnapshotChunk]") -> str:
+        """Give chunks to the sink (`SplitReadingSink.assign_splits`). Raises: SinkError."""
         assert isinstance(self._sink, SplitReadingSink)
         self.check()
         with self.counts.calls.call("the chunks of a snapshot"):
-            return self._sink.hand_over(chunks)
+            return self._sink.assign_splits(chunks)
 
     def await_chunks(self, ends: Callable[[], bool]) -> Mapping[str, int] | None:
         """Wait for durable chunks; return the rows of each table.
@@ -587,7 +587,7 @@ class SinkWriter:
         None if ``ends`` was true before. Raises: SinkError.
         """
         assert isinstance(self._sink, SplitReadingSink)
-        while (rows := self._sink.handed_over()) is None:
+        while (rows := self._sink.split_rows()) is None:
             if self._clock.wait(LOOK_S, ends):
                 return None
             self.check()

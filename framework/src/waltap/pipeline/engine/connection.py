@@ -37,13 +37,13 @@ class SourceConnection:
         """Prepare a connection; ``may_write`` raises if this process may not write."""
         self._run, self._state, self._stages = run, run.state, stages
         self._may_write = may_write
-        self._handed = False
+        self._assigned = False
         """The sink got chunks of a snapshot, whose rows count only when all are durable."""
 
     def go(self) -> None:
         """Capture until the run must end.
 
-        Raises: WaltapError, StopRequested, ReaderGone.
+        Raises: WaltapError, StopRequested, OutputClosed.
         """
         run, state, stages = self._run, self._state, self._stages
         stored = stages.store.load()
@@ -219,7 +219,7 @@ class SourceConnection:
             else:
                 state.stop.set()
         finally:
-            self._handed = phase.handed
+            self._assigned = phase.assigned
             if phase.begun:
                 state.capturing()
 
@@ -242,7 +242,7 @@ class SourceConnection:
 
     def _undo(self, connector: Connector, stored: Offset | None, before: int) -> None:
         store = self._stages.store
-        delivered = self._handed or self._state.counts.events > before
+        delivered = self._assigned or self._state.counts.events > before
         if delivered or not self._state.leadership.held:
             return
         with suppress(WaltapError):

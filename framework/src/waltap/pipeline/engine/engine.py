@@ -41,7 +41,7 @@ from waltap.plugins.host import Host
 from waltap.ports.offsets.state_folder import CONTROL, state_unusable
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.signals.signal import Signal
-from waltap.ports.sink.sink import ReaderGone
+from waltap.ports.sink.sink import OutputClosed
 from waltap.services.control import (
     ControlAnswer,
     ControlSocket,
@@ -366,7 +366,7 @@ class Engine:
             except StopRequested:
                 state.leadership.check()  # waits end, too, when the lease is lost
                 return
-            except ReaderGone as end:
+            except OutputClosed as end:
                 log.warning("%s: stopped", end.problem, extra={"pipeline": name})
                 return
             except WaltapError as error:

@@ -292,7 +292,7 @@ class StreamLoop:
             whole=whole,
             ask=signals.ask,
             kept=signals.kept,
-            missed=delivery.missed,
+            missed=delivery.record_gap,
         )
         self._note()  # before observers learn that it streams
         state.enter("streaming", str(delivery.position))

@@ -286,7 +286,7 @@ class PipelineStages:
         # were delivered at PREPARE may be rolled back.
         at_commit = profile.engine.two_phase_policy == "commit"
         plain = not self.conversions.converters and not self.policy.tolerant
-        keep_all = all(use.spec.keeps_all for use in profile.transforms)
+        keep_all = all(use.spec.preserves_changes for use in profile.transforms)
         whole = at_commit and plain and keep_all and not profile.capture.message_key_columns
         return self._stages_of(
             SinkBranchProfile(
@@ -426,7 +426,7 @@ class PipelineStages:
             FormatContext(
                 describe=self.relations.describe,
                 renew=self.relations.renew,
-                announced=self.profile.decoder.spec.capabilities.relations,
+                announced=self.profile.decoder.spec.capabilities.relation_messages,
                 stand_in_keys=self.profile.debezium,
                 identity=self.relations.identity,
                 capture=self.capture,

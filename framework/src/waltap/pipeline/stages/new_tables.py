@@ -15,7 +15,7 @@ lacks their changes.
 
 A table that was captured earlier and left out for a while has rows at the destination that the source may
 have deleted. No incremental snapshot reports them, so a warning does, and the sink gets the table's name
-(`GapAwareSink.missed`).
+(`GapAwareSink.record_gap`).
 """
 
 import logging

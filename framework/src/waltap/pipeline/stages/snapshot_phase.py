@@ -197,12 +197,12 @@ class SnapshotPhase:
         self._state, self._delivery, self._notified = state, delivery, channels.notified
         self._report = SnapshotReport("initial", state, channels)
         # The sink has others read the snapshot.
-        self.handed = False
+        self.assigned = False
 
     @property
     def begun(self) -> bool:
         """Return whether rows, or the opening of the snapshot, were written."""
-        return self.handed or self._report.begun
+        return self.assigned or self._report.begun
 
     def run(self, connector: Connector, start: StartPosition) -> bool:
         """Deliver every piece and close the snapshot.
@@ -226,7 +226,7 @@ class SnapshotPhase:
         report.started(sorted(set(captured)))
         chunks = self._chunks(connector, start)
         if chunks is not None:
-            return self._handed_over(chunks)
+            return self._read_by_sink(chunks)
         pieces = self._pieces(connector, start)
         if not deliver(pieces, report, self._state, connector, delivery, snapshot=True):
             delivery.drain()
@@ -261,14 +261,14 @@ class SnapshotPhase:
         log.warning("the engine reads the snapshot: %s", why)
         return None
 
-    def _handed_over(self, chunks: Sequence[SnapshotChunk]) -> bool:
+    def _read_by_sink(self, chunks: Sequence[SnapshotChunk]) -> bool:
         """Have the sink's own readers read the tables.
 
         The connector keeps the snapshot open meanwhile.
         """
         state, delivery, report = self._state, self._delivery, self._report
-        name = delivery.hand_over(chunks)
-        self.handed = True
+        name = delivery.assign_splits(chunks)
+        self.assigned = True
         position = delivery.position.end_lsn
         tables = {chunk.relation.name: chunk for chunk in chunks}
         for number, chunk in enumerate(tables.values()):

@@ -2,12 +2,12 @@
 
 from waltap.changes.transactions.transaction import Batch
 from waltap.ports.sink.refusal import FailStop, RecordsRefused, RefusedEvent
-from waltap.ports.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.sink import OutputClosed, Sink, SinkCapabilities, SinkContext
 
 __all__ = [
     "Batch",
     "FailStop",
-    "ReaderGone",
+    "OutputClosed",
     "RecordsRefused",
     "RefusedEvent",
     "Sink",

@@ -27,7 +27,7 @@ from waltap.encoders.format.record_block import RecordBlock
 from waltap.encoders.json.lines import JsonLines
 from waltap.errors import RetryVerdict, SinkError, StopRequested
 from waltap.ports.sink.refusal import FailStop
-from waltap.ports.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.sink import OutputClosed, Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class JsonLinesSink(Sink):
         """Append the batch's records as one block.
 
         A thread writes large blocks while the engine makes the next one. Its errors are raised by the next
-        `write` or `flush`, and end the instance. Raises: LinesFileError, ReaderGone, StopRequested.
+        `write` or `flush`, and end the instance. Raises: LinesFileError, OutputClosed, StopRequested.
         """
         if self._behind is None:  # else `_wait_for_write` raises the thread's own error
             self._fail_stop.check()
@@ -168,7 +168,7 @@ class JsonLinesSink(Sink):
                     self._may_write()
                     view = view[os.write(self._fd, part) :]
         except BrokenPipeError as cause:
-            raise ReaderGone(
+            raise OutputClosed(
                 f"{self._where} was closed by its reader", output=self._where
             ) from cause
         except OSError as cause:

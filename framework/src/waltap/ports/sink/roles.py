@@ -170,7 +170,7 @@ class AcknowledgingSink(Protocol):
 class GapAwareSink(Protocol):
     """A sink that records where capture was interrupted."""
 
-    def missed(self, table: str) -> None:
+    def record_gap(self, table: str) -> None:
         """Record durably that capture of ``table`` (``schema.table``) was interrupted.
 
         Called before the table's next change, perhaps twice, or while the sink is closed. Until an initial
@@ -209,7 +209,7 @@ class SnapshotChoosingSink(Protocol):
     """A sink that chooses the reader of the rows of an initial snapshot."""
 
     def wants_chunks(self) -> bool:
-        """Return whether an initial snapshot should arrive as chunks (`hand_over`).
+        """Return whether an initial snapshot should arrive as chunks (`assign_splits`).
 
         A sink wants that if other processes can read the source for it. Called after `open`, before the
         first rows.
@@ -220,16 +220,16 @@ class SnapshotChoosingSink(Protocol):
 class SplitReadingSink(SnapshotChoosingSink, Protocol):
     """A sink whose other processes read the rows of an initial snapshot."""
 
-    def hand_over(self, chunks: Sequence[SnapshotChunk]) -> str:
+    def assign_splits(self, chunks: Sequence[SnapshotChunk]) -> str:
         """Take the chunks of a complete snapshot for other readers; return a name.
 
         The engine then writes a piece without rows for each table, complete and with that name
-        (`SnapshotRows.elsewhere`), and flushes. It calls `handed_over` until the rows are durable, and
-        keeps the snapshot open until then. If that fails, the chunks are discarded: a later start takes
-        another snapshot. Raises: SinkError.
+        (`SnapshotRows.elsewhere`), and flushes. It calls `split_rows` until the rows are durable,
+        and keeps the snapshot open until then. If that fails, the chunks are discarded: a later
+        start takes another snapshot. Raises: SinkError.
         """
 
-    def handed_over(self) -> Mapping[str, int] | None:
+    def split_rows(self) -> Mapping[str, int] | None:
         """Return the row count of each chunked table (``schema.table``).
 
         None until all rows are durable. Raises: SinkError if they cannot become durable.

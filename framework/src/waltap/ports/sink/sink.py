@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # The engine then stops as if it had been asked to. Accepted batches count as delivered; the next
 # run delivers the rest.
-ReaderGone = SinkError.define("ReaderGone", "WT-5801")
+OutputClosed = SinkError.define("OutputClosed", "WT-5801")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

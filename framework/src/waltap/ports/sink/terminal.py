@@ -41,7 +41,7 @@ from waltap.changes.events import (
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap.ports.sink.sink import ReaderGone, Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.sink import OutputClosed, Sink, SinkCapabilities, SinkContext
 
 if TYPE_CHECKING:
     from waltap.changes.events.event import Record
@@ -156,14 +156,14 @@ class TerminalSink(Sink):
         return None
 
     def write(self, batch: Batch) -> None:
-        """Print the batch. Raises: ReaderGone."""
+        """Print the batch. Raises: OutputClosed."""
         view = memoryview(self._write(batch))
         try:
             while view:
                 view = view[os.write(1, view) :]
         except OSError as cause:
             where = "standard output"
-            raise ReaderGone(f"{where}: {cause.strerror}", output=where) from cause
+            raise OutputClosed(f"{where}: {cause.strerror}", output=where) from cause
         self._accepted = batch.position
 
     def flush(self) -> Position | None:

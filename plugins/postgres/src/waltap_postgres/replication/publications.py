@@ -113,7 +113,7 @@ class PublicationSet:
         self._properties, self._context = properties, context
         self._captured, self._belonging = captured, owned_object
         self._version_num = connection.info.server_version
-        self._used = context.decoder.capabilities.filters
+        self._used = context.decoder.capabilities.publication_filters
         # Publications that this run created for the first time, which `undo` drops.
         self._made: list[str] = []
         # Whether `gone` has asked the server already.

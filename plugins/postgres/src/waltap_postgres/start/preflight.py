@@ -167,7 +167,7 @@ class PreflightChecks:
         elif self.properties.slot_failover:
             checks.append(failover(settings, service))
         checks = self.of_server(checks)
-        if not self._decoder.capabilities.filters:
+        if not self._decoder.capabilities.publication_filters:
             text = f"not used by {self._decoder.output_plugin}"
             publication = PreflightCheck.ok("publication", text)
             return [*checks, publication, *self._encoding(), *self._identities(None)]
@@ -412,7 +412,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         check = PreflightCheck.failed("captured tables", NothingCaptured(what))
         # Debezium also refuses to create a publication without tables.
         mode = self.properties.publication_autocreate_mode
-        filtered = self._decoder.capabilities.filters and mode == "filtered"
+        filtered = self._decoder.capabilities.publication_filters and mode == "filtered"
         # WAL that is not read yet may still have rows of a table that was dropped since.
         resumes = decision is not None and decision.offset is not None
         fatal = listed and not resumes and (filtered or not self.context.debezium)

@@ -112,7 +112,8 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Earlier entries of the table and generation are void.
     restarts: bool = False
     # The rows of the generation are in no segment: executors read them into the tables
-    # (`SplitReadingSink.hand_over`), under this name. The segment, without rows, has the columns.
+    # (`SplitReadingSink.assign_splits`), under this name. The segment, without rows, has the
+    # columns.
     elsewhere: str = ""
     # Entries with one id follow each other without a gap (`waltap_sinks.changelog.continuity`).
     # Empty if unknown.

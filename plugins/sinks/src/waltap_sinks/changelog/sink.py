@@ -284,7 +284,7 @@ class ChangeLogSink(Sink):
         """Return the log's id."""
         return log_identity(self._store)
 
-    def missed(self, table: str) -> None:
+    def record_gap(self, table: str) -> None:
         """Mark the next entry of ``table`` as missed."""
         self._missed.add(table)
         self._stretches.end(table)

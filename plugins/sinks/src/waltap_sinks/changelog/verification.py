@@ -135,7 +135,7 @@ def profile_store(file: str) -> FileStore:
     raise ChangeLogMissing(f"the profile {file} writes no change log", path=file)
 
 
-def open_readable(properties: ChangeLogProperties, pipeline: str) -> VerificationSource:
+def open_verification_source(properties: ChangeLogProperties, pipeline: str) -> VerificationSource:
     """Open the change log of a pipeline.
 
     Raises: ChangeLogMissing.

@@ -137,11 +137,11 @@ def _comparisons(
 ) -> Iterator[tuple[str, list[TableDifferences]]]:
     """Compare each destination and yield its name with the result."""
     with connected(dsn) as source:
-        for name, readable in readables(profile, sink):
+        for name, verification_source in verification_sources(profile, sink):
             try:
                 results = compare(
                     source,
-                    readable,
+                    verification_source,
                     tables=tables,
                     without=without,
                     patience_s=patience_s,
@@ -149,7 +149,7 @@ def _comparisons(
                     publications=publications_of(profile),
                 )
             finally:
-                readable.close()
+                verification_source.close()
             yield name, results
 
 
@@ -270,7 +270,9 @@ def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
 
     capture = CaptureRules(profile.capture)
     own = [use for branch in profile.branches if branch.name == sink for use in branch.transforms]
-    leaves_out = sorted({u.spec.name for u in (*profile.transforms, *own) if not u.spec.keeps_all})
+    leaves_out = sorted(
+        {u.spec.name for u in (*profile.transforms, *own) if not u.spec.preserves_changes}
+    )
     properties = profile.connector.properties
     if (
         getattr(properties, "publication_autocreate_mode", "") == "disabled"
@@ -293,7 +295,7 @@ def publications_of(profile: "Profile") -> tuple[str, ...]:
     They do not filter a snapshot as Debezium takes it, so there are none for it.
     """
     names: tuple[str, ...] = getattr(profile.connector.properties, "publications", ())
-    filters = profile.decoder.spec.capabilities.filters
+    filters = profile.decoder.spec.capabilities.publication_filters
     return names if filters and not profile.debezium else ()
 
 
@@ -358,7 +360,9 @@ def dsn_of(profile: "Profile") -> str:
     return make_conninfo("", **{name: v for name, v in given.items() if v is not None})
 
 
-def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, VerificationSource]]":
+def verification_sources(
+    profile: "Profile", wanted: str | None
+) -> "list[tuple[str, VerificationSource]]":
     """Open the destinations.
 
     Raises: ConfigurationError if one cannot be read.
@@ -379,10 +383,10 @@ def readables(profile: "Profile", wanted: str | None) -> "list[tuple[str, Verifi
             raise ConfigurationError([problem], origin=COMMAND_LINE)
     found = []
     for name, sink in sinks:
-        if sink.spec.readable is None:
+        if sink.spec.verification_source is None:
             text = f"{sink.spec.name} keeps nothing that could be read back by rows"
             raise ConfigurationError([PropertyProblem("sink.type", text)], origin=COMMAND_LINE)
-        opened = sink.spec.readable(sink.properties, profile.name)
+        opened = sink.spec.verification_source(sink.properties, profile.name)
         if isinstance(opened, ComparableLog) and not profile.branches:
             opened.stored = partial(_stored_lsn, profile)
         found.append((name, opened))
@@ -415,7 +419,7 @@ def compared(
     The result is None if one of them cannot be read. Raises: WaltapError.
     """
     sinks = [branch.sink for branch in profile.branches] or [profile.sink]
-    if any(sink.spec.readable is None for sink in sinks):
+    if any(sink.spec.verification_source is None for sink in sinks):
         return None
     found: dict[str, TableComparison] = {}
     for name, results in _comparisons(profile, dsn_of(profile), None, tables, (), patience_s):

@@ -100,7 +100,7 @@ def _refused(
 
 # From this number of changes on a batch is applied while the engine makes the next one. Below it
 # the switch of threads costs more than it saves, and errors would be one `write` late for nothing.
-HANDED_OVER = 512
+BACKGROUND_EVENTS = 512
 
 Parts = Sequence[TransactionPart | SnapshotRows]
 
@@ -140,7 +140,7 @@ class SqlSink(Sink):
         self._unknown = False
 
         self._worker: ThreadPoolExecutor | None = None
-        self._handed: Future[None] | None = None
+        self._applying: Future[None] | None = None
         # The batch of `_worker`, or one that it failed to apply. It is committed before all else.
         self._pending: tuple[Parts, Position] | None = None
 
@@ -234,11 +234,11 @@ class SqlSink(Sink):
     def close(self) -> None:
         """Undo uncommitted changes and disconnect. May be called twice."""
         # The thread uses the connection until it ends; its failure was or will be repeated anyway.
-        if self._handed is not None:
-            wait([self._handed])
+        if self._applying is not None:
+            wait([self._applying])
         if self._worker is not None:
             self._worker.shutdown()
-        self._worker = self._handed = self._pending = None
+        self._worker = self._applying = self._pending = None
         self._target.rollback()
         self._target.close()
         self._begun = False
@@ -339,7 +339,7 @@ class SqlSink(Sink):
                 waiting.append(taken)
                 self._open_commit = None if taken.complete else taken.commit_lsn
         if self._open_commit is None:
-            if waiting and batch.events >= HANDED_OVER and self._may_hand_over():
+            if waiting and batch.events >= BACKGROUND_EVENTS and self._may_apply_in_background():
                 self._hand_over(waiting, batch.position)
             elif waiting:
                 self._apply(waiting, batch.position)
@@ -364,7 +364,7 @@ class SqlSink(Sink):
 
     # --- one batch while the next is made ---------------------------------------------------------
 
-    def _may_hand_over(self) -> bool:
+    def _may_apply_in_background(self) -> bool:
         """Return whether the next `write` may raise the failure of a batch."""
         # With `errors.tolerance` the engine needs the refused change of exactly this batch.
         return not self._begun and not self._context.tolerant
@@ -377,22 +377,22 @@ class SqlSink(Sink):
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="waltap-sql")
         self._pending = parts, position
-        self._handed = self._worker.submit(self._apply, parts, position)
+        self._applying = self._worker.submit(self._apply, parts, position)
 
     def _finish(self) -> None:
         """Wait for the thread; apply its batch again if it failed.
 
         The failure of the second attempt is raised.
         """
-        handed, self._handed = self._handed, None
-        if handed is not None:
-            if handed.exception() is None:
+        applied, self._applying = self._applying, None
+        if applied is not None:
+            if applied.exception() is None:
                 self._pending = None
                 return
             if self._unknown:
                 # A second attempt could apply the batch twice, so raise the failure.
-                handed.result()
-            log.debug("a batch is applied again", exc_info=handed.exception())
+                applied.result()
+            log.debug("a batch is applied again", exc_info=applied.exception())
             self._undo()
         if self._pending is not None:  # also after a conflict in the second attempt
             self._apply(*self._pending)

@@ -27,7 +27,7 @@ PRIMARY = """
 """
 
 
-def open_readable(properties: SqlProperties, pipeline: str) -> VerificationSource:
+def open_verification_source(properties: SqlProperties, pipeline: str) -> VerificationSource:
     """Connect to the target of a pipeline.
 
     Raises: SinkError.

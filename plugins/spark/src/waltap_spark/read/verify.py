@@ -69,7 +69,7 @@ def missing_tables(
     return [each.table for each in found if each.table not in without]
 
 
-def open_readable(properties: SparkProperties, pipeline: str) -> "SparkTables":
+def open_verification_source(properties: SparkProperties, pipeline: str) -> "SparkTables":
     """Start Spark over the tables of a pipeline."""
     from waltap_spark.formats.choice import FormatChoice
     from waltap_spark.read.live import open_tables

@@ -107,9 +107,9 @@ class SparkSink(Sink):
             self._driver.start()
         return stored_position
 
-    def begins(self, coverage: PublicationCompleteness) -> None:
+    def begins(self, completeness: PublicationCompleteness) -> None:
         """Pass the captured tables to the change log. Raises: FilesUnavailable."""
-        self._log.begins(coverage)
+        self._log.begins(completeness)
 
     def write(self, batch: Batch) -> None:
         """Write ``batch`` to the change log. Raises: errors of the log."""
@@ -128,9 +128,9 @@ class SparkSink(Sink):
     def forget(self, oid: int) -> None:
         self._log.forget(oid)
 
-    def missed(self, table: str) -> None:
+    def record_gap(self, table: str) -> None:
         """Record the gap in the change log, for its tables."""
-        self._log.missed(table)
+        self._log.record_gap(table)
 
     def flush(self) -> Position | None:
         """Publish, then check that Spark runs.
@@ -169,7 +169,7 @@ class SparkSink(Sink):
             )
         return first
 
-    def hand_over(self, chunks: Sequence[SnapshotChunk]) -> str:
+    def assign_splits(self, chunks: Sequence[SnapshotChunk]) -> str:
         """Pass the chunks to the Spark process. Raises: errors of the type mapping."""
         assert self._driver is not None
         name = str(uuid.uuid4())
@@ -181,7 +181,7 @@ class SparkSink(Sink):
         self._awaited = tuple(tables)
         return name
 
-    def handed_over(self) -> Mapping[str, int] | None:
+    def split_rows(self) -> Mapping[str, int] | None:
         """Return the rows by table once all are committed, else None.
 
         Raises: ChunkSourceUnreachable, ApplierFailed, TablesSuspended.

@@ -424,6 +424,6 @@ EVENT_ROUTER = (
         "Makes the events of an outbox table records of their own, each for the topic of its aggregate.",
         EventRouterProperties,
         EventRouter,
-        ends_events=True,
+        replaces_events=True,
     ),
 )

@@ -549,6 +549,6 @@ NEW_RECORD_STATE = (
         ExtractNewRecordStateProperties,
         lambda properties, _context: ExtractNewRecordState(properties),
         older=("UnwrapFromEnvelope",),  # profiles of old Debezium versions still have this name
-        ends_events=True,
+        replaces_events=True,
     ),
 )
