@@ -16,6 +16,7 @@ from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.formats.iceberg import TableVersionInfo, needed_since
 from waltap_spark.formats.notes import CommitNote
 from waltap_spark.state.commit_files import COMMITS, KEPT, STEPS, changed, difference
+from waltap_spark.state.modes import TableMode
 from waltap_spark.state.output import (
     FOLDER,
     BasePart,
@@ -74,6 +75,15 @@ def test_a_difference_leads_from_one_to_the_other() -> None:
         stored = msgspec.json.decode(msgspec.json.encode(made), type=type(made))
         assert changed(table, stored) == then
         table = then
+
+
+def test_a_difference_names_fields_as_the_files_do() -> None:
+    """Older files have a table's mode as ``kept_as``."""
+    table = TableState(schema="s", table="t")
+    then = replace(table, own_mode=TableMode(name="append"))
+    made = difference(table, then)
+    assert list(made.values) == ["kept_as"]
+    assert changed(table, made) == then
 
 
 def commits(folder: Path, count: int) -> tuple[SparkOutput, list[OutputState]]:

@@ -39,7 +39,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class StructDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Difference between two structs of one type."""
+    """Difference between two structs of one type, by the stored names of their fields."""
 
     # Fields with another value.
     values: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> 
     """
     values: dict[str, Any] = {}
     runs: dict[str, tuple[int, int, list[Any]]] = {}
-    for name in type(after).__struct_fields__:
+    for name, stored in _stored(type(after)).items():
         old, new = getattr(before, name), getattr(after, name)
         # Identity first: unchanged tables are the same object, and comparing all would cost each
         # commit.
@@ -62,9 +62,9 @@ def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> 
             continue
         # histories are long tuples that mostly grow at the end
         if isinstance(old, tuple) and isinstance(new, tuple):
-            runs[name] = _run(old, new)
+            runs[stored] = _run(old, new)
         else:
-            values[name] = msgspec.to_builtins(new)
+            values[stored] = msgspec.to_builtins(new)
     return StructDifference(values=values, runs=runs)
 
 
@@ -74,20 +74,27 @@ def changed(before: S, found: StructDifference) -> S:
     Raises: ValidationError.
     """
     kinds = _kinds(type(before))
+    # a later version may have written fields that this one does not have
+    names = {stored: name for name, stored in _stored(type(before)).items()}
     values = {
-        name: msgspec.convert(value, kinds[name])
-        for name, value in found.values.items()
-        # a later version may have written fields that this one does not have
-        if name in kinds
+        names[stored]: msgspec.convert(value, kinds[names[stored]])
+        for stored, value in found.values.items()
+        if stored in names
     }
-    for name, (head, tail, items) in found.runs.items():
-        if name in kinds:
+    for stored, (head, tail, items) in found.runs.items():
+        if name := names.get(stored):
             old = getattr(before, name) or ()
             kept = old[len(old) - tail :] if tail else ()
             kind = kinds[name]
             made = msgspec.convert(items, kind if get_origin(kind) is tuple else tuple)
             values[name] = (*old[:head], *made, *kept)
     return msgspec.structs.replace(before, **values)
+
+
+@cache
+def _stored(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return name → stored name of a struct's fields."""
+    return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
 
 
 @cache
