@@ -62,7 +62,7 @@ class Lake:
 
     def apply(self) -> float:
         started = time.monotonic()
-        self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
+        self.applier.apply(list(self.log.manifests(self.applier.state.log_position)))
         return time.monotonic() - started
 
     def said(self) -> int:
@@ -204,7 +204,7 @@ def _follow(
             commits += counts
             if counts:
                 sizes.append(_whole(place))
-            while committed and committed[0][0] <= state.mark.end_lsn:
+            while committed and committed[0][0] <= state.log_position.end_lsn:
                 _lsn, at = committed.popleft()
                 if counts:
                     seconds.append(now - at)

@@ -178,7 +178,7 @@ class Ours:
         self.applier = OutputApplier(prepare(spark), work.log, self.output, options, choice)
         self.applier.open()
         self._reader = prepare(spark)
-        self._left = list(work.log.manifests(self.applier.state.mark))
+        self._left = list(work.log.manifests(self.applier.state.log_position))
 
     def load(self) -> None:
         """Apply the snapshot."""

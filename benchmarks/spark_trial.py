@@ -172,8 +172,10 @@ class Judge:
         state = self._tables.state
         assert state is not None
         last = self._log.last()
-        if last is None or state.mark != last.mark:
-            found.append(f"the tables are at {state.mark}, the log at {last and last.mark}")
+        if last is None or state.log_position != last.log_position:
+            found.append(
+                f"the tables are at {state.log_position}, the log at {last and last.log_position}"
+            )
         for table in self._options.tables:
             if f"public.{table.name}" not in state.tables:
                 found.append(f"{table.name} is not there")
@@ -319,12 +321,22 @@ def play(database: Database, folder: Path, options: argparse.Namespace) -> list[
         ((end,),) = database.execute("SELECT pg_current_wal_lsn() - '0/0'")
         state = output.state()
         beat = 0
-        while state is None or state.mark.end_lsn < int(end) or state.mark.end_lsn <= beat:
+        while (
+            state is None
+            or state.log_position.end_lsn < int(end)
+            or state.log_position.end_lsn <= beat
+        ):
             if time.monotonic() > caught_up + options.wait:
-                return [f"the tables did not catch up: {state and state.mark}, {pipeline.ended}"]
+                return [
+                    f"the tables did not catch up: {state and state.log_position}, {pipeline.ended}"
+                ]
             time.sleep(0.2)
             state = output.state()
-            if state is not None and state.mark.end_lsn < int(end) and pipeline.processes("engine"):
+            if (
+                state is not None
+                and state.log_position.end_lsn < int(end)
+                and pipeline.processes("engine")
+            ):
                 database.execute("SELECT pg_logical_emit_message(true, 'trial', '')")
                 ((beat,),) = database.execute("SELECT (pg_current_wal_lsn() - '0/0')::bigint")
                 database.execute("UPDATE plain0 SET v = v + 1 WHERE id = 2000000000")

@@ -23,7 +23,7 @@ try:
     checkpoint = f"{sys.argv[2]}/_waltap/checkpoint"
     query = start_query(prepare(spark), log, applier, checkpoint, available_now=True)
     query.awaitTermination()
-    print(f"{applier.state.rows_applied} rows applied, up to {applier.state.mark}")
+    print(f"{applier.state.rows_applied} rows applied, up to {applier.state.log_position}")
 finally:
     applier.close()
     spark.stop()

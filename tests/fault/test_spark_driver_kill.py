@@ -44,7 +44,7 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kills", [1, pytest.param(6, log_positions=pytest.mark.exhaustive)])
 def test_a_killed_driver_goes_on_from_its_last_commit(
     spark: Any, tmp_path: Path, kills: int
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_killed_driver_goes_on_from_its_last_commit(
     state = output.state()
     assert last is not None
     assert state is not None
-    assert state.mark == last.mark
+    assert state.log_position == last.log_position
     tables = LiveTables(prepare(spark), output)
     for table in (ITEMS, TICKS):
         frame = tables.current(table.name)

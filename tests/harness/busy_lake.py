@@ -52,9 +52,11 @@ def looks_right_while_it_runs(
         for _ in range(2):
             state = tables.refresh().state
             assert state is not None
-            mark = chance.choice([cut.mark for cut in state.cuts] or [state.mark])
+            log_position = chance.choice(
+                [cut.log_position for cut in state.cuts] or [state.log_position]
+            )
             now = tables.at(datetime.now(UTC))
-            assert [_total(each) for each in (tables, tables.at(mark), now)] == [TOTAL] * 3
+            assert [_total(each) for each in (tables, tables.at(log_position), now)] == [TOTAL] * 3
         with psycopg.connect(database.dsn, autocommit=True) as connection:
             found = compare(connection, tables, without=("secret",), patience_s=PATIENCE_S)
     assert {each.table: each.equal for each in found} == dict.fromkeys(NAMES, True), found
@@ -101,7 +103,7 @@ def _running(database: Database, folder: Path, spark: Any, table_format: str) ->
         return threading.Thread(target=go, daemon=True)
 
     def follow() -> bool:
-        new = list(reader.manifests(applier.state.mark))
+        new = list(reader.manifests(applier.state.log_position))
         applier.apply(new)
         return bool(new)
 

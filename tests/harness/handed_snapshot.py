@@ -92,7 +92,7 @@ class HandedSnapshots:
         reported = self.options, self.choice, self._there.get
         self._applier = OutputApplier(self.spark, self.log, self.output, *reported)
         self._applier.open()
-        self._applier.apply(list(self.log.manifests(self._applier.state.mark)))
+        self._applier.apply(list(self.log.manifests(self._applier.state.log_position)))
 
     def close(self) -> None:
         if self._applier is not None:

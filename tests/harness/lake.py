@@ -93,7 +93,7 @@ class Lake:
         log, output = ChangeLog(str(self.folder / "log")), SparkOutput(str(self.folder / "out"))
         applier = OutputApplier(self.spark, log, output, self._options, self._choice)
         applier.open()
-        applier.apply(list(log.manifests(applier.state.mark)))
+        applier.apply(list(log.manifests(applier.state.log_position)))
         applier.close()
         return self.tables()
 

@@ -52,7 +52,7 @@ def a_table_at_rest_outlives_its_version(
     rig.check(QUIET, TOUCHED)
     now = rig.output.state()
     assert now is not None
-    assert LiveTables(rig.spark, rig.output).at(now.mark).current("quiet").count() == 2
+    assert LiveTables(rig.spark, rig.output).at(now.log_position).current("quiet").count() == 2
     for table in (QUIET, TOUCHED):
         rig.db.update(table, ["1"], note="b")
         rig.db.insert(table, ["3", "c"])

@@ -89,7 +89,7 @@ def it_goes_on_with_its_rows_and_history(rig: Rig) -> None:
     """Also with another driver; `at` reads it under its name of now, before the rename too."""
     a, b = table("a", 1), table("b", 1)
     filled(rig, a)
-    before, rows = rig.applier.state.mark, list(rig.db.rows[a.name])
+    before, rows = rig.applier.state.log_position, list(rig.db.rows[a.name])
     renamed(rig, (a, b))
     rig.db.update(b, ["1"], v="new")
     done(rig)
@@ -111,7 +111,7 @@ def a_new_table_takes_its_name(rig: Rig) -> None:
     renamed(rig, (a, b))
     rig.db.update(b, ["1"], v="new")
     done(rig)
-    mark = rig.applier.state.mark
+    log_position = rig.applier.state.log_position
     rig.db.insert(new, ["7", "seven"])
     done(rig)
     rig.db.update(b, ["2"], v="newer")
@@ -128,7 +128,7 @@ def a_new_table_takes_its_name(rig: Rig) -> None:
     check(rig, c, new, third)
     assert history(rig, "c")[-2:] == [(2, "newer"), (1, "last")]
     if rig.choice.name != "parquet":
-        then = tables_of(rig).at(mark)
+        then = tables_of(rig).at(log_position)
         assert [row["v"] for row in then.current(c.name).orderBy("id").collect()] == ["new", "a"]
         assert then.current(new.name).collect() == []
 

@@ -80,7 +80,7 @@ class Rig:
 
     def apply(self) -> None:
         """Apply all of the change log that was not applied yet; maintain the tables' files."""
-        self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
+        self.applier.apply(list(self.log.manifests(self.applier.state.log_position)))
         self.applier.maintain()
 
     def reopen(self, **options: Any) -> None:

@@ -604,7 +604,9 @@ class Machine:
         self.rig.apply()
         self.check(whole=whole)
         rows = {kind: in_order(self.held(kind)) for kind in ("plain", "bare") if kind in self.kinds}
-        self.cuts.append((self.rig.applier.state.mark, [c.name for c in self.columns], rows))
+        self.cuts.append(
+            (self.rig.applier.state.log_position, [c.name for c in self.columns], rows)
+        )
 
     def _die(self, moment: int) -> None:
         """Apply by a driver that dies before its write number ``moment``, if it makes so many."""
@@ -732,12 +734,14 @@ class Machine:
     def look_back(self) -> None:
         """Compare tables that are written in place as they were at earlier commits, where columns are the same."""
         names = [column.name for column in self.columns]
-        for mark, called, rows in self.cuts[-3:-1] if self.rig.choice.name != "parquet" else ():
-            then = LiveTables(self.rig.spark, self.rig.output, allow_stale=True).at(mark)
+        for log_position, called, rows in (
+            self.cuts[-3:-1] if self.rig.choice.name != "parquet" else ()
+        ):
+            then = LiveTables(self.rig.spark, self.rig.output, allow_stale=True).at(log_position)
             for kind, held in rows.items() if called == names else ():
                 shown = [f"cast({quoted(name)} as string)" for name in names]
                 found = then.current(self.name(kind)).selectExpr(*shown).collect()
-                assert in_order(found) == held, f"{kind} at {mark}"
+                assert in_order(found) == held, f"{kind} at {log_position}"
 
 
 def copy_of(part: TransactionPart) -> TransactionPart:

@@ -45,7 +45,7 @@ class Reader:
             try:
                 while found := feed.pull():
                     rows += found.rows
-                    applier.apply(list(feed.log.manifests(applier.state.mark)))
+                    applier.apply(list(feed.log.manifests(applier.state.log_position)))
             finally:
                 applier.close()
         return rows

@@ -28,7 +28,7 @@ def main(folder: Path, topics: KafkaTopics) -> None:
         applier = OutputApplier(reader.spark, feed.log, SparkOutput(str(folder / "out")))
         applier.open()
         assert feed.pull()
-        applier.apply(list(feed.log.manifests(applier.state.mark)))
+        applier.apply(list(feed.log.manifests(applier.state.log_position)))
         assert feed.pull()
 
         def hold(_path: str, _data: Any) -> None:

@@ -35,7 +35,7 @@ assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo", "the user's
 log = ChangeLog(changelog)
 applier = OutputApplier(session, log, SparkOutput(location))
 applier.open()
-applier.apply(list(log.manifests(applier.state.mark)))
+applier.apply(list(log.manifests(applier.state.log_position)))
 applier.close()
 print("applied", applier.state.rows_applied)
 

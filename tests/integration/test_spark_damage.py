@@ -58,13 +58,13 @@ def resume(retyped: Rig, *words: str, table: str = "public.odd") -> str:
 
 def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
     suspended = retyped.output.table("odd")
-    assert suspended.mark is not None
+    assert suspended.log_position is not None
     reported = said(retyped, "status")
-    assert f"is suspended at {suspended.mark}" in reported
+    assert f"is suspended at {suspended.log_position}" in reported
     assert "resume" in reported
     resume(retyped)
     assert retyped.output.table("odd").failed, "a mere try finds what it found"
-    assert retyped.output.table("odd").mark == suspended.mark
+    assert retyped.output.table("odd").log_position == suspended.log_position
     resume(retyped, "--cast-to-text")
     retyped.check(PEOPLE)
     assert retyped.current(TEXT) == [("1", "5"), ("2", "word"), ("3", "word")]
@@ -142,13 +142,13 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     harm, words = DAMAGES[kind]
     file = segment(rig, PEOPLE.name, 1)
     whole = file.read_bytes()
-    before, suspended = rig.current(PEOPLE), rig.applier.state.mark
+    before, suspended = rig.current(PEOPLE), rig.applier.state.log_position
     harm(file)
     rig.apply()
     rig.check(EVENTS)
     assert rig.current(PEOPLE) == before, "nothing of it is half applied"
     stands = rig.output.table("people")
-    assert stands.mark == suspended
+    assert stands.log_position == suspended
     assert file.name in stands.failed
     assert words in stands.failed
     assert "WT-5211" in stands.failed
@@ -211,7 +211,7 @@ def test_all_tables_stop_before_a_manifest_that_is_damaged(rig: Rig) -> None:
     (rig.folder / "log" / manifests[-1].path).write_bytes(b"{")
     with pytest.raises(ChangeLogDamaged, match="is not a manifest"):
         LogFollower(rig.log, rig.applier).catch_up()
-    assert rig.applier.state.mark == manifests[-2].mark
+    assert rig.applier.state.log_position == manifests[-2].log_position
     assert [row[0] for row in rig.current(EVENTS)] == ["a", "b"]
 
 
@@ -222,11 +222,11 @@ def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how:
     before = [rig.current(table) for table in (PEOPLE, EVENTS)]
     kept = {path: path.read_bytes() for path in (rig.folder / "log").rglob("*") if path.is_file()}
     if how == "expired":
-        rig.log.expire(manifests[1].mark, before="99991231T00")
+        rig.log.expire(manifests[1].log_position, before="99991231T00")
     else:
         (rig.folder / "log" / manifests[1].path).unlink()
     for _snapshot in range(2):
-        reported = rf"WT-5106 .*back to {manifests[1].mark} only, not to {manifests[0].mark}\."
+        reported = rf"WT-5106 .*back to {manifests[1].log_position} only, not to {manifests[0].log_position}\."
         with pytest.raises(ChangeLogRetired, match=rf"{reported}.*another sink\.path"):
             LogFollower(rig.log, rig.applier).catch_up()
         assert rig.applier.state.number == number

@@ -165,7 +165,7 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
 def test_a_try_that_fails_early_forgets_no_step_of_those_before(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
-    """One try writes history up to the second mark; the next one fails at what is before the first mark,
+    """One try writes history up to the second position; the next one fails at what is before the first mark,
     also where it repeats a commit of a driver that died. Then there is more."""
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
 

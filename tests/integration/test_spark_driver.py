@@ -369,9 +369,9 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
             made.flush()
             time.sleep(0.05)
     made.close()
-    mark = ChangeLog(changelog_of(str(tmp_path / "lake"))).last()
-    assert mark is not None
-    assert mark.mark.end_lsn == last.end_lsn, "what was published stays"
+    log_position = ChangeLog(changelog_of(str(tmp_path / "lake"))).last()
+    assert log_position is not None
+    assert log_position.log_position.end_lsn == last.end_lsn, "what was published stays"
 
 
 def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
@@ -530,7 +530,7 @@ def test_a_streaming_query_applies_everything_once_though_its_checkpoint_is_lost
     last = rig.log.last()
     assert last is not None
     limit = time.monotonic() + 180
-    while rig.applier.state.mark < last.mark:
+    while rig.applier.state.log_position < last.log_position:
         assert query.isActive, query.exception()
         assert time.monotonic() < limit
         time.sleep(0.05)

@@ -376,7 +376,7 @@ def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_expired(
         segments = tmp_path / "log" / "segments"
         found = [path.suffix for path in segments.rglob("*") if path.is_file()]
         assert found == [".parquet", ".parquet"]
-        assert feed.log.expire(taken.mark, bucket_of(now + dt.timedelta(days=1))) == 1
+        assert feed.log.expire(taken.log_position, bucket_of(now + dt.timedelta(days=1))) == 1
     with reader.feed():
         assert [each.name for each in segments.iterdir()] == [taken.bucket]
 

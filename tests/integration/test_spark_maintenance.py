@@ -73,7 +73,9 @@ def test_maintenance_makes_few_files_and_changes_no_row(
     rig.applier.close()
     state = rig.applier.state
     rig.output.intend(
-        CommitIntent(number=state.number + 1, mark=state.mark, identity=state.identity)
+        CommitIntent(
+            number=state.number + 1, log_position=state.log_position, identity=state.identity
+        )
     )
     with pytest.raises(CommitBegun, match="WT-5247"):
         next(maintain(rig.spark, SparkOutput(rig.output.location)))
@@ -136,7 +138,7 @@ def test_commits_and_compactions_of_the_same_tables_go_on_beside_each_other(
 
     def commit() -> None:
         rig.commit()
-        rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
+        rig.applier.apply(list(rig.log.manifests(rig.applier.state.log_position)))
 
     people = PEOPLE
     for number in range(1, 15):
@@ -199,7 +201,7 @@ def test_versions_that_ended_are_no_reason_to_compact(
     for number in range(1, 5):
         rig.db.update(OTHER, ["1"], name=str(number))
         rig.commit()
-        rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
+        rig.applier.apply(list(rig.log.manifests(rig.applier.state.log_position)))
         worker = rig.applier._compaction
         assert worker is not None
         maintained = 0
@@ -333,7 +335,7 @@ def test_compaction_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.Monk
     rig.follow()
     rig.db.update(OTHERS, ["1"], name="y")
     rig.commit()
-    rig.applier.apply(list(rig.log.manifests(rig.applier.state.mark)))
+    rig.applier.apply(list(rig.log.manifests(rig.applier.state.log_position)))
     maintained: list[set[str]] = []
 
     def fail(*_arguments: Any) -> Any:
@@ -378,7 +380,7 @@ def test_it_is_read_and_goes_on(spark: Any, tmp_path: Path) -> None:
     assert before.version == 2
     assert before.garbage, "as the older version kept it"
     ResumeRequests(output).ask(output.table("odd"), "text")
-    applier.apply(list(log.manifests(before.mark)))
+    applier.apply(list(log.manifests(before.log_position)))
     applier.maintain()
     for _each in ("as it is", "opened again"):
         assert rows("people") == ROWS_OF_PEOPLE
@@ -430,7 +432,7 @@ def move(lake: Rig) -> Path:
 def goes_on(lake: Rig, log: str, output: str) -> None:
     applier = OutputApplier(lake.spark, ChangeLog(log), SparkOutput(output))
     applier.open()
-    applier.apply(list(ChangeLog(log).manifests(applier.state.mark)))
+    applier.apply(list(ChangeLog(log).manifests(applier.state.log_position)))
     applier.close()
     rows = LiveTables(lake.spark, SparkOutput(output)).current("people").collect()
     assert sorted((str(row[0]), row[1]) for row in rows) == sorted(lake.db.rows[NAMED.name])

@@ -252,7 +252,9 @@ def test_status_shows_what_stands_still_as_it_was_reported(rig: Rig) -> None:
     state = rig.output.state()
     assert state is not None
     table = rig.output.table("plain", state)
-    still = msgspec.structs.replace(table, failed="WT-5268 [/lake] is [full]", mark=state.mark)
+    still = msgspec.structs.replace(
+        table, failed="WT-5268 [/lake] is [full]", log_position=state.log_position
+    )
     rig.output.commit(
         msgspec.structs.replace(
             state, number=state.number + 1, tables={**state.tables, table.name: still}

@@ -434,7 +434,7 @@ def test_a_new_checkpoint_begins_with_what_the_private_log_still_has(shop: Shop)
     (host,) = hosts_of(parse_options({"profile": str(shop.file), "table": "public.orders"}))
     last = host.log.last()
     assert last is not None
-    assert host.log.expire(last.mark, "9") > 0, "what an earlier query had committed"
+    assert host.log.expire(last.log_position, "9") > 0, "what an earlier query had committed"
     left = sum(each.rows for each in host.log.manifests(before_first(host.log)))
     shop.insert(3)
     found, end = available_now(shop, None)

@@ -104,7 +104,7 @@ def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(
     history = rig.tables.changes("public.big")
     (reported,) = history.select("_op", "_commit_lsn", "_seq", "_epoch").distinct().collect()
     assert tuple(reported)[::3] == ("r", 1)
-    assert reported[1] == rig.log.last().mark.end_lsn  # type: ignore[union-attr]
+    assert reported[1] == rig.log.last().log_position.end_lsn  # type: ignore[union-attr]
     state = rig.output.state()
     assert state is not None
     assert {name: state.tables[name].handed_rows for name in ROWS} == ROWS
@@ -215,7 +215,7 @@ class Tables:
         )  # fmt: skip
         applier.open()
         try:
-            applier.apply(list(log.manifests(applier.state.mark)))
+            applier.apply(list(log.manifests(applier.state.log_position)))
         finally:
             applier.close()
 

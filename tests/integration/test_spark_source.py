@@ -131,12 +131,12 @@ def test_a_batch_begins_and_ends_where_it_is_reported(log: Log) -> None:
     log.db.insert(PEOPLE, ["12", "f"])
     log.sink.write(batch(first, log.db.commit()))  # two transactions in one flush
     log.sink.flush()
-    marks = [step.mark for step in log.log.manifests()]
-    lsn = f"{marks[1].end_lsn >> 32:X}/{marks[1].end_lsn & 0xFFFFFFFF:X}"
+    log_positions = [step.log_position for step in log.log.manifests()]
+    lsn = f"{log_positions[1].end_lsn >> 32:X}/{log_positions[1].end_lsn & 0xFFFFFFFF:X}"
     within = f"{first.end_lsn >> 32:X}/{first.end_lsn & 0xFFFFFFFF:X}"
     assert log.names() == list("abcdef")
-    assert log.names(startingPosition=str(marks[2])) == list("def")
-    assert log.names(startingPosition=lsn, endingPosition=str(marks[3])) == list("cd")
+    assert log.names(startingPosition=str(log_positions[2])) == list("def")
+    assert log.names(startingPosition=lsn, endingPosition=str(log_positions[3])) == list("cd")
     assert log.names(startingPosition=within) == ["f"], "cut between two transactions of a flush"
     assert log.names(endingPosition=within) == list("abcde")
     assert log.names(startingPosition="latest") == []
@@ -189,7 +189,7 @@ def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flush
     reported = json.loads(query.lastProgress["sources"][0]["latestOffset"])
     last = log.log.last()
     assert last is not None
-    assert reported["end_lsn"] == last.mark.end_lsn
+    assert reported["end_lsn"] == last.log_position.end_lsn
     assert reported["behind_bytes"] == reported["behind_ms"] == 0
     log.got.clear()
     log.people("h")
@@ -197,7 +197,7 @@ def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flush
     assert log.streamed() == [["h"]]
     reader = log.log.readers.get("night")
     assert reader is not None
-    assert last.mark <= reader.mark, "what the query is done with need not stay"
+    assert last.log_position <= reader.log_position, "what the query is done with need not stay"
 
 
 def test_a_batch_that_failed_is_read_again_as_it_was(log: Log) -> None:
@@ -224,7 +224,9 @@ def test_changes_of_other_tables_do_not_hold_a_stream_up(log: Log) -> None:
     )
     last = log.log.last()
     assert last is not None
-    assert json.loads(offsets[-1].read_text().splitlines()[-1])["end_lsn"] == last.mark.end_lsn
+    assert (
+        json.loads(offsets[-1].read_text().splitlines()[-1])["end_lsn"] == last.log_position.end_lsn
+    )
 
 
 def test_a_renamed_column_stays_and_a_new_one_stops_the_query_until_it_starts_again(

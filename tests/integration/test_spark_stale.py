@@ -55,11 +55,11 @@ def test_such_tables_are_read_only_when_they_are_asked_for_as_they_are(
     odd, fine = tables.positions["public.odd"], tables.positions["public.fine"]
     assert odd < fine
     assert tables.state is not None
-    assert fine == tables.state.mark
+    assert fine == tables.state.log_position
     # the error's remedy: all tables at the position of the suspended one
     with pytest.raises(TableSuspended) as caught:
         tables.current("odd")
-    then = tables.at(str(caught.value.fields["mark"]))
+    then = tables.at(str(caught.value.fields["position"]))
     assert set(then.positions.values()) == {odd}
     assert then.current("odd").count() == then.current("fine").count() == 1
     # of one that needs a new snapshot

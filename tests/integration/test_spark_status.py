@@ -35,7 +35,7 @@ def test_status_counts_the_rows_of_each_table_and_prints_them_as_json(
     live = LiveTables(rig.spark, rig.output)
     for name, each in tables.items():
         assert each["rows"] + each["pending"] >= live.current(name).count()
-        assert each["position"] == status["position"] == str(rig.applier.state.mark)
+        assert each["position"] == status["position"] == str(rig.applier.state.log_position)
         assert (each["suspended"], each["stale"]) == ("", [])
     if table_format == "delta":
         assert {name: each["rows"] for name, each in tables.items()} == {

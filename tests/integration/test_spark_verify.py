@@ -96,8 +96,8 @@ def compared(
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
         connection.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")
         for row in source:
-            marks = ", ".join(f"%s::text::{kind}" for _name, kind in COLUMNS)
-            connection.execute(f"INSERT INTO t VALUES ({marks})", row)
+            log_positions = ", ".join(f"%s::text::{kind}" for _name, kind in COLUMNS)
+            connection.execute(f"INSERT INTO t VALUES ({log_positions})", row)
         connection.execute(then)
         (found,) = compare(connection, LiveTables(session, output))
     return found

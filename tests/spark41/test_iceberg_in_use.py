@@ -91,14 +91,14 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
         assert tables.state is not None
         assert total(tables) == 4 * START
         cut = chance.choice(tables.state.cuts)
-        assert total(tables.at(cut.mark)) == 4 * START
+        assert total(tables.at(cut.log_position)) == 4 * START
         reads += 1
     bank.join()
     assert failed == []
     rig.check(LEFT, RIGHT)
     suspended = rig.output.table("odd")
     assert "WT-5205" in suspended.failed
-    assert suspended.mark is not None
+    assert suspended.log_position is not None
     asked = CliRunner().invoke(
         application, ["resume", str(rig.folder / "out"), "public.odd", "--cast-to-text"]
     )
@@ -223,8 +223,8 @@ def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
         connection.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")
         for row in ROWS:
-            marks = ", ".join(f"%s::text::{kind}" for _name, kind in COLUMNS)
-            connection.execute(f"INSERT INTO t VALUES ({marks})", row)
+            log_positions = ", ".join(f"%s::text::{kind}" for _name, kind in COLUMNS)
+            connection.execute(f"INSERT INTO t VALUES ({log_positions})", row)
         tables = LiveTables(rig.spark, rig.output)
         (found,) = compare(connection, tables)
         assert found.left_out == ()

@@ -37,7 +37,7 @@ def spark_rows(spark: Any, folder: Path, log: Path) -> list[tuple[Any, ...]]:
     applier = OutputApplier(prepare(spark), changes, output, ApplyOptions())
     applier.open()
     try:
-        applier.apply(list(changes.manifests(applier.state.mark)))
+        applier.apply(list(changes.manifests(applier.state.log_position)))
         frame = LiveTables(spark, output).current("public.t")
         columns = [f"cast({name} as string)" for name in [*NAMES, "z"]]
         return sorted(tuple(row) for row in frame.selectExpr(*columns).collect())

@@ -49,64 +49,64 @@ class GrowingStore(FileStore):
 
 
 def test_a_manifest_that_a_listing_missed_is_read_by_the_next(log: ChangeLog) -> None:
-    marks = [step.mark for step in log.manifests()]
+    log_positions = [step.log_position for step in log.manifests()]
     store = GrowingStore(log.store.location)
-    assert [step.mark for step in ChangeLog(store).manifests()] == marks
+    assert [step.log_position for step in ChangeLog(store).manifests()] == log_positions
     assert store.listings > 1
 
 
 def test_the_slowest_reader_holds_what_it_has_not_read(log: ChangeLog) -> None:
-    marks = [step.mark for step in log.manifests()]
-    log.readers.register("slow", marks[0])
-    log.readers.register("a/b c.", marks[2])
-    assert log.expire(marks[3], FAR) == 1
-    assert [step.mark for step in log.manifests(marks[0])] == marks[1:]
-    log.readers.advance("slow", marks[4])
-    assert log.expire(marks[3], FAR) == 2, "the other one has read three"
+    log_positions = [step.log_position for step in log.manifests()]
+    log.readers.register("slow", log_positions[0])
+    log.readers.register("a/b c.", log_positions[2])
+    assert log.expire(log_positions[3], FAR) == 1
+    assert [step.log_position for step in log.manifests(log_positions[0])] == log_positions[1:]
+    log.readers.advance("slow", log_positions[4])
+    assert log.expire(log_positions[3], FAR) == 2, "the other one has read three"
     log.readers.forget("a/b c.")
-    assert log.expire(marks[3], FAR) == 1
-    assert [step.mark for step in log.manifests(marks[3])] == marks[4:]
+    assert log.expire(log_positions[3], FAR) == 1
+    assert [step.log_position for step in log.manifests(log_positions[3])] == log_positions[4:]
 
 
 def test_a_reader_that_says_nothing_is_passed_over(
     log: ChangeLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    marks = [step.mark for step in log.manifests()]
+    log_positions = [step.log_position for step in log.manifests()]
     log.readers.register("gone", hold_s=3600)
-    assert log.expire(marks[3], FAR) == 0
+    assert log.expire(log_positions[3], FAR) == 0
     path = Path(log.store.path("readers/gone.json"))
     path.write_text(json.dumps({**json.loads(path.read_text()), "seen": 0.0}))
-    assert log.expire(marks[1], FAR) == 2
-    assert log.expire(marks[3], FAR) == 2
+    assert log.expire(log_positions[1], FAR) == 2
+    assert log.expire(log_positions[3], FAR) == 2
     (reported,) = [each.getMessage() for each in caplog.records]
     assert "waits no more for its reader gone" in reported
 
 
 def test_a_reader_goes_on_where_it_was_and_never_back(log: ChangeLog) -> None:
-    marks = [step.mark for step in log.manifests()]
-    assert log.readers.register("it").mark == NOTHING
-    log.readers.advance("it", marks[2])
-    assert log.readers.advance("it", marks[1]).mark == marks[2]
-    assert log.readers.register("it", marks[4]).mark == marks[2]
+    log_positions = [step.log_position for step in log.manifests()]
+    assert log.readers.register("it").log_position == NOTHING
+    log.readers.advance("it", log_positions[2])
+    assert log.readers.advance("it", log_positions[1]).log_position == log_positions[2]
+    assert log.readers.register("it", log_positions[4]).log_position == log_positions[2]
     with pytest.raises(ReaderUnknown, match="WT-5111 .* 'other'"):
-        log.readers.advance("other", marks[1])
+        log.readers.advance("other", log_positions[1])
     Path(log.store.path("readers/it.json")).write_text("{")
     with pytest.raises(ChangeLogDamaged):
-        log.expire(marks[3], FAR)
+        log.expire(log_positions[3], FAR)
 
 
 def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
-    path, marks = log.store.path(""), [step.mark for step in log.manifests()]
-    shown = run("readers", path, "--register", "night", "--at", str(marks[1]))
+    path, log_positions = log.store.path(""), [step.log_position for step in log.manifests()]
+    shown = run("readers", path, "--register", "night", "--at", str(log_positions[1]))
     assert shown.exit_code == 0, shown.output
-    assert str(marks[1]) in shown.output
+    assert str(log_positions[1]) in shown.output
     assert run("readers", path, "--register", "now").exit_code == 0
-    found = [(each.name, each.mark) for each in log.readers.all()]
-    assert found == [("night", marks[1]), ("now", marks[4])]
+    found = [(each.name, each.log_position) for each in log.readers.all()]
+    assert found == [("night", log_positions[1]), ("now", log_positions[4])]
     assert run("readers", path, "--forget", "night").exit_code == 0
     assert "3 days" in run("readers", path).output
     (left,) = json.loads(run("readers", path, "--json").stdout)
-    assert (left["reader"], left["position"]) == ("now", str(marks[4]))
+    assert (left["reader"], left["position"]) == ("now", str(log_positions[4]))
     assert 0 < left["waits_s"] <= HOLD_S
     assert [each.name for each in log.readers.all()] == ["now"]
     assert isinstance(run("readers", path, "--forget", "night").exception, ReaderUnknown)
@@ -114,16 +114,22 @@ def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
 
 
 def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: ChangeLog) -> None:
-    path, marks = log.store.path(""), [str(step.mark) for step in log.manifests()]
+    path, log_positions = log.store.path(""), [str(step.log_position) for step in log.manifests()]
     listed = json.loads(run("list", path, "--last", "2", "--json").stdout)
-    newest = [str(step.mark) for step in log.newest(2)]
+    newest = [str(step.log_position) for step in log.newest(2)]
     assert [entry["position"] for entry in listed] == newest
     assert {type(entry["rows"]) for entry in listed} == {int}
     shown = run("list", path, "--last", "2")
     assert shown.exit_code == 0
-    assert [mark in shown.output for mark in marks] == [False, False, False, True, True]
+    assert [log_position in shown.output for log_position in log_positions] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert "public.people 1" in shown.output
-    assert "0 manifests removed" in run("expire", path, "--applied", marks[1]).output
+    assert "0 manifests removed" in run("expire", path, "--applied", log_positions[1]).output
     assert "0 segments removed" in run("vacuum", path, "--older-than-hours", "0").output
     assert len(list(log.manifests())) == 5
     wrong = run("expire", path, "--applied", "nonsense")

@@ -376,7 +376,7 @@ def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path: Path) -> None:
     assert ids(log) == [0, 1]
     with log.open(resumes=True):
         assert log.opened_at == Position(part.end_lsn)
-    assert log.log.expire(log.newest.mark, before=FAR) == 1
+    assert log.log.expire(log.newest.log_position, before=FAR) == 1
     assert log.log.vacuum(before=FAR) == 0
 
 
@@ -440,14 +440,14 @@ def filled(log: WrittenLog) -> WrittenLog:
 
 
 def test_a_reader_goes_on_after_a_mark(filled: WrittenLog) -> None:
-    marks = [step.mark for step in filled.manifests()]
+    log_positions = [step.log_position for step in filled.manifests()]
     for between, found in (
-        ((None,), marks),
-        ((marks[1],), marks[2:]),
-        ((marks[0], marks[2]), marks[1:3]),
-        ((marks[-1],), []),
+        ((None,), log_positions),
+        ((log_positions[1],), log_positions[2:]),
+        ((log_positions[0], log_positions[2]), log_positions[1:3]),
+        ((log_positions[-1],), []),
     ):
-        assert [step.mark for step in filled.log.manifests(*between)] == found
+        assert [step.log_position for step in filled.log.manifests(*between)] == found
 
 
 def test_a_manifest_that_is_missing_or_damaged_is_an_error(filled: WrittenLog) -> None:
@@ -468,21 +468,21 @@ def test_what_a_snapshot_goes_on_from_is_not_retired(log: WrittenLog) -> None:
     with log.open():
         for piece in pieces[:2]:
             log.flush(piece)
-            assert log.log.expire(log.sink.mark, before=FAR) == 0
+            assert log.log.expire(log.sink.log_position, before=FAR) == 0
         log.flush(*pieces[2:])
-    assert log.log.expire(log.sink.mark, before=FAR) == 2
+    assert log.log.expire(log.sink.log_position, before=FAR) == 2
 
 
 def test_what_was_applied_can_be_retired_and_the_log_goes_on(filled: WrittenLog) -> None:
     steps, log = filled.manifests(), filled.log
-    assert log.expire(steps[0].mark, before=FAR) == 1
+    assert log.expire(steps[0].log_position, before=FAR) == 1
     assert not (Path(filled.path) / steps[0].tables[0].segments[0].path).exists()
-    assert log.expire(steps[3].mark, before="20000101T00") == 0
-    assert log.expire(steps[3].mark, before=FAR) == 2  # the newest stays
+    assert log.expire(steps[3].log_position, before="20000101T00") == 0
+    assert log.expire(steps[3].log_position, before=FAR) == 2  # the newest stays
     with pytest.raises(ChangeLogRetired, match="reaches back"):
-        list(log.manifests(steps[0].mark))
+        list(log.manifests(steps[0].log_position))
     with filled.open(resumes=True):
-        assert filled.opened_at == Position(steps[3].mark.end_lsn)
+        assert filled.opened_at == Position(steps[3].log_position.end_lsn)
     assert log.vacuum(before=FAR) == 0
 
 

@@ -19,8 +19,8 @@ from waltap_sinks.changelog.manifest import (
     SnapshotPart,
     TableEntry,
     bucket_of,
+    log_position_of_name,
     manifest_name,
-    mark_of_name,
     parse_manifest,
 )
 from waltap_sinks.changelog.reader import complete_generations
@@ -46,7 +46,7 @@ def entry(name: str = "t", generation: int | None = None, complete: bool = False
 def manifest(*tables: TableEntry, snapshot: SnapshotPart | None = None) -> Manifest:
     return Manifest(
         version=VERSION,
-        mark=LogPosition(1, 5, 0),
+        log_position=LogPosition(1, 5, 0),
         previous=NOTHING,
         bucket="20261120T091",
         rows=1,
@@ -103,25 +103,25 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_si
 @given(STEPS)
 def test_names_of_an_epoch_sort_in_the_order_of_the_log(steps: list[tuple[int, bool]]) -> None:
     """A step moves the LSN on, or stays at it with the next ordinal, as the sink does."""
-    marks = [LogPosition(1, 0, 0)]
-    names = [manifest_name(NOTHING, marks[0])]
+    log_positions = [LogPosition(1, 0, 0)]
+    names = [manifest_name(NOTHING, log_positions[0])]
     for distance, _again in steps:
-        last = marks[-1]
-        mark = (
+        last = log_positions[-1]
+        log_position = (
             LogPosition(1, last.end_lsn + distance, 0)
             if distance
             else LogPosition(1, last.end_lsn, last.ordinal + 1)
         )
-        names.append(manifest_name(last, mark))
-        marks.append(mark)
+        names.append(manifest_name(last, log_position))
+        log_positions.append(log_position)
     assert names == sorted(names)
-    assert [mark_of_name(1, name) for name in names] == marks
-    assert marks == sorted(marks)
+    assert [log_position_of_name(1, name) for name in names] == log_positions
+    assert log_positions == sorted(log_positions)
 
 
 def test_files_that_are_no_manifests_have_no_mark() -> None:
     for name in ("x.json", "_SUCCESS", "0000000000000000-0000000000000005.json"):
-        assert mark_of_name(1, name) is None
+        assert log_position_of_name(1, name) is None
 
 
 def test_buckets_sort_by_time_and_hold_ten_minutes() -> None:

@@ -58,7 +58,7 @@ def random_table(chance: random.Random, before: TableState) -> TableState:
             before,
             columns={**before.columns, number: '"long"'},
             streamed=None if before.streamed else ("a", "b"),
-            mark=None if before.mark else LogPosition(1, 2, 3),
+            log_position=None if before.log_position else LogPosition(1, 2, 3),
         )
     if kind == 4:
         wait = StagedSegment(generation=1, path=number, fingerprint="f", rows=1, key=("a",))
@@ -96,8 +96,10 @@ def commits(folder: Path, count: int) -> tuple[SparkOutput, list[OutputState]]:
             tables[f"s.{name}"] = random_table(chance, before)
         if number % 9 == 0:
             tables.pop(next(iter(tables)))
-        mark = LogPosition(1, number, 0)
-        state = replace(state, number=number, mark=mark, tables=tables, rows_applied=number)
+        log_position = LogPosition(1, number, 0)
+        state = replace(
+            state, number=number, log_position=log_position, tables=tables, rows_applied=number
+        )
         output.commit(state)
         states.append(state)
     output.close()
@@ -186,7 +188,12 @@ def test_what_a_commit_writes_does_not_grow_with_the_history(tmp_path: Path) -> 
 MANY = 2 * CUTS_MOST + 40
 SECOND = 1_700_000_000
 START = OutputState(
-    version=1, number=0, mark=LogPosition(0, 0, 0), changelog="", committed_at=0.0, format="delta"
+    version=1,
+    number=0,
+    log_position=LogPosition(0, 0, 0),
+    changelog="",
+    committed_at=0.0,
+    format="delta",
 )
 
 
@@ -203,7 +210,7 @@ def after(output: SparkOutput, before: OutputState, number: int, days: int = 0) 
     state = replace(
         before,
         number=number,
-        mark=LogPosition(1, number * 100, 0),
+        log_position=LogPosition(1, number * 100, 0),
         committed_at=SECOND + number + 0.5 + days * 86_400,
         last_commit_ts=(SECOND + number) * 1_000_000,
         tables=tables,
@@ -246,7 +253,7 @@ def test_a_position_between_two_commits_is_that_of_the_first(
 def test_what_was_never_or_not_yet_is_refused_with_what_there_is(
     made: tuple[SparkOutput, OutputState],
 ) -> None:
-    reported = f"from {LogPosition(1, 100, 0)} to {made[1].mark}"
+    reported = f"from {LogPosition(1, 100, 0)} to {made[1].log_position}"
     for each in (99, MANY * 100 + 1, dt.datetime(2001, 1, 1, tzinfo=dt.UTC)):
         with pytest.raises(VersionGone, match=reported):
             state_at(*made, each)
@@ -359,7 +366,7 @@ def opened(folder: Path) -> tuple[SparkOutput, OutputState]:
     state = output.open("log", "id")
     output.store.put(f"{SET}/part.parquet", b"rows")
     tables = {"s.t": TableState(schema="s", table="t", changes=sets(SET))}
-    state = replace(state, number=1, mark=LogPosition(1, 1, 0), tables=tables)
+    state = replace(state, number=1, log_position=LogPosition(1, 1, 0), tables=tables)
     output.commit(state)
     return output, state
 

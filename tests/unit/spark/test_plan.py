@@ -42,7 +42,7 @@ def manifest(
     snapshot = None if ends is None else SnapshotPart(generation=ends, lsn=1, complete=True)
     return Manifest(
         version=VERSION,
-        mark=LogPosition(epoch, number, 0),
+        log_position=LogPosition(epoch, number, 0),
         previous=NOTHING,
         bucket="b",
         rows=rows,

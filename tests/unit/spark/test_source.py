@@ -25,7 +25,7 @@ from waltap_spark.schema.schema import struct_of
 from waltap_spark.source.catalogue import arrow_types, source_struct
 from waltap_spark.source.errors import ColumnsGrew, SourceOption, ValuesUnfit
 from waltap_spark.source.hosted import HostedEngine
-from waltap_spark.source.offsets import mark_of
+from waltap_spark.source.offsets import log_position_of
 from waltap_spark.source.options import LogBoundary, parse_options
 from waltap_spark.source.profiles import PrivateLogTask
 from waltap_spark.source.rows import RowLimits, SegmentRows, batches
@@ -95,12 +95,12 @@ def test_an_option_that_is_wrong_is_named(given: dict[str, str], reported: str) 
         ({"STARTINGPOSITION": "1/2a"}, LogBoundary(lsn=(1 << 32) + 0x2A), LogBoundary("latest")),
         (
             {"startingPosition": " 0001-000000000000001A-000002 "},
-            LogBoundary(mark=LogPosition(1, 0x1A, 2)),
+            LogBoundary(log_position=LogPosition(1, 0x1A, 2)),
             LogBoundary("latest"),
         ),
         (
             {"startingPosition": str(LogPosition(0x12345, 1 << 63, 1 << 30))},
-            LogBoundary(mark=LogPosition(0x12345, 1 << 63, 1 << 30)),
+            LogBoundary(log_position=LogPosition(0x12345, 1 << 63, 1 << 30)),
             LogBoundary("latest"),
         ),
         (
@@ -119,13 +119,15 @@ def test_positions_are_words_lsns_marks_and_times(
 
 def test_a_position_that_is_neither_is_refused_wherever_it_is_given(tmp_path: Path) -> None:
     output, no_spark = SparkOutput(str(tmp_path)), Any
-    state = msgspec.structs.replace(output.open("log", "id"), number=1, mark=LogPosition(1, 16, 0))
+    state = msgspec.structs.replace(
+        output.open("log", "id"), number=1, log_position=LogPosition(1, 16, 0)
+    )
     output.commit(state)
     output.close()
     live = LiveTables(no_spark, output)
     for text in "/ yesterday 1A 1A/XYZ 1/2/3 -1/5 2026-03-01 1-2 1-2-x".split():
         with pytest.raises(
-            MomentUnreadable, match=f"WT-5264 '{text}' is neither an LSN nor a mark"
+            MomentUnreadable, match=f"WT-5264 '{text}' is neither an LSN nor a position"
         ):
             live.at(text)
         with pytest.raises(SourceOption, match=f"WT-5221 startingPosition is {text}, not earliest"):
@@ -279,7 +281,7 @@ def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same
 def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log: SourceLog) -> None:
     log.people("Ann")
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
-    lsn = log.newest.mark.end_lsn
+    lsn = log.newest.log_position.end_lsn
     reported = {"version": 1, "log": log.log.identity(), "epoch": 1, "end_lsn": lsn, "ordinal": 0}
     assert latest(log.stream(**given), reported) == reported
     restored(log)
@@ -322,7 +324,9 @@ def test_a_time_to_start_at_has_the_rows_of_a_snapshot_that_were_read_from_then_
     assert log.frame(startingTime=later.isoformat()).rows() == []
     tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
     began = log.stream(startingTime=tomorrow.isoformat()).initialOffset()
-    assert mark_of(began) == log.newest.mark, "what was read long before is passed over"
+    assert log_position_of(began) == log.newest.log_position, (
+        "what was read long before is passed over"
+    )
 
 
 @pytest.mark.parametrize("older_slot", [False, True])
@@ -378,7 +382,7 @@ def test_what_was_not_sent_is_said_by_the_name_that_the_query_has(log: SourceLog
 
 def test_a_frame_that_is_started_again_does_not_leave_out_what_stopped_it(log: SourceLog) -> None:
     log.people("Ann")
-    frame, last = log.frame(), str(log.newest.mark)
+    frame, last = log.frame(), str(log.newest.log_position)
     before = log.frame(endingPosition=last)
     assert [row["name"] for row in frame.rows()] == ["Ann"]
     log.insert(people(("name", "text"), ("more", "int4")), ["2", "Bob", "9"])
@@ -401,7 +405,7 @@ def test_a_stream_goes_on_when_all_that_named_its_table_is_expired(log: SourceLo
     log.people("Ann")
     frame = log.frame()
     log.insert(relation("public.other", [ID]), ["7"])
-    assert log.log.expire(log.newest.mark, "9") == 1
+    assert log.log.expire(log.newest.log_position, "9") == 1
     assert (frame.streamed(), frame.rows()) == ([], [])
     log.people("Bob")
     for rows in both(frame):
@@ -452,7 +456,7 @@ def test_values_from_before_a_type_that_does_not_hold_them_are_reported(log: Sou
     wider = Frame({"path": log.path, "table": "public.people"}, StructType(texts))
     for rows in both(wider):
         assert [row["value"] for row in rows] == ["one", "2"]
-    second = str(log.manifests()[0].mark)
+    second = str(log.manifests()[0].log_position)
     assert [row["value"] for row in log.frame(startingPosition=second).rows()] == [2]
 
 

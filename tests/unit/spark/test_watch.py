@@ -42,12 +42,14 @@ class Lake(WrittenLog):
         for name in ("orders", "items"):
             table = TableState(schema="public", table=name)
             if name in still:
-                table = msgspec.structs.replace(table, failed=still[name], mark=self.state.mark)
+                table = msgspec.structs.replace(
+                    table, failed=still[name], log_position=self.state.log_position
+                )
             tables[f"public.{name}"] = table
         self.state = msgspec.structs.replace(
             self.state,
             number=self.state.number + 1,
-            mark=last.mark,
+            log_position=last.log_position,
             committed_at=(last.last_commit_ts + 1_500_000) / 1e6,
             last_commit_ts=last.last_commit_ts,
             tables=tables,
@@ -103,7 +105,7 @@ def test_rows_whose_manifests_were_expired_are_unknown_and_later_ones_are_not(la
     lake.commit()
     lake.change(items=3)
     lake.commit()
-    lake.log.expire(lake.manifests()[0].mark, "99991231T235")
+    lake.log.expire(lake.manifests()[0].log_position, "99991231T235")
     found = OutputMonitor(lake.output).look(lake.now())
     assert [each.rows for each in found.batches] == [None, {"public.items": 3}]
 
@@ -120,7 +122,7 @@ def test_the_command_and_the_status_page_show_it(lake: Lake) -> None:
         assert text in shown.output
     reported = CliRunner().invoke(application, ["top", str(lake.folder), "--json"])
     assert msgspec.json.decode(reported.output)["batches"][0]["rows"] == {"public.orders": 1200}
-    progress = AppliedSoFar(f"{lake.folder}/tables").downstream_progress(lake.newest.mark)
+    progress = AppliedSoFar(f"{lake.folder}/tables").downstream_progress(lake.newest.log_position)
     assert {each.table: (each.batch_rows, each.waiting_rows) for each in progress.tables} == {
         "public.orders": (1200, 0),
         "public.items": (0, 34),
@@ -139,8 +141,8 @@ def test_what_waits_for_a_table_that_stands_still_is_counted_on(
     read: list[object] = []
     manifests = ChangeLog.manifests
 
-    def counted(self: ChangeLog, *marks: Any) -> Any:
-        for manifest in manifests(self, *marks):
+    def counted(self: ChangeLog, *log_positions: Any) -> Any:
+        for manifest in manifests(self, *log_positions):
             read.append(manifest)
             yield manifest
 

@@ -80,12 +80,12 @@ def _execute(*statements: tuple[str, Sequence[object]]) -> Act:
 def _insert(table: str, rows: list[Row]) -> Act:
     names = list(rows[0])
     columns = ", ".join(names)
-    marks = ", ".join(["%s"] * len(names))
+    log_positions = ", ".join(["%s"] * len(names))
     values = [[row[name] for name in names] for row in rows]
 
     def act(connection: "Connection[Any]") -> int:
         with connection.cursor() as cursor:
-            cursor.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", values)
+            cursor.executemany(f"INSERT INTO {table} ({columns}) VALUES ({log_positions})", values)
         return len(values)
 
     return act
@@ -181,7 +181,7 @@ class ReplayProgress:
     def applied_lsn(self) -> int:
         """Return the LSN that Spark's tables have reached."""
         state = self._output.state()
-        return 0 if state is None else state.mark.end_lsn
+        return 0 if state is None else state.log_position.end_lsn
 
 
 class OperationReplay:

@@ -160,7 +160,7 @@ class _LogAndTables:
 
     def apply(self) -> None:
         """Apply the new changes, then maintain the tables' files."""
-        self.applier.apply(list(self.log.manifests(self.applier.state.mark)))
+        self.applier.apply(list(self.log.manifests(self.applier.state.log_position)))
         self.applier.maintain()
 
     def apply_in(self, child: CrashChild) -> None:

@@ -43,8 +43,8 @@ def list_manifests(
     if as_json:
         document = [
             {
-                "position": str(step.mark),
-                "lsn": lsn_text(step.mark.end_lsn),
+                "position": str(step.log_position),
+                "lsn": lsn_text(step.log_position.end_lsn),
                 "last_commit_ms": _commit_ms(step),
                 "transactions": step.transactions,
                 "rows": step.rows,
@@ -61,8 +61,8 @@ def list_manifests(
     now = time.time() * 1000
     rows = [
         (
-            str(step.mark),
-            lsn_text(step.mark.end_lsn),
+            str(step.log_position),
+            lsn_text(step.log_position.end_lsn),
             "" if (at := _commit_ms(step)) is None else f"{ago(now - at)} ago",
             f"{step.transactions:,}",
             f"{step.rows:,}",
@@ -93,8 +93,8 @@ def expire(
 
     The spark sink does this by itself; see changelog.retention.hours.
     """
-    log, mark = _log(path), _mark(applied)
-    echo(f"{log.expire(mark, _before(older_than_hours)):,} manifests removed")
+    log, log_position = _log(path), _log_position(applied)
+    echo(f"{log.expire(log_position, _before(older_than_hours)):,} manifests removed")
 
 
 @application.command()
@@ -133,15 +133,17 @@ def readers(
     if forget is not None:
         log.readers.forget(forget)
     if register is not None:
-        end = NOTHING if last is None else last.mark
-        mark = end if at is None else _mark(at)
-        log.readers.register(register, mark, hold_s=hold_hours * 3600, by="the command line")
+        end = NOTHING if last is None else last.log_position
+        log_position = end if at is None else _log_position(at)
+        log.readers.register(
+            register, log_position, hold_s=hold_hours * 3600, by="the command line"
+        )
     now, found = time.time(), log.readers.all()
     if as_json:
         documents = [
             {
                 "reader": each.name,
-                "position": str(each.mark),
+                "position": str(each.log_position),
                 "seen": dt.datetime.fromtimestamp(each.seen, dt.UTC).isoformat(timespec="seconds"),
                 "waits_s": round(each.seen + each.hold_s - now) if each.holds(now) else 0,
                 "by": each.by,
@@ -158,7 +160,7 @@ def readers(
     rows = [
         (
             each.name,
-            str(each.mark),
+            str(each.log_position),
             f"{duration(now - each.seen)} ago",
             duration(each.seen + each.hold_s - now) if each.holds(now) else "no longer",
             each.by,
@@ -202,7 +204,7 @@ def _before(hours: float) -> str:
     return bucket_of(dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours))
 
 
-def _mark(text: str) -> LogPosition:
+def _log_position(text: str) -> LogPosition:
     try:
         epoch, end_lsn, ordinal = (int(part, 16) for part in text.split("-"))
     except ValueError as cause:

@@ -60,9 +60,9 @@ def same_place(one: str, other: str) -> bool:
 
 
 def _plain(location: str) -> str:
-    scheme, mark, rest = location.partition("://")
-    if not mark or scheme == "file":
-        return (rest if mark else location).rstrip("/") or "/"
+    scheme, log_position, rest = location.partition("://")
+    if not log_position or scheme == "file":
+        return (rest if log_position else location).rstrip("/") or "/"
     return f"{scheme}://{rest.rstrip('/')}"
 
 

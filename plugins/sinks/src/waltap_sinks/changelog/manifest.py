@@ -145,7 +145,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     version: int
     # The log's position with this manifest.
-    mark: LogPosition
+    log_position: LogPosition = msgspec.field(name="mark")
     # The position before it.
     previous: LogPosition
     # The manifest's folder, `bucket_of` its time.
@@ -196,16 +196,16 @@ def bucket_of(moment: dt.datetime) -> str:
     return moment.strftime("%Y%m%dT%H%M")[:-1]
 
 
-def manifest_name(previous: LogPosition, mark: LogPosition) -> str:
-    """Return the name of the manifest from ``previous`` to ``mark``.
+def manifest_name(previous: LogPosition, log_position: LogPosition) -> str:
+    """Return the name of the manifest from ``previous`` to ``log_position``.
 
     Names of one epoch sort in the log's order.
     """
-    start = previous.end_lsn if previous.epoch == mark.epoch else 0
-    return f"{start:016x}-{mark.end_lsn:016x}-{mark.ordinal:06x}.json"
+    start = previous.end_lsn if previous.epoch == log_position.epoch else 0
+    return f"{start:016x}-{log_position.end_lsn:016x}-{log_position.ordinal:06x}.json"
 
 
-def mark_of_name(epoch: int, name: str) -> LogPosition | None:
+def log_position_of_name(epoch: int, name: str) -> LogPosition | None:
     """Return the position in a manifest's name, None for another file."""
     match = _NAME.fullmatch(name)
     return None if match is None else LogPosition(epoch, int(match[2], 16), int(match[3], 16))

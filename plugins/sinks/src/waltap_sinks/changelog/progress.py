@@ -127,21 +127,21 @@ class PublishedNote:
         # The id of the log, which it also has elsewhere.
         self.identity = ""
 
-    def write(self, mark: LogPosition) -> None:
+    def write(self, log_position: LogPosition) -> None:
         """Store the position; errors are ignored, since it serves a check only."""
         # A rename, so that a kill leaves the old position or the new one, never half of it.
         draft = self._path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
             private_folder(self._path.parent)
             with open(draft, "w", opener=private) as file:
-                file.write(f"{self._log}\n{self.identity}\n{mark}")
+                file.write(f"{self._log}\n{self.identity}\n{log_position}")
             draft.replace(self._path)
 
     def read(self) -> LogPosition | None:
         """Return the position, None if nothing was written or it is unknown."""
         try:
-            about, _, mark = self._path.read_text().rpartition("\n")
-            epoch, end_lsn, ordinal = (int(number, 16) for number in mark.split("-"))
+            about, _, log_position = self._path.read_text().rpartition("\n")
+            epoch, end_lsn, ordinal = (int(number, 16) for number in log_position.split("-"))
         except (OSError, ValueError):
             return None
         log, _, identity = about.rpartition("\n")

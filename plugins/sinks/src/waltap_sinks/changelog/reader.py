@@ -25,7 +25,7 @@ from waltap_sinks.changelog.manifest import (
     Manifest,
     TableEntry,
     bucket_of,
-    mark_of_name,
+    log_position_of_name,
     parse_manifest,
 )
 
@@ -51,7 +51,7 @@ class LogReader(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     # Everything up to this position is read.
-    mark: LogPosition
+    log_position: LogPosition = msgspec.field(name="mark")
     # The time of its last report (s since 1970).
     seen: float
     # How long the log waits for the next report.
@@ -75,19 +75,26 @@ class LogReaders:
         self._passed: set[str] = set()
 
     def register(
-        self, name: str, mark: LogPosition = NOTHING, *, hold_s: float = HOLD_S, by: str = ""
+        self,
+        name: str,
+        log_position: LogPosition = NOTHING,
+        *,
+        hold_s: float = HOLD_S,
+        by: str = "",
     ) -> LogReader:
-        """Register a reader, for which manifests after ``mark`` are kept.
+        """Register a reader, for which manifests after ``log_position`` are kept.
 
         An existing reader with that name keeps its position. Return it.
         """
         found = self.get(name)
         if found is not None:
-            mark = found.mark
-        return self._write(LogReader(name=name, mark=mark, seen=time.time(), hold_s=hold_s, by=by))
+            log_position = found.log_position
+        return self._write(
+            LogReader(name=name, log_position=log_position, seen=time.time(), hold_s=hold_s, by=by)
+        )
 
-    def advance(self, name: str, mark: LogPosition) -> LogReader:
-        """Record that everything up to ``mark`` is read.
+    def advance(self, name: str, log_position: LogPosition) -> LogReader:
+        """Record that everything up to ``log_position`` is read.
 
         The position never moves back; each call counts as a report. Raises: ReaderUnknown.
         """
@@ -95,8 +102,10 @@ class LogReaders:
         if found is None:
             raise self._unknown(name)
         # A reader that starts from an older checkpoint must not claim segments that are removed.
-        mark = max(mark, found.mark)
-        return self._write(msgspec.structs.replace(found, mark=mark, seen=time.time()))
+        log_position = max(log_position, found.log_position)
+        return self._write(
+            msgspec.structs.replace(found, log_position=log_position, seen=time.time())
+        )
 
     def forget(self, name: str) -> None:
         """Remove a reader.
@@ -129,7 +138,7 @@ class LogReaders:
         for reader in self.all():
             if reader.holds(now):
                 self._passed.discard(reader.name)
-                applied = min(applied, reader.mark)
+                applied = min(applied, reader.log_position)
             elif reader.name not in self._passed:
                 self._passed.add(reader.name)
                 log.warning(
@@ -187,17 +196,17 @@ class ChangeLog:
     def last(self) -> Manifest | None:
         """Return the newest manifest, None if the log is empty."""
         for epoch, bucket in self._buckets(newest_first=True):
-            marks = self._marks(epoch, bucket)
-            if marks:
-                return self._load(marks[-1][1])
+            log_positions = self._log_positions(epoch, bucket)
+            if log_positions:
+                return self._load(log_positions[-1][1])
         return None
 
     def first(self) -> Manifest | None:
         """Return the oldest remaining manifest, None if the log is empty."""
         for epoch, bucket in self._buckets(newest_first=False):
-            marks = self._marks(epoch, bucket)
-            if marks:
-                return self._load(marks[0][1])
+            log_positions = self._log_positions(epoch, bucket)
+            if log_positions:
+                return self._load(log_positions[0][1])
         return None
 
     def manifests(
@@ -212,14 +221,14 @@ class ChangeLog:
         missed = False
         while True:
             gap: WaltapError | None = None
-            for mark, path in self._behind(previous):
-                if until is not None and mark > until:
+            for log_position, path in self._behind(previous):
+                if until is not None and log_position > until:
                     return
                 manifest = self._load(path)
                 if manifest.previous != previous:
                     gap = self._gap(previous, manifest, expired=previous == began)
                     break
-                previous, missed = mark, False
+                previous, missed = log_position, False
                 yield manifest
             if gap is None:
                 return
@@ -232,10 +241,10 @@ class ChangeLog:
         """Return positions and paths of the manifests after ``after``."""
         found: list[tuple[LogPosition, str]] = []
         for epoch, bucket in self._buckets(newest_first=True):
-            marks = self._marks(epoch, bucket)
-            found[:0] = [item for item in marks if item[0] > after]
+            log_positions = self._log_positions(epoch, bucket)
+            found[:0] = [item for item in log_positions if item[0] > after]
             # Older folders have older manifests only, so listings do not grow with the log.
-            if marks and marks[0][0] <= after:
+            if log_positions and log_positions[0][0] <= after:
                 break
         return found
 
@@ -243,7 +252,7 @@ class ChangeLog:
         """Return the newest ``count`` manifests, oldest first."""
         found: list[str] = []
         for epoch, bucket in self._buckets(newest_first=True):
-            found[:0] = [path for _mark, path in self._marks(epoch, bucket)]
+            found[:0] = [path for _log_position, path in self._log_positions(epoch, bucket)]
             if len(found) >= count:
                 break
         return [self._load(path) for path in found[-count:]]
@@ -253,7 +262,7 @@ class ChangeLog:
         if expired:
             text = f"the log reaches back to {found.previous} only, not to {previous}"
             return ChangeLogRetired(text, path=found.path)
-        text = f"manifest {found.mark} does not follow {previous}, as it should"
+        text = f"manifest {found.log_position} does not follow {previous}, as it should"
         return ChangeLogDamaged(text, path=found.path)
 
     def _buckets(self, *, newest_first: bool) -> Iterator[tuple[int, str]]:
@@ -263,10 +272,14 @@ class ChangeLog:
             for bucket in reversed(buckets) if newest_first else buckets:
                 yield int(epoch, 16), bucket
 
-    def _marks(self, epoch: int, bucket: str) -> list[tuple[LogPosition, str]]:
+    def _log_positions(self, epoch: int, bucket: str) -> list[tuple[LogPosition, str]]:
         folder = f"{MANIFESTS}/{epoch:04x}/{bucket}"
-        named = ((mark_of_name(epoch, name), name) for name in self.store.names(folder))
-        return sorted((mark, f"{folder}/{name}") for mark, name in named if mark is not None)
+        named = ((log_position_of_name(epoch, name), name) for name in self.store.names(folder))
+        return sorted(
+            (log_position, f"{folder}/{name}")
+            for log_position, name in named
+            if log_position is not None
+        )
 
     def _load(self, path: str) -> Manifest:
         return parse_manifest(self.store.read(path), path)
@@ -278,7 +291,7 @@ class ChangeLog:
         """
         found: list[Manifest] = []
         for epoch, bucket in self._buckets(newest_first=True):
-            for _mark, path in reversed(self._marks(epoch, bucket)):
+            for _log_position, path in reversed(self._log_positions(epoch, bucket)):
                 manifest = self._load(path)
                 if manifest.snapshot is None or manifest.snapshot.generation != generation:
                     return found[::-1]
@@ -368,7 +381,7 @@ class ChangeLog:
                 if entry.restarts:
                     found[:] = [each for each in found if each[1].generation != entry.generation]
                 if entry.generation is None or (name, entry.generation) in complete:
-                    found.append((manifest.mark.epoch, entry))
+                    found.append((manifest.log_position.epoch, entry))
                 if entry.generation is not None and entry.complete:
                     release(entry.generation)
             ended = manifest.snapshot
@@ -393,7 +406,7 @@ class ChangeLog:
         began after the newest one is published.
         """
         removed = 0
-        prefix = f"{last.mark}-"
+        prefix = f"{last.log_position}-"
         for bucket in self.store.folders(SEGMENTS):
             if bucket < last.bucket:
                 continue
@@ -422,9 +435,9 @@ class ChangeLog:
         for epoch, bucket in self._buckets(newest_first=False):
             if bucket >= before:
                 continue
-            marks = self._marks(epoch, bucket)
-            for mark, path in marks:
-                if mark > applied or mark >= last.mark:
+            log_positions = self._log_positions(epoch, bucket)
+            for log_position, path in log_positions:
+                if log_position > applied or log_position >= last.log_position:
                     return expired
                 manifest = self._load(path)
                 part = manifest.snapshot
@@ -461,11 +474,11 @@ class ChangeLog:
         last = self.last()
         if last is not None and last.unfinished_snapshot is not None:
             return 0
-        begun = str(NOTHING if last is None else last.mark)
+        begun = str(NOTHING if last is None else last.log_position)
         named = {
             part.path
             for epoch, bucket in self._buckets(newest_first=False)
-            for _mark, path in self._marks(epoch, bucket)
+            for _log_position, path in self._log_positions(epoch, bucket)
             for entry in self._load(path).tables
             for part in entry.segments
         }

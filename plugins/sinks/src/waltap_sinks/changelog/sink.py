@@ -84,7 +84,7 @@ class ChangeLogSink(Sink):
     if they exceed the memory limit. `flush` completes the files and publishes everything up to the
     last complete transaction in one atomic step. Exactly once: `open` returns the published
     position, and later deliveries below it are skipped.
-    ``mark`` is the position of the last manifest. Single-threaded.
+    ``log_position`` is the position of the last manifest. Single-threaded.
     """
 
     capabilities = SinkCapabilities(
@@ -114,7 +114,7 @@ class ChangeLogSink(Sink):
         self._reset()
 
     def _reset(self) -> None:
-        self.mark = NOTHING
+        self.log_position = NOTHING
         self._epoch = 1
         # OID → schema and table of the last changes.
         self._places: dict[int, tuple[str, str]] = {}
@@ -186,25 +186,25 @@ class ChangeLogSink(Sink):
             self._start_bucket()
             return None
         self._check_owner(last)
-        self.mark, self._bucket, self._last_path = last.mark, last.bucket, last.path
+        self.log_position, self._bucket, self._last_path = last.log_position, last.bucket, last.path
         self._next_generation = last.last_generation + 1
         self._start_bucket()
         # Segments without a manifest are of a crash; their changes come again.
         log.remove_started_after(last)
         if not self._context.resumes:
-            self._epoch = last.mark.epoch + 1
+            self._epoch = last.log_position.epoch + 1
             return None
         # The log is an older copy: the same LSNs come again, so they must not continue its epoch.
-        if published is not None and last.mark < published:
+        if published is not None and last.log_position < published:
             self._epoch = published.epoch + 1
             return None
-        self._epoch = last.mark.epoch
+        self._epoch = last.log_position.epoch
         if last.snapshot is not None and not last.snapshot.complete:
             self._read = ReadChunks(last.snapshot, log.of_snapshot(last.snapshot.generation))
             return None  # the snapshot resumes, or begins again
         if last.transactions:
-            self._skip_below = self._published_below = last.mark.end_lsn
-        return Position(last.mark.end_lsn)
+            self._skip_below = self._published_below = last.log_position.end_lsn
+        return Position(last.log_position.end_lsn)
 
     def begins(self, completeness: PublicationCompleteness) -> None:
         """Set the tables of which no change is missing.
@@ -218,8 +218,8 @@ class ChangeLogSink(Sink):
 
     def stored_position(self) -> Position | None:
         """Return the position of the last manifest, None within a snapshot."""
-        there = self.mark.epoch == self._epoch and self._generation is None
-        return Position(self.mark.end_lsn) if there else None
+        there = self.log_position.epoch == self._epoch and self._generation is None
+        return Position(self.log_position.end_lsn) if there else None
 
     @property
     def _repairs(self) -> bool:
@@ -237,11 +237,11 @@ class ChangeLogSink(Sink):
         if last is None:
             text = "is empty, but this pipeline has written to it"
             raise self._gone(text, has=Positions())
-        if last.mark < published:
+        if last.log_position < published:
             raise ChangeLogOlder(
-                f"{self._store.location} ends at {lsn_text(last.mark.end_lsn)}; this pipeline has "
+                f"{self._store.location} ends at {lsn_text(last.log_position.end_lsn)}; this pipeline has "
                 f"published up to {lsn_text(published.end_lsn)}",
-                has=Positions({SOLE: Position(last.mark.end_lsn)}),
+                has=Positions({SOLE: Position(last.log_position.end_lsn)}),
                 path=self._store.location,
                 repair=self._reread,
             )
@@ -405,8 +405,8 @@ class ChangeLogSink(Sink):
 
         They come after every earlier transaction and before the next.
         """
-        before = self._position or batch.position  # `mark` may be of another history
-        return before.end_lsn or self.mark.end_lsn
+        before = self._position or batch.position  # `log_position` may be of another history
+        return before.end_lsn or self.log_position.end_lsn
 
     def _take_whole(self, part: SnapshotRows, batch: Batch) -> bool:
         """Take a piece of a table whose rows a blocking snapshot replaces.
@@ -494,7 +494,7 @@ class ChangeLogSink(Sink):
         A position before the last manifest belongs to another history or to an older slot, so a new
         epoch begins.
         """
-        if end_lsn < self.mark.end_lsn and self._epoch == self.mark.epoch:
+        if end_lsn < self.log_position.end_lsn and self._epoch == self.log_position.epoch:
             self._publish()
             self._epoch += 1
             self._stretches.end()
@@ -657,7 +657,7 @@ class ChangeLogSink(Sink):
             yield
         except FilesUnavailable as error:
             self._abandon()
-            error.problem += f"; committed up to {lsn_text(self.mark.end_lsn)}"
+            error.problem += f"; committed up to {lsn_text(self.log_position.end_lsn)}"
             # Without the lock file the folder was moved or deleted: a retry could not repair that.
             if self._store.locked():
                 raise
@@ -686,13 +686,13 @@ class ChangeLogSink(Sink):
             if key[3] is None:
                 self._finish(self._whole, buffer)
         end_lsn = self._position.end_lsn
-        previous = self.mark
+        previous = self.log_position
         same = previous.epoch == self._epoch and previous.end_lsn == end_lsn
-        mark = LogPosition(self._epoch, end_lsn, previous.ordinal + 1 if same else 0)
+        log_position = LogPosition(self._epoch, end_lsn, previous.ordinal + 1 if same else 0)
         entries = self._missed.marked(self._whole.finished)
         manifest = Manifest(
             version=VERSION,
-            mark=mark,
+            log_position=log_position,
             previous=previous,
             bucket=self._bucket,
             transactions=self._transactions,
@@ -704,7 +704,7 @@ class ChangeLogSink(Sink):
             snapshot=self._snapshot_part,
             tables=entries,
         )
-        path = f"manifests/{mark.epoch:04x}/{self._bucket}/{manifest_name(previous, mark)}"
+        path = f"manifests/{log_position.epoch:04x}/{self._bucket}/{manifest_name(previous, log_position)}"
         # A manifest that follows a removed one would break the chain.
         if self._last_path and not self._store.has(self._last_path):
             self._require_published(ChangeLog(self._store).last())
@@ -717,11 +717,11 @@ class ChangeLogSink(Sink):
         return self._position
 
     def _published(self, manifest: Manifest) -> None:
-        self.mark = manifest.mark
-        self._published_note.write(manifest.mark)
+        self.log_position = manifest.log_position
+        self._published_note.write(manifest.log_position)
         self._missed.published(manifest.tables)
         if manifest.transactions:
-            self._published_below = manifest.mark.end_lsn
+            self._published_below = manifest.log_position.end_lsn
         chunks, self._whole = self._whole.chunks(), PendingTables()
         self._whole.current.update(chunks)
         # The buffers of an open transaction stay.
@@ -734,4 +734,4 @@ class ChangeLogSink(Sink):
     def _start_bucket(self) -> None:
         """Choose the folder for new files by time, never an earlier one."""
         self._bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
-        self._paths.start(self._bucket, str(self.mark))
+        self._paths.start(self._bucket, str(self.log_position))

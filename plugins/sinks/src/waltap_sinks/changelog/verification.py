@@ -164,7 +164,7 @@ class ComparableLog:
     def position(self) -> int | None:
         """Return the later of the newest manifest and the stored offset."""
         last = self._log.last()
-        return None if last is None else max(last.mark.end_lsn, self.stored() or 0)
+        return None if last is None else max(last.log_position.end_lsn, self.stored() or 0)
 
     def tables(self) -> list[KeptTable]:
         """Return the tables with entries."""

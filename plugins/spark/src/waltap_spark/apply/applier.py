@@ -168,7 +168,7 @@ class OutputApplier:
         # only a format that writes in place leaves steps of an unfinished commit
         begun = self._output.begun(state) if self._format.writes_in_place else None
         if begun is not None:
-            self._owed = begun.mark
+            self._owed = begun.log_position
         self.state = state
         if self._owed is None:
             # rows that wait for a pending commit must stay
@@ -239,9 +239,11 @@ class OutputApplier:
         if self._owed is not None:
             owed = self._owed
             self._retries.clear()  # a table tried in that commit has steps up to its position
-            self._apply(list(self._log.manifests(self.state.mark, owed)), repeats=True)
+            self._apply(list(self._log.manifests(self.state.log_position, owed)), repeats=True)
             self._owed = None
-        return self._apply([each for each in manifests if each.mark > self.state.mark])
+        return self._apply(
+            [each for each in manifests if each.log_position > self.state.log_position]
+        )
 
     def _apply(
         self, manifests: Sequence[Manifest], *, again: bool = True, repeats: bool = False
@@ -264,14 +266,17 @@ class OutputApplier:
             self._shapes = SharedShapes(self._tables)
             moves.report()
         number = before.number + 1
-        mark = manifests[-1].mark if manifests else before.mark
-        plans = self._plans(before.tables, manifests, due, mark, moves.routes)
+        log_position = manifests[-1].log_position if manifests else before.log_position
+        plans = self._plans(before.tables, manifests, due, log_position, moves.routes)
         self._elsewhere.look(manifests, plans)
         if self._format.writes_in_place:
-            before = self._intended(before, mark, moves, repeats=repeats)
+            before = self._intended(before, log_position, moves, repeats=repeats)
         called = whereabouts(before.tables)
         step = CommitContext(
-            spark=self._spark, number=number, mark=mark, attempt=uuid.uuid4().hex[:8]
+            spark=self._spark,
+            number=number,
+            log_position=log_position,
+            attempt=uuid.uuid4().hex[:8],
         )
         times = [each.last_commit_ts for each in manifests if each.last_commit_ts is not None]
         at_us = (times or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
@@ -296,13 +301,13 @@ class OutputApplier:
         state = msgspec.structs.replace(
             before,
             number=number,
-            mark=mark,
+            log_position=log_position,
             committed_at=time.time(),
             tables=tables,
             garbage={},
             rows_applied=before.rows_applied + rows,
             last_commit_ts=times[-1] if times else before.last_commit_ts,
-            reached_by=needed(reach, mark, tables.values()),
+            reached_by=needed(reach, log_position, tables.values()),
         )
         self._output.collect(self._options.retention_s)
         self._output.garbage.note(number, last.dropped(tables))  # commits do not repeat it
@@ -318,7 +323,7 @@ class OutputApplier:
             self._compaction.look(state)
         self._elsewhere.remove_waiting()
         duration_ms = round((time.monotonic() - started) * 1000)
-        counts = {"batch_rows": rows, "lsn": str(state.mark), "duration_ms": duration_ms}
+        counts = {"batch_rows": rows, "lsn": str(state.log_position), "duration_ms": duration_ms}
         log.info("applied", extra=counts)
         return state
 
@@ -335,7 +340,7 @@ class OutputApplier:
         return applied
 
     def _intended(
-        self, before: OutputState, mark: LogPosition, moves: TableRenames, *, repeats: bool
+        self, before: OutputState, log_position: LogPosition, moves: TableRenames, *, repeats: bool
     ) -> OutputState:
         """Note that the commit begins, and rename tables in the catalogue."""
         tables, begun = before.tables, self._output.begun(self.state) if repeats else None
@@ -345,9 +350,14 @@ class OutputApplier:
             goes = self._format.moves(self._spark, after)
         # written before the first step: a crash must not lose how far the steps go
         self._output.intend(
-            CommitIntent(number=before.number + 1, mark=mark, identity=before.identity, moves=goes)
+            CommitIntent(
+                number=before.number + 1,
+                log_position=log_position,
+                identity=before.identity,
+                moves=goes,
+            )
         )
-        self._owed = mark
+        self._owed = log_position
         if not goes:
             return before
         moved = self._format.moved(self._spark, tables, goes)
@@ -403,7 +413,7 @@ class OutputApplier:
         tables: Mapping[str, TableState],
         manifests: Sequence[Manifest],
         due: Iterable[str],
-        mark: LogPosition,
+        log_position: LogPosition,
         routes: Mapping[EntryId, Name] | None,
     ) -> dict[str, TableTask]:
         suspended = {name for name, each in tables.items() if each.failed}
@@ -413,13 +423,13 @@ class OutputApplier:
         plans = {name: found for name, found in plans.items() if name not in suspended}
         for name in due:
             with self._retries.timed(name):
-                plans[name] = self._plan_again(tables[name], mark)
+                plans[name] = self._plan_again(tables[name], log_position)
         for each in plans.values():
             for group in each.groups:
-                group.until = group.until or mark
+                group.until = group.until or log_position
         return plans
 
-    def _plan_again(self, table: TableState, mark: LogPosition) -> TableTask:
+    def _plan_again(self, table: TableState, log_position: LogPosition) -> TableTask:
         """Return the pending work of a suspended table.
 
         In a format that writes in place, groups end where they ended in earlier tries. The retry
@@ -429,8 +439,8 @@ class OutputApplier:
         own = schema, name = table.schema, table.table
         routes = dict.fromkeys(table.waits, own) if table.waits else None
         found = TableTask(schema, name, staged=list(table.staged))
-        since = table.mark or NOTHING
-        for until in [*(each for each in again if since < each < mark), mark]:
+        since = table.log_position or NOTHING
+        for until in [*(each for each in again if since < each < log_position), log_position]:
             staged = msgspec.structs.replace(table, staged=tuple(found.staged))
             waiting = self._log.manifests(since, until)
             part = plan(waiting, {table.name: staged}, routes).get(table.name)
@@ -481,7 +491,7 @@ class OutputApplier:
             suspended = msgspec.structs.replace(
                 table,
                 failed=reason,
-                mark=table.mark or before.mark,
+                log_position=table.log_position or before.log_position,
                 attempts=found.ends(table.attempts, every=attempt.repeats),
                 waits=found.waiting(table),
                 damaged=str(segment),
@@ -492,7 +502,7 @@ class OutputApplier:
         self._retries.forget(name)
         if table.failed:
             log.info("%s continues", name)
-        fine = {"failed": "", "mark": None, "attempts": (), "waits": (), "damaged": ""}
+        fine = {"failed": "", "log_position": None, "attempts": (), "waits": (), "damaged": ""}
         return msgspec.structs.replace(done, **fine, passed=()), None
 
     def _new(self, found: TableTask, before: OutputState) -> TableState:

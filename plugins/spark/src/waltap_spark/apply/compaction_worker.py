@@ -224,7 +224,7 @@ class CompactionWorker:
         step = CommitContext(
             spark=self._session.suit(table.stored_rows),
             number=state.number,
-            mark=state.mark,
+            log_position=state.log_position,
             attempt=uuid.uuid4().hex[:8],
         )
         started = time.monotonic()

@@ -48,7 +48,9 @@ class IdleTables:
         found = dict[str, TableState]()
 
         def look(spark: "SparkSession") -> None:
-            step = CommitContext(spark=spark, number=state.number, mark=state.mark, attempt="")
+            step = CommitContext(
+                spark=spark, number=state.number, log_position=state.log_position, attempt=""
+            )
             while self._left:
                 names, self._left = self._left[:AT_ONCE], self._left[AT_ONCE:]
                 tables = {name: state.tables[name] for name in names if name in state.tables}

@@ -24,7 +24,7 @@ def relink(output: SparkOutput, changelog: ChangeLog) -> OutputState:
         raise TableUnknown(f"there are no tables in {output.location}", known="none yet")
     state = output.open(known.changelog, known.log_id)
     try:
-        _require_rest(changelog, state.mark)
+        _require_rest(changelog, state.log_position)
         begun = output.begun(state)
         if (
             begun is not None
@@ -42,14 +42,14 @@ def relink(output: SparkOutput, changelog: ChangeLog) -> OutputState:
     return relinked
 
 
-def _require_rest(changelog: ChangeLog, mark: LogPosition) -> None:
-    """Require that the log contains ``mark`` and everything after it.
+def _require_rest(changelog: ChangeLog, log_position: LogPosition) -> None:
+    """Require that the log contains ``log_position`` and everything after it.
 
     Raises: ChangeLogOlder, ChangeLogRetired, ChangeLogDamaged.
     """
     last, location = changelog.last(), changelog.store.location
-    if last is None or last.mark < mark:
-        ends = "holds nothing" if last is None else f"ends at {last.mark}"
-        problem = f"{location} {ends}, and the tables stand at {mark}"
+    if last is None or last.log_position < log_position:
+        ends = "holds nothing" if last is None else f"ends at {last.log_position}"
+        problem = f"{location} {ends}, and the tables stand at {log_position}"
         raise ChangeLogOlder(problem, path=location, repair="")
-    next(changelog.manifests(mark), None)
+    next(changelog.manifests(log_position), None)

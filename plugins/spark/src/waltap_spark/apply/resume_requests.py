@@ -100,7 +100,7 @@ def resumed(table: TableState, how: How) -> TableState:
             staged=table.staged,
             stale=(REFRESHED,),
             failed=table.failed,
-            mark=table.mark,
+            log_position=table.log_position,
             waits=table.waits,
             incarnation=table.incarnation + 1,
             as_text=table.as_text,

@@ -49,7 +49,7 @@ def ending(
         if first > 0:  # the transaction changed the earlier table too: these changes end as well
             seq = first - 1
     else:
-        lsn, ts = group.at or ((group.until or step.mark).end_lsn, None)
+        lsn, ts = group.at or ((group.until or step.log_position).end_lsn, None)
         at = at_us if ts is None else ts
     fingerprint = next(reversed(table.versions))
     names = [*table.versions[fingerprint]]

@@ -152,7 +152,7 @@ def relink(
     files = named_store(changelog)
     found = _output(output, files.storage)
     state = relinked(found, ChangeLog(files))
-    notices().print(f"{found.location} continues with {state.changelog} at {state.mark}")
+    notices().print(f"{found.location} continues with {state.changelog} at {state.log_position}")
 
 
 @application.command()
@@ -324,7 +324,7 @@ def resume(
         "text" if as_text else "anew" if full_refresh else "over" if skip_damaged else "again"
     )
     ResumeRequests(found).ask(chosen, how)
-    notices().print(f"{chosen.name} is tried again from {chosen.mark}")
+    notices().print(f"{chosen.name} is tried again from {chosen.log_position}")
     if full_refresh or skip_damaged:
         missing = f"rows of {chosen.damaged}" if skip_damaged else "rows from before"
         notices().print(

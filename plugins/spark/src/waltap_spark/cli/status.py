@@ -41,7 +41,7 @@ class AppliedTable(msgspec.Struct, frozen=True, kw_only=True):
     # Mode, and the source in a shared target.
     mode: str
     key: tuple[str, ...]
-    # The mark up to which the table has the source's changes.
+    # The position up to which the table has the source's changes.
     position: str
     # None when the format's metadata does not say: a table in a catalogue, or a shared target.
     rows: int | None
@@ -80,7 +80,7 @@ def status_of(output: SparkOutput, state: OutputState) -> AppliedOutput:
         output=output.location,
         format=state.format,
         commit=state.number,
-        position=str(state.mark),
+        position=str(state.log_position),
         committed_ms=round(state.committed_at * 1000),
         tables=tuple(
             _table(output, state, name, each) for name, each in sorted(state.tables.items())
@@ -91,7 +91,7 @@ def status_of(output: SparkOutput, state: OutputState) -> AppliedOutput:
 def _table(output: SparkOutput, state: OutputState, name: str, table: TableState) -> AppliedTable:
     place = table.place
     of = "" if place is None else f", source {place.source} of {place.name}"
-    at = table.mark if table.failed and table.mark else state.mark
+    at = table.log_position if table.failed and table.log_position else state.log_position
     parquet, logged = table.held is None, table.held is None and table.mode.history
     versions = {} if table.held is None else table.held.targets
     return AppliedTable(

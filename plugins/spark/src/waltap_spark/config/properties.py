@@ -323,10 +323,10 @@ class SparkProperties(StorageProperties):
             return
         kept = list({self.called(each): None for each in names("tables")})
         divided = [*kept, *(each + OF_HISTORY for each in kept)]
-        for name, mark in RULES.items():
-            known = divided if mark == ";" else kept
+        for name, log_position in RULES.items():
+            known = divided if log_position == ";" else kept
             for rule in filter(
-                None, map(str.strip, self.format_properties.get(name, "").split(mark))
+                None, map(str.strip, self.format_properties.get(name, "").split(log_position))
             ):
                 fits = java_pattern(rule.rpartition(":")[0], ignore_case=False).fullmatch
                 if not any(map(fits, known)):

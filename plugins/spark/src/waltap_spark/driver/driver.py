@@ -118,7 +118,7 @@ def _apply(
                 follower.follow(stopping)
         finally:
             applier.close()  # its thread must end before the session that it uses
-        log.info("finished", extra={"lsn": str(applier.state.mark)})
+        log.info("finished", extra={"lsn": str(applier.state.log_position)})
         return applier.state.rows_applied - before
     finally:
         session.stop()

@@ -99,9 +99,10 @@ class LogFollower:
                 raise
             return  # an engine assigns the rows later, or the next engine takes another snapshot
         for error in damaged:
-            mark = self._applier.state.mark
+            log_position = self._applier.state.log_position
             log.error(
-                "all tables stand at %s, before the damage: whose rows it has, is not known", mark
+                "all tables stand at %s, before the damage: whose rows it has, is not known",
+                log_position,
             )
             raise error
 
@@ -121,7 +122,7 @@ class LogFollower:
         The damage goes to ``damaged``, so that the manifests before it are applied first.
         """
         try:
-            yield from self._log.manifests(self._applier.state.mark)
+            yield from self._log.manifests(self._applier.state.log_position)
         except ChangeLogDamaged as error:
             damaged.append(error)
 

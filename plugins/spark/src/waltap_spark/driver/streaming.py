@@ -57,7 +57,7 @@ def start_query(
     last = changelog.last() if available_now else None
 
     def end_batch() -> None:
-        ends = last is not None and applier.state.mark >= last.mark
+        ends = last is not None and applier.state.log_position >= last.log_position
         applier.maintain()
         follower.tidy(at_once=ends)
         if ends:
@@ -75,7 +75,7 @@ def start_query(
         end_batch()
 
     # Without new files Spark runs no batch, and suspended tables would not be tried.
-    if last is not None and applier.state.mark >= last.mark:
+    if last is not None and applier.state.log_position >= last.log_position:
         applier.apply([])
         end_batch()
     writer = manifests.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
@@ -88,13 +88,15 @@ def start_query(
 
 def _chain(changelog: ChangeLog, applier: OutputApplier, found: list[Manifest]) -> list[Manifest]:
     """Return the manifests after the applied position without a gap."""
-    applied = applier.state.mark
-    fresh = sorted((step for step in found if step.mark > applied), key=lambda step: step.mark)
+    applied = applier.state.log_position
+    fresh = sorted(
+        (step for step in found if step.log_position > applied), key=lambda step: step.log_position
+    )
     previous = applied
     for step in fresh:
         # A manifest is missing in the batch: Spark may deliver it later, or has delivered it
         # before.
         if step.previous != previous:
-            return list(changelog.manifests(applied, fresh[-1].mark))
-        previous = step.mark
+            return list(changelog.manifests(applied, fresh[-1].log_position))
+        previous = step.log_position
     return fresh

@@ -184,8 +184,8 @@ class MergingFormat(StepwiseFormat):
         One commit compacts it once for all of its sources.
         """
         with self.alone(target.at), _forgiven(target.at, "compacted"):
-            if self._maintained.get(target.at) != step.mark:
-                self._maintained[target.at] = step.mark
+            if self._maintained.get(target.at) != step.log_position:
+                self._maintained[target.at] = step.log_position
                 self.compact(step.spark, target.at)
             return self.newest(step.spark, table, target)
         return target
@@ -417,8 +417,8 @@ class MergingFormat(StepwiseFormat):
         own = unlike(base.columns) + "same"
         same = [each.alias(f"{own}{n}") for n, each in enumerate(alike)]
         touched = row.where("_op = 'd'").select(*map(column_of, names), *same)
-        marks = touched.dropDuplicates([f"{own}{n}" for n in range(len(alike))])
-        keys = marks.select(*(f"{own}{n}" for n in range(len(alike))))
+        touched_keys = touched.dropDuplicates([f"{own}{n}" for n in range(len(alike))])
+        keys = touched_keys.select(*(f"{own}{n}" for n in range(len(alike))))
         on = [each.eqNullSafe(F.col(f"{own}{n}")) for n, each in enumerate(alike)]
         left = copies(
             table,
@@ -428,7 +428,7 @@ class MergingFormat(StepwiseFormat):
         )
         new = row.join(keys, on, "left_anti").select(*map(column_of, names))
         added = left.unionByName(new).withColumn(gone(table), F.lit(False))
-        away = marks.select(*map(column_of, names)).withColumn(gone(table), F.lit(True))
+        away = touched_keys.select(*map(column_of, names)).withColumn(gone(table), F.lit(True))
         return away.unionByName(added)
 
 

@@ -28,7 +28,7 @@ class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     waltap: str
     step: int
-    mark: str = ""
+    log_position: str = msgspec.field(name="mark", default="")
     table: str = ""
     source: str = ""
     since: int | None = None

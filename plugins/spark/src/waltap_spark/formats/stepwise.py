@@ -347,7 +347,7 @@ class StepwiseFormat(TableFormat):
         return CommitNote(
             waltap=self._identity(),
             step=number,
-            mark=str(step.mark),
+            log_position=str(step.log_position),
             table=table.owner,
             source="" if table.place is None else table.place.source,
             kind=kind[:KIND],

@@ -67,7 +67,7 @@ class CommitContext:
 
     spark: "SparkSession"
     number: int
-    mark: "LogPosition"
+    log_position: "LogPosition"
     attempt: str
     # End position of the written group (`SegmentGroup.until`).
     until: "LogPosition | None" = None

@@ -24,7 +24,7 @@ from waltap_sinks.changelog.manifest import (
 from waltap_spark.kafka.columns import learn_functions
 from waltap_spark.kafka.errors import EventUnreadable
 from waltap_spark.kafka.events import TopicEvents
-from waltap_spark.kafka.rows import LOST, MARKS, PROBLEM, TableRows
+from waltap_spark.kafka.rows import LOST, PROBLEM, PROBLEM_COLUMNS, TableRows
 from waltap_spark.kafka.topics import BadRecord, KafkaTopics, Place, Reached, offered, records
 from waltap_spark.schema.expression import column_of, long_bytes
 from waltap_spark.schema.schema import log_struct
@@ -62,7 +62,7 @@ class KafkaFeed:
         learn_functions(self._spark)
         self._store = location if isinstance(location, FileStore) else FileStore(location)
         self.log = ChangeLog(self._store)
-        self._mark, self._bucket = NOTHING, ""
+        self._log_position, self._bucket = NOTHING, ""
         self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
         self._taken: dict[Place, int] = {}
         self._reached: dict[Place, Reached] = {}
@@ -85,7 +85,7 @@ class KafkaFeed:
         self._store.make_folder("manifests")
         make_log_identity(self._store)
         for manifest in self.log.newest(NEWEST):
-            self._mark, self._bucket = manifest.mark, manifest.bucket
+            self._log_position, self._bucket = manifest.log_position, manifest.bucket
             self._keys |= {(each.schema, each.table): each.key for each in manifest.tables}
             self._take(manifest)
         self._delete_unpublished()
@@ -158,12 +158,14 @@ class KafkaFeed:
         if bad:
             self._keep(events, bad)
         manifest = self._manifest(entries, times, {**self._taken, **ends}, reached)
-        name = manifest_name(self._mark, manifest.mark)
-        path = f"manifests/{manifest.mark.epoch:04x}/{self._bucket}/{name}"
+        name = manifest_name(self._log_position, manifest.log_position)
+        path = f"manifests/{manifest.log_position.epoch:04x}/{self._bucket}/{name}"
         self._store.publish(path, manifest.encode())
-        self._mark = manifest.mark
+        self._log_position = manifest.log_position
         self._take(manifest)
-        log.info("taken from topics", extra={"batch_rows": manifest.rows, "lsn": str(self._mark)})
+        log.info(
+            "taken from topics", extra={"batch_rows": manifest.rows, "lsn": str(self._log_position)}
+        )
         return manifest
 
     def _delete_unpublished(self) -> None:
@@ -207,7 +209,7 @@ class KafkaFeed:
             }  # fmt: skip
             lines.append(json.dumps(line, ensure_ascii=False))
         self._store.make_folder(BAD)
-        path = f"{BAD}/after-{self._mark}.jsonl"
+        path = f"{BAD}/after-{self._log_position}.jsonl"
         self._store.put(path, ("\n".join(lines) + "\n").encode())
         text = "%s records of topics cannot be taken, and are kept in %s: the first is %s"
         log.warning(text, len(bad), self._store.uri(path), bad[0].described())
@@ -230,7 +232,7 @@ class KafkaFeed:
         taken: Mapping[Place, int],
         reached: Mapping[Place, Reached],
     ) -> Manifest:
-        before = self._mark
+        before = self._log_position
         end = max([before.end_lsn, *(max(*high, read) for high, read in reached.values())])
         same = end == before.end_lsn and before != NOTHING
         offsets: dict[str, dict[int, tuple[int, int, int]]] = {}
@@ -243,7 +245,7 @@ class KafkaFeed:
                 reads.setdefault(topic, {})[partition] = read
         return Manifest(
             version=VERSION,
-            mark=LogPosition(1, end, before.ordinal + 1 if same else 0),
+            log_position=LogPosition(1, end, before.ordinal + 1 if same else 0),
             previous=before,
             bucket=self._bucket,
             transactions=1 if entries else 0,
@@ -269,11 +271,11 @@ class KafkaFeed:
 
         schema, table = rows.table
         place = f"{safe_name(schema)}.{safe_name(table)}"
-        folder = f"segments/{self._bucket}/{place}/{self._mark}-k{number:04x}"
+        folder = f"segments/{self._bucket}/{place}/{self._log_position}-k{number:04x}"
         uri = address(self._store, folder)
         observed = Observation()
         frame = rows.frame.observe(observed, *_counts(rows))
-        good = frame.where(f"{PROBLEM} is null").drop(*MARKS)
+        good = frame.where(f"{PROBLEM} is null").drop(*PROBLEM_COLUMNS)
         # `_SUCCESS` files beside the segments would stay when the segments expire.
         unmarked = good.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         unmarked.mode("overwrite").parquet(uri)
@@ -345,8 +347,12 @@ class KafkaFeed:
         return not both.where("gone and put").isEmpty()
 
     def _bad_rows(self, rows: TableRows) -> list[BadRecord]:
-        found = rows.frame.where(f"{PROBLEM} is not null").select(*MARKS[2:], PROBLEM).distinct()
-        limited = found.sort(*MARKS[2:]).limit(self._topics.most_bad + 1)
+        found = (
+            rows.frame.where(f"{PROBLEM} is not null")
+            .select(*PROBLEM_COLUMNS[2:], PROBLEM)
+            .distinct()
+        )
+        limited = found.sort(*PROBLEM_COLUMNS[2:]).limit(self._topics.most_bad + 1)
         return [BadRecord(*row) for row in limited.collect()]
 
 

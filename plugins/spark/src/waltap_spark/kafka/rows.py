@@ -35,7 +35,7 @@ PROBLEM: Final = "__waltap_problem"
 LOST: Final = "__waltap_lost"
 _WHERE: Final = ("__waltap_topic", "__waltap_partition", "__waltap_offset")
 # Columns of `TableRows.frame` that the change log does not have.
-MARKS: Final = (PROBLEM, LOST, *_WHERE)
+PROBLEM_COLUMNS: Final = (PROBLEM, LOST, *_WHERE)
 
 _VALUE, _HELD = "__waltap_value", "__waltap_held"
 
@@ -46,7 +46,7 @@ class TableRows:
 
     table: tuple[str, str]
     key: tuple[str, ...]
-    # The rows, with `MARKS`.
+    # The rows, with `PROBLEM_COLUMNS`.
     frame: "DataFrame"
     # As `types_of` gives them.
     types: dict[str, str]
@@ -99,11 +99,11 @@ def table_rows(
         "timestamp_micros(coalesce(source.ts_us, source.ts_ms * 1000)) AS _commit_ts",
         "source.txId AS _xid", f"{made.unchanged()} AS _unchanged",
         f"{made.problem(alone)} AS {PROBLEM}", f"{' + '.join(made.lost)} AS {LOST}",
-        *(f"{column} AS {mark}" for column, mark
+        *(f"{column} AS {place_name}" for column, place_name
           in zip(("topic", "partition", "offset"), _WHERE, strict=True)),
     )  # fmt: skip
     described = {each.name: kinds.get(each.name) or each.described() for each in fields}
-    types = types_of(frame.drop(*MARKS).schema)
+    types = types_of(frame.drop(*PROBLEM_COLUMNS).schema)
     return TableRows(table, key, frame, types, described, tuple(made.held))
 
 

@@ -257,13 +257,13 @@ def plan(
     }
     commit_ts: int | None = None
     for manifest in manifests:
-        epoch, before, part = manifest.mark.epoch, manifest.previous, manifest.snapshot
+        epoch, before, part = manifest.log_position.epoch, manifest.previous, manifest.snapshot
         commit_ts = commit_ts if manifest.last_commit_ts is None else manifest.last_commit_ts
-        at = manifest.mark.end_lsn, commit_ts
+        at = manifest.log_position.end_lsn, commit_ts
         if part is not None:
             at = at[0] if part.lsn is None else part.lsn, part.ts or commit_ts
         # LSNs of two epochs do not compare, so the first span of an epoch starts at 0.
-        span = (before.end_lsn if before.epoch == epoch else 0, manifest.mark.end_lsn)
+        span = (before.end_lsn if before.epoch == epoch else 0, manifest.log_position.end_lsn)
         for entry in manifest.tables:
             own = entry.schema, entry.table
             route = own if routes is None else routes.get(entry_id(epoch, entry))

@@ -35,21 +35,21 @@ def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, i
 
     ``before`` knew some of them; ``manifests`` add later epochs.
     """
-    found = dict(before.reached_by or [(before.mark.epoch, before.reached)])
+    found = dict(before.reached_by or [(before.log_position.epoch, before.reached)])
     for each in manifests:
-        if each.previous.epoch < each.mark.epoch:
-            found[each.mark.epoch] = max(each.previous.end_lsn, *found.values())
+        if each.previous.epoch < each.log_position.epoch:
+            found[each.log_position.epoch] = max(each.previous.end_lsn, *found.values())
     return found
 
 
 def needed(
-    reach: Mapping[int, int], mark: LogPosition, tables: "Iterable[TableState]"
+    reach: Mapping[int, int], log_position: LogPosition, tables: "Iterable[TableState]"
 ) -> tuple[tuple[int, int], ...]:
     """Return the entries of ``reach`` that a table still needs.
 
-    Tables without a mark of their own are at ``mark``.
+    Tables without a position of their own are at ``log_position``.
     """
-    oldest = min([mark, *(each.mark for each in tables if each.mark)]).epoch
+    oldest = min([log_position, *(each.log_position for each in tables if each.log_position)]).epoch
     return tuple((epoch, lsn) for epoch, lsn in reach.items() if epoch >= oldest)
 
 

@@ -152,7 +152,9 @@ def find_renames(manifests: Iterable[Manifest], tables: Mapping[str, TableState]
 
     In nearly every commit each entry is of the table that has its name (`UNCHANGED`).
     """
-    entries = [(manifest.mark.epoch, entry) for manifest in manifests for entry in manifest.tables]
+    entries = [
+        (manifest.log_position.epoch, entry) for manifest in manifests for entry in manifest.tables
+    ]
     if all(_is_known(tables.get(entry.name), epoch, entry.oid) for epoch, entry in entries):
         return UNCHANGED
     last = {(epoch, entry.oid): at for at, (epoch, entry) in enumerate(entries)}

@@ -77,7 +77,7 @@ class LiveTables:
         """Return all tables at a moment in the past.
 
         The moment is a position of the source (an LSN as a number or as text like 1A/2B3C, or a
-        mark as `waltap spark status` shows it), or a time of its commits. Formats in place read
+        position as `waltap spark status` shows it), or a time of its commits. Formats in place read
         as far back as they keep versions, Parquet the last few commits. Raises: MomentUnreadable,
         VersionGone, TableUnknown before the first commit.
         """
@@ -209,11 +209,11 @@ class LiveTables:
             return None
         for table in tables:
             at = _position(table, state)
-            if table.failed and (at < state.mark or not table.columns):
-                text = f"{table.name} is suspended at {at}, and others are at {state.mark}"
+            if table.failed and (at < state.log_position or not table.columns):
+                text = f"{table.name} is suspended at {at}, and others are at {state.log_position}"
                 output = self.output.location
                 return TableSuspended(
-                    f"{text}: {table.failed.rstrip('.')}", output=output, mark=str(at)
+                    f"{text}: {table.failed.rstrip('.')}", output=output, position=str(at)
                 )
             if SET_ASIDE in table.stale:
                 return TableSetAside(f"{table.name} is set aside: {SET_ASIDE}")
@@ -252,7 +252,11 @@ def _sorted(state: OutputState) -> list[tuple[str, TableState]]:
 
 def _position(table: TableState, state: OutputState) -> LogPosition:
     """Return the position of a table's rows in the commit ``state``."""
-    return min(table.mark, state.mark) if table.failed and table.mark else state.mark
+    return (
+        min(table.log_position, state.log_position)
+        if table.failed and table.log_position
+        else state.log_position
+    )
 
 
 def _refusing(frame: "DataFrame", problem: WaltapError) -> "DataFrame":
@@ -271,7 +275,7 @@ def _moment(moment: "LogPosition | int | str | dt.datetime") -> "LogPosition | i
     try:
         return parse_position(moment)
     except ValueError as cause:
-        raise MomentUnreadable(f"{moment!r} is neither an LSN nor a mark") from cause
+        raise MomentUnreadable(f"{moment!r} is neither an LSN nor a position") from cause
 
 
 def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:

@@ -118,7 +118,7 @@ class SparkTables:
     def position(self) -> int | None:
         """Return the end LSN that every unsuspended table has applied."""
         state = self._tables.refresh().state
-        return None if state is None else state.mark.end_lsn
+        return None if state is None else state.log_position.end_lsn
 
     def tables(self) -> list[KeptTable]:
         """Return the tables of the newest commit, suspended ones too."""
@@ -142,7 +142,7 @@ class SparkTables:
         late = ""
         if state.failed:
             why = f" for {state.failed.split()[0]}" if state.failed.startswith("WT-") else ""
-            at = f" at {state.mark}" if state.mark else ""
+            at = f" at {state.log_position}" if state.log_position else ""
             late = f"it is suspended{why}{at}; see waltap spark status"
         return KeptTable(
             name=name, oid=state.oid, key=state.key, columns=numbers, apart=apart, late=late

@@ -36,13 +36,13 @@ class AppliedSoFar:
                 self._look()
                 self._looked = now
             state, problem = self._state, self._problem
-        mark = NOTHING if state is None else applied_by_all(state)
-        same = mark.epoch == log.epoch  # LSNs of two source histories are not comparable
+        log_position = NOTHING if state is None else applied_by_all(state)
+        same = log_position.epoch == log.epoch  # LSNs of two source histories are not comparable
         return DownstreamProgress(
             stage="spark",
-            lsn=mark.end_lsn,
-            lag_bytes=max(0, log.end_lsn - mark.end_lsn) if same else None,
-            current=mark >= log,
+            lsn=log_position.end_lsn,
+            lag_bytes=max(0, log.end_lsn - log_position.end_lsn) if same else None,
+            current=log_position >= log,
             committed_ms=None if state is None else _ms(state.last_commit_ts),
             applied_ms=None if state is None else round(state.committed_at * 1000),
             tables=() if state is None else self._tables(state),
@@ -54,7 +54,7 @@ class AppliedSoFar:
         return tuple(
             DownstreamTable(
                 table=name,
-                lsn=(table.mark or state.mark).end_lsn,
+                lsn=(table.log_position or state.log_position).end_lsn,
                 failed=table.failed,
                 batch_rows=self._rows.get(name, 0),
                 waiting_rows=progress[name].waiting_rows if name in progress else None,

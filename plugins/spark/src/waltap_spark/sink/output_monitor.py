@@ -1,7 +1,7 @@
 """Rows of each commit and waiting rows, table by table.
 
-A view draws them again and again. A commit says which mark it reached; manifests of the change
-log say how many rows of each table are between two marks. So the applier writes nothing for
+A view draws them again and again. A commit says which position it reached; manifests of the change
+log say how many rows of each table are between two positions. So the applier writes nothing for
 this view, the view is the same for all formats, and it needs no Spark.
 """
 
@@ -89,25 +89,27 @@ class OutputMonitor:
         """
         known, self._waiting = self._waiting, {}
         for name, table in state.tables.items():
-            if _still(table) and table.mark is not None:
+            if _still(table) and table.log_position is not None:
                 had = known.get(name)
-                fits = had is not None and had.since == table.mark
-                self._waiting[name] = had if fits and had is not None else _WaitingRows(table.mark)
+                fits = had is not None and had.since == table.log_position
+                self._waiting[name] = (
+                    had if fits and had is not None else _WaitingRows(table.log_position)
+                )
         others: dict[str, _WaitingRows] = {}
-        begin = min([state.mark, *(each.until for each in self._waiting.values())])
+        begin = min([state.log_position, *(each.until for each in self._waiting.values())])
         try:
             for step in log.manifests(begin):
                 for entry in step.tables:
                     waits = self._waiting.get(entry.name)
                     if waits is None:
-                        waits = others.setdefault(entry.name, _WaitingRows(state.mark))
+                        waits = others.setdefault(entry.name, _WaitingRows(state.log_position))
                     waits.take(step, entry.rows)
                 for each in self._waiting.values():
-                    each.until = max(each.until, step.mark)
+                    each.until = max(each.until, step.log_position)
         except (ChangeLogRetired, ChangeLogDamaged):
             pass  # the applier reports the error
         waiting = others | self._waiting
-        nothing = _WaitingRows(state.mark)
+        nothing = _WaitingRows(state.log_position)
         return tuple(
             TableLag(
                 table=name,
@@ -122,7 +124,7 @@ class OutputMonitor:
 
 
 class _WaitingRows:
-    """Rows of one table between the marks ``since`` and ``until``."""
+    """Rows of one table between the positions ``since`` and ``until``."""
 
     def __init__(self, since: LogPosition) -> None:
         self.since = self.until = since
@@ -131,7 +133,7 @@ class _WaitingRows:
 
     def take(self, step: Manifest, rows: int) -> None:
         """Count ``rows`` of ``step`` once."""
-        if rows and step.mark > self.until:
+        if rows and step.log_position > self.until:
             self.rows += rows
             if self._first_us is None:
                 self._first_us = step.first_commit_ts
@@ -145,7 +147,9 @@ def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Ap
     counted: Counter[str] = Counter()
     rows: dict[str, int] | None = counted
     try:
-        for step in log.manifests(None if before is None else before.mark, after.mark):
+        for step in log.manifests(
+            None if before is None else before.log_position, after.log_position
+        ):
             for entry in step.tables:
                 table = after.tables.get(entry.name)
                 if table is not None and not _still(table):
@@ -164,7 +168,7 @@ def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Ap
 
 
 def _still(table: TableState) -> bool:
-    return bool(table.failed) and table.mark is not None
+    return bool(table.failed) and table.log_position is not None
 
 
 def drawn(progress: OutputProgress, title: str) -> "Table":

@@ -191,7 +191,7 @@ class SparkSink(Sink):
         with self._fail_stop:
             self._driver.look_after()  # a driver that died would never commit
             state = self._kept().state() if self._awaited else None
-            if self._awaited and (state is None or state.mark < self._log.mark):
+            if self._awaited and (state is None or state.log_position < self._log.log_position):
                 return None
             tables = {} if state is None else state.tables
             for name in self._awaited:
@@ -204,7 +204,7 @@ class SparkSink(Sink):
 
     def downstream_progress(self) -> Sequence[DownstreamProgress]:
         """Return the progress of Spark."""
-        return [self._applied.downstream_progress(self._log.mark)]
+        return [self._applied.downstream_progress(self._log.log_position)]
 
     def close(self) -> None:
         """Wait until Spark has applied everything; may be called twice.
@@ -237,4 +237,4 @@ class SparkSink(Sink):
             last, state = self._written().last(), self._kept().state()
         except SinkError:
             return False
-        return last is None or (state is not None and applied_by_all(state) == last.mark)
+        return last is None or (state is not None and applied_by_all(state) == last.log_position)

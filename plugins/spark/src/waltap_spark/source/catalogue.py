@@ -35,7 +35,7 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
     # Name → the source's column number, if known.
     numbers: dict[str, int | None]
     # The log's position at the look-up; later columns and types are new.
-    mark: LogPosition
+    log_position: LogPosition = msgspec.field(name="mark")
     # The table of the numbers, 0 if unknown: another table may have had the name.
     oid: int = 0
     # The Arrow types at the look-up.
@@ -57,16 +57,16 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
                 found[name] = called
         return found
 
-    def new_in(self, entry: TableEntry, mark: LogPosition) -> list[str]:
+    def new_in(self, entry: TableEntry, log_position: LogPosition) -> list[str]:
         """Return columns of ``entry`` that the query does not know."""
-        if mark <= self.mark:
+        if log_position <= self.log_position:
             return []
         taken = set(self.stored(entry).values())
         return [each.name for each in entry.columns if each.name not in taken]
 
-    def retyped_in(self, entry: TableEntry, mark: LogPosition) -> list[str]:
+    def retyped_in(self, entry: TableEntry, log_position: LogPosition) -> list[str]:
         """Return columns of ``entry`` whose types changed since."""
-        if mark <= self.mark:
+        if log_position <= self.log_position:
             return []
         arrow = {each.name: each.arrow for each in entry.columns}
         called = self.stored(entry).items()
@@ -86,7 +86,7 @@ def logged_tables(
     names: set[str] = set()
     for steps in _newest(log, everything=not options.table):
         for step in reversed(steps):
-            kept = later if until is not None and step.mark > until else found
+            kept = later if until is not None and step.log_position > until else found
             for entry in reversed(step.tables):
                 names.add(entry.name)
                 if options.wants(entry.name):

@@ -56,7 +56,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
             return profiles_struct(options)
         log = options.log()
         last = log.last()
-        self._known = NOTHING if last is None else last.mark
+        self._known = NOTHING if last is None else last.log_position
         return source_struct(log, options)
 
     @shows_text

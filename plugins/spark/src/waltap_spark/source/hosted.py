@@ -209,12 +209,12 @@ class HostedEngine:
 
     # --- committed positions ----------------------------------------------------------------------
 
-    def release(self, mark: LogPosition, *, spent: LogPosition) -> None:
-        """Let the slot advance to ``mark``, which Spark has committed.
+    def release(self, log_position: LogPosition, *, spent: LogPosition) -> None:
+        """Let the slot advance to ``log_position``, which Spark has committed.
 
         Segments up to ``spent``, the checkpoint's position, may be removed.
         """
-        self._released = max(self._released, mark)
+        self._released = max(self._released, log_position)
         now = time.monotonic()
         if self.own or now < self._next_expiry or not self.log.exists():
             return
@@ -250,9 +250,9 @@ class HostedEngine:
         # LSNs of two epochs do not compare: nothing is confirmed until Spark reaches the newest
         # one.
         released, last = self._released, self.log.last()
-        if last is None or last.mark <= released:
+        if last is None or last.log_position <= released:
             return lsn
-        return min(lsn, released.end_lsn) if last.mark.epoch == released.epoch else 0
+        return min(lsn, released.end_lsn) if last.log_position.epoch == released.epoch else 0
 
 
 def _storage(sink: ChangeLogProperties) -> StorageProperties | None:

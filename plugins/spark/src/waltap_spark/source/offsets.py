@@ -25,27 +25,29 @@ class FirstLsn:
         first = offset.get("first")
         return None if first is None else cls(first["epoch"], first["lsn"])
 
-    def lies_behind(self, mark: LogPosition) -> bool:
+    def lies_behind(self, log_position: LogPosition) -> bool:
         """Return whether later manifests may have rows below it."""
-        return (mark.epoch, mark.end_lsn) <= (self.epoch, self.lsn)
+        return (log_position.epoch, log_position.end_lsn) <= (self.epoch, self.lsn)
 
 
-def offset_of(identity: str, mark: LogPosition, first: FirstLsn | None = None) -> dict[str, Any]:
-    """Return the offset of ``mark`` in the log ``identity``."""
+def offset_of(
+    identity: str, log_position: LogPosition, first: FirstLsn | None = None
+) -> dict[str, Any]:
+    """Return the offset of ``log_position`` in the log ``identity``."""
     offset: dict[str, Any] = {
         "version": VERSION,
         "log": identity,
-        "epoch": mark.epoch,
-        "end_lsn": mark.end_lsn,
-        "ordinal": mark.ordinal,
+        "epoch": log_position.epoch,
+        "end_lsn": log_position.end_lsn,
+        "ordinal": log_position.ordinal,
     }
-    if first is not None and first.lies_behind(mark):
+    if first is not None and first.lies_behind(log_position):
         offset["first"] = {"epoch": first.epoch, "lsn": first.lsn}
     return offset
 
 
-def mark_of(offset: dict[str, Any]) -> LogPosition:
-    """Return the mark of an offset."""
+def log_position_of(offset: dict[str, Any]) -> LogPosition:
+    """Return the position of an offset."""
     return LogPosition(offset["epoch"], offset["end_lsn"], offset["ordinal"])
 
 

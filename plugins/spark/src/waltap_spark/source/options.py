@@ -59,7 +59,7 @@ class LogBoundary:
     """
 
     words: Literal["earliest", "latest", ""] = ""
-    mark: LogPosition | None = None
+    log_position: LogPosition | None = None
     lsn: int | None = None
     time: int | None = None
 
@@ -180,10 +180,14 @@ def _bound(given: Mapping[str, str], side: str, default: str) -> LogBoundary:
     try:
         found = parse_position(text)
     except ValueError as cause:
-        what = "earliest, latest, an LSN (0/16B3748) or a mark of `waltap changelog list`"
+        what = "earliest, latest, an LSN (0/16B3748) or a position of `waltap changelog list`"
         name = f"{side}Position"
         raise SourceOption(f"{name} is {text}, not {what}", option=name) from cause
-    return LogBoundary(mark=found) if isinstance(found, LogPosition) else LogBoundary(lsn=found)
+    return (
+        LogBoundary(log_position=found)
+        if isinstance(found, LogPosition)
+        else LogBoundary(lsn=found)
+    )
 
 
 def _moment(text: str, option: str) -> int:
@@ -202,7 +206,7 @@ def _micros(moment: dt.datetime) -> int:
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
 
 
-def start_mark(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> LogPosition:
+def start_log_position(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> LogPosition:
     """Return the position before the first row that ``bound`` wants.
 
     ``last`` is the newest manifest; an LSN belongs to its epoch.
@@ -210,21 +214,21 @@ def start_mark(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> Log
     if last is None or bound.words == "earliest":
         return before_first(log)
     if bound.words == "latest":
-        return last.mark
-    if bound.mark is not None:
-        return bound.mark
+        return last.log_position
+    if bound.log_position is not None:
+        return bound.log_position
     before = before_first(log)
-    for step in log.manifests(before, last.mark):
+    for step in log.manifests(before, last.log_position):
         if bound.time is not None:
             reached = not _lies_before(step, bound.time)
         else:  # rows of a snapshot are at the end of what was there before it, or behind that
             assert bound.lsn is not None
             rows = (step.snapshot and step.snapshot.lsn) or 0
-            ends = max(step.mark.end_lsn, rows)
-            reached = step.mark.epoch == last.mark.epoch and ends >= bound.lsn
+            ends = max(step.log_position.end_lsn, rows)
+            reached = step.log_position.epoch == last.log_position.epoch and ends >= bound.lsn
         if reached:
             return before
-        before = step.mark
+        before = step.log_position
     return before
 
 
@@ -241,18 +245,21 @@ def _lies_before(step: Manifest, time: int) -> bool:
     return step.last_commit_ts is None or step.last_commit_ts < time
 
 
-def end_mark(log: ChangeLog, bound: LogBoundary) -> LogPosition:
+def end_log_position(log: ChangeLog, bound: LogBoundary) -> LogPosition:
     """Return the position after the last row that ``bound`` wants."""
     last = log.last()
     if last is None:
         return NOTHING
-    if bound.mark is not None:
-        return min(bound.mark, last.mark)
+    if bound.log_position is not None:
+        return min(bound.log_position, last.log_position)
     if bound.lsn is not None:
         for step in log.manifests(before_first(log)):
-            if step.mark.epoch == last.mark.epoch and step.mark.end_lsn >= bound.lsn:
-                return step.mark
-    return last.mark
+            if (
+                step.log_position.epoch == last.log_position.epoch
+                and step.log_position.end_lsn >= bound.lsn
+            ):
+                return step.log_position
+    return last.log_position
 
 
 def before_first(log: ChangeLog) -> LogPosition:

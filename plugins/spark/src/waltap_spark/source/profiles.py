@@ -27,7 +27,7 @@ from waltap_spark.source.catalogue import (
 )
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption, TableNotLogged
 from waltap_spark.source.hosted import HostedEngine
-from waltap_spark.source.offsets import NOWHERE, mark_of, offset_of
+from waltap_spark.source.offsets import NOWHERE, log_position_of, offset_of
 from waltap_spark.source.options import SourceOptions, before_first
 from waltap_spark.source.rows import batches
 from waltap_spark.source.stream import (
@@ -260,7 +260,7 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
         known: Mapping[str, LogPosition] | None = None,
     ) -> None:
         """``known``: as in `ProfilesStream`. Raises: WaltapError."""
-        places = [each for each in (options.start, options.end) if each.lsn or each.mark]
+        places = [each for each in (options.start, options.end) if each.lsn or each.log_position]
         if places and len(options.profiles) > 1:
             what = "a position is of one profile: give a time, or read the profiles one by one"
             raise SourceOption(what, option=options.ranged[0])
@@ -317,7 +317,7 @@ def _of_private_log(options: SourceOptions, host: HostedEngine) -> SourceOptions
 def _last(host: HostedEngine) -> LogPosition:
     """Return the private log's last position, `NOTHING` without one."""
     last = host.log.last() if host.log.exists() else None
-    return NOTHING if last is None else last.mark
+    return NOTHING if last is None else last.log_position
 
 
 class _ProfileLog:
@@ -345,21 +345,21 @@ class _ProfileLog:
     def initial(self) -> dict[str, Any]:
         """Return the offset before the oldest segment of the private log."""
         log = self.host.log
-        mark = before_first(log) if log.exists() else NOTHING
-        return NOWHERE if mark == NOTHING else offset_of(log.identity(), mark)
+        log_position = before_first(log) if log.exists() else NOTHING
+        return NOWHERE if log_position == NOTHING else offset_of(log.identity(), log_position)
 
     def _open(self) -> "ChangeLogStream | None":
         """Return the stream; None while the private log lacks the tables."""
         if self.stream is None:
             last = self.host.log.last() if self.host.log.exists() else None
-            if last is None or not self._may_have(last.mark):
+            if last is None or not self._may_have(last.log_position):
                 return None
             try:
                 own = _without_source(self._struct)
                 logged_tables(self.host.log, self._options)
                 self.stream = ChangeLogStream(self._options, own, known=self._known)
             except TableNotLogged:
-                self._tried = last.mark
+                self._tried = last.log_position
         return self.stream
 
     def _may_have(self, last: LogPosition) -> bool:
@@ -369,7 +369,7 @@ class _ProfileLog:
         for manifest in self.host.log.manifests(self._tried, last):
             if any(self._options.wants(entry.name) for entry in manifest.tables):
                 return True
-            self._tried = manifest.mark
+            self._tried = manifest.log_position
         return False
 
     def latest(self, begin: dict[str, Any], limit: Any, *, over: bool) -> dict[str, Any]:
@@ -380,20 +380,22 @@ class _ProfileLog:
         with an empty batch: once a minute, and immediately at the end of the query (``over``).
         Raises: OffsetOfAnother if the checkpoint belongs to another private log.
         """
-        stream, mark = self._open(), mark_of(begin)
+        stream, log_position = self._open(), log_position_of(begin)
         if stream is None:
             passed = self._passed_over(begin)
         else:
             end = stream.latestOffset(begin, limit)
-            if mark_of(end) != mark:
+            if log_position_of(end) != log_position:
                 self.release(begin)
                 return end
-            passed = stream.passed(mark)
-        if passed > mark and (over or mark == NOTHING or time.monotonic() >= self._next_progress):
+            passed = stream.passed(log_position)
+        if passed > log_position and (
+            over or log_position == NOTHING or time.monotonic() >= self._next_progress
+        ):
             self.release(begin)
             self._next_progress = time.monotonic() + PROGRESS_S
             return offset_of(self.host.log.identity(), passed)
-        self.host.release(passed, spent=mark)
+        self.host.release(passed, spent=log_position)
         return begin
 
     def _passed_over(self, begin: dict[str, Any]) -> LogPosition:
@@ -404,26 +406,28 @@ class _ProfileLog:
         if begin["log"] and begin["log"] != self.host.log.identity():
             where = self.host.location
             raise OffsetOfAnother(f"the private log of the checkpoint is not the one in {where}")
-        mark = mark_of(begin)
+        log_position = log_position_of(begin)
         if self._tried is None:
-            return mark
-        at = self._passed[1] if self._passed[0] == mark else mark
+            return log_position
+        at = self._passed[1] if self._passed[0] == log_position else log_position
         for manifest in self.host.log.manifests(at, self._tried):
-            at = manifest.mark
-        self._passed = mark, at
+            at = manifest.log_position
+        self._passed = log_position, at
         return at
 
     def release(self, part: dict[str, Any]) -> None:
         """Release the private log up to ``part``, which Spark has committed."""
-        self.host.release(mark_of(part), spent=mark_of(part))
+        self.host.release(log_position_of(part), spent=log_position_of(part))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[PrivateLogTask]:
         """Return the tasks between two offsets."""
-        if mark_of(end) <= mark_of(start):
+        if log_position_of(end) <= log_position_of(start):
             return []
         stream = self._open()
         if stream is None:
-            if end["log"] == self.host.log.identity() and mark_of(end) <= (self._tried or NOTHING):
+            if end["log"] == self.host.log.identity() and log_position_of(end) <= (
+                self._tried or NOTHING
+            ):
                 return []
             raise OffsetOfAnother(
                 f"the private log of the checkpoint is not in {self.host.location}"

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption
-from waltap_spark.source.offsets import FirstLsn, mark_of, offset_of
-from waltap_spark.source.options import OF_A_BATCH, SourceOptions, start_mark
+from waltap_spark.source.offsets import FirstLsn, log_position_of, offset_of
+from waltap_spark.source.options import OF_A_BATCH, SourceOptions, start_log_position
 from waltap_spark.source.rows import batches
 from waltap_spark.source.tasks import LogTask, TaskPlanner
 from waltap_spark.source.worker_errors import shows_text
@@ -72,23 +72,23 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset of the starting position."""
         last, start = self._log.last(), self._options.start
-        mark, first = start_mark(self._log, start, last), None
+        log_position, first = start_log_position(self._log, start, last), None
         if start.lsn is not None and last is not None:
-            first = FirstLsn(last.mark.epoch, start.lsn)
+            first = FirstLsn(last.log_position.epoch, start.lsn)
         if self._options.reader:
-            self._log.readers.register(self._options.reader, mark, by="Spark")
-        return offset_of(self._identity, mark, first)
+            self._log.readers.register(self._options.reader, log_position, by="Spark")
+        return offset_of(self._identity, log_position, first)
 
-    def _offset(self, mark: LogPosition) -> dict[str, Any]:
-        return offset_of(self._identity, mark, self._first)
+    def _offset(self, log_position: LogPosition) -> dict[str, Any]:
+        return offset_of(self._identity, log_position, self._first)
 
-    def _mark(self, offset: dict[str, Any]) -> LogPosition:
-        """Return the mark of an offset. Raises: OffsetOfAnother."""
+    def _log_position(self, offset: dict[str, Any]) -> LogPosition:
+        """Return the position of an offset. Raises: OffsetOfAnother."""
         log = offset.get("log", "")
         if log and self._identity and log != self._identity:
             where = self._log.store.location
             raise OffsetOfAnother(f"the checkpoint is one of the change log {log}, not of {where}")
-        return mark_of(offset)
+        return log_position_of(offset)
 
     @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
@@ -99,8 +99,8 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         """
         if start is None:  # Spark 4.1 asks so
             last = self._log.last()
-            return self.initialOffset() if last is None else self._offset(last.mark)
-        begin, self._first = self._mark(start), FirstLsn.of(start) or self._first
+            return self.initialOffset() if last is None else self._offset(last.log_position)
+        begin, self._first = self._log_position(start), FirstLsn.of(start) or self._first
         at, found = begin, _BatchEstimate()
         if self._passed is not None and self._passed[0] == begin:
             at = self._passed[1]
@@ -109,7 +109,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             # A batch has at least one manifest, however large: otherwise the offset would never move.
             if found.rows and more.beyond(limit):
                 break
-            at, found = manifest.mark, more
+            at, found = manifest.log_position, more
             self._at = (at, manifest.last_commit_ts or (self._at[1] if self._at else None))
         if found.rows and not (found.too_few(limit) and self._target is None):
             self._passed = None
@@ -142,19 +142,19 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """End the query at the log's present end."""
         last = self._log.last()
-        self._target = None if last is None else last.mark
+        self._target = None if last is None else last.log_position
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the log's end, and the last batch's lag in bytes and ms."""
         last = self._log.last()
         if last is None:
             return None
-        reported = self._offset(last.mark)
+        reported = self._offset(last.log_position)
         # LSNs of two epochs do not compare, so there is no lag in bytes between them.
         if self._at is not None:
-            mark, moment = self._at
-            if mark.epoch == last.mark.epoch:
-                reported["behind_bytes"] = max(0, last.mark.end_lsn - mark.end_lsn)
+            log_position, moment = self._at
+            if log_position.epoch == last.log_position.epoch:
+                reported["behind_bytes"] = max(0, last.log_position.end_lsn - log_position.end_lsn)
             if moment is not None and last.last_commit_ts is not None:
                 reported["behind_ms"] = max(0, last.last_commit_ts - moment) // 1000
         return reported
@@ -162,16 +162,16 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def commit(self, end: dict[str, Any]) -> None:
         """Advance the registered reader, so that the log may expire segments."""
         if self._options.reader:
-            mark = self._mark(end)
-            self._log.readers.register(self._options.reader, mark, by="Spark")
-            self._log.readers.advance(self._options.reader, mark)
+            log_position = self._log_position(end)
+            self._log.readers.register(self._options.reader, log_position, by="Spark")
+            self._log.readers.advance(self._options.reader, log_position)
 
     # --- rows -------------------------------------------------------------------------------------
 
     @shows_text
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch, also when Spark repeats it."""
-        begin, last = self._mark(start), self._mark(end)
+        begin, last = self._log_position(start), self._log_position(end)
         self._first = FirstLsn.of(start) or self._first
         if last <= begin:
             return []

@@ -12,7 +12,7 @@ from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_tables
 from waltap_spark.source.errors import ChangesMissing, ColumnsGrew, TableNotLogged
 from waltap_spark.source.offsets import FirstLsn
-from waltap_spark.source.options import SourceOptions, end_mark, start_mark
+from waltap_spark.source.options import SourceOptions, end_log_position, start_log_position
 from waltap_spark.source.rows import RowLimits, SegmentRows
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class TaskPlanner:
         """
         self._options, self._log = options, log
         last = log.last()
-        end = NOTHING if last is None else last.mark
-        self._mark = end if known is None else known
+        end = NOTHING if last is None else last.log_position
+        self._log_position = end if known is None else known
         entries = _logged(log, options, known)
         names = [name for name in struct.names if name not in OWN and name not in MANY]
         self._columns = {
@@ -68,12 +68,12 @@ class TaskPlanner:
         else:
             names = list(struct[table].dataType.names)
         if entry is None:
-            return QueryColumns(table=table, numbers=dict.fromkeys(names), mark=gone)
+            return QueryColumns(table=table, numbers=dict.fromkeys(names), log_position=gone)
         columns = {each.name: each for each in entry.columns if each.name in names}
         return QueryColumns(
             table=table,
             numbers=dict.fromkeys(names) | {name: each.number for name, each in columns.items()},
-            mark=self._mark,
+            log_position=self._log_position,
             oid=entry.oid,
             arrow={name: each.arrow for name, each in columns.items()},
         )
@@ -97,8 +97,8 @@ class TaskPlanner:
         segments: list[SegmentRows] = []
         for manifest in manifests:
             for entry in self.wanted(manifest):
-                self._require_whole(entry, manifest.mark)
-                segments += self._segments(entry, manifest.mark)
+                self._require_whole(entry, manifest.log_position)
+                segments += self._segments(entry, manifest.log_position)
         time = self._options.start.time
         if first is None:
             return self._cut(segments, RowLimits(first_time=time))
@@ -114,9 +114,12 @@ class TaskPlanner:
         """
         options, last = self._options, log.last()
         newest = _logged(log, options)
-        start, end = start_mark(log, options.start, last), end_mark(log, options.end)
+        start, end = (
+            start_log_position(log, options.start, last),
+            end_log_position(log, options.end),
+        )
         # The schema has the columns up to this position; later ones raise before a task starts.
-        if end > self._mark:
+        if end > self._log_position:
             for entry in newest.values():
                 self._called(entry, end)
         entries = [
@@ -132,14 +135,14 @@ class TaskPlanner:
         ]
         for _epoch, entry in entries:
             self._require_whole(entry, end)
-        at = self._mark
+        at = self._log_position
         return self._cut(
             [
                 each
                 for epoch, entry in entries
                 for each in self._segments(entry, LogPosition(epoch, at.end_lsn, at.ordinal))
             ],
-            _limits(options, NOTHING.epoch if last is None else last.mark.epoch),
+            _limits(options, NOTHING.epoch if last is None else last.log_position.epoch),
         )
 
     def _require_whole(self, entry: TableEntry, until: LogPosition) -> None:
@@ -170,8 +173,8 @@ class TaskPlanner:
                     return True
         return False
 
-    def _called(self, entry: TableEntry, mark: LogPosition) -> dict[str, str] | None:
-        """Return the names of the query's columns in ``entry``, at ``mark``.
+    def _called(self, entry: TableEntry, log_position: LogPosition) -> dict[str, str] | None:
+        """Return the names of the query's columns in ``entry``, at ``log_position``.
 
         None if the query leaves the table out. Raises: ColumnsGrew.
         """
@@ -179,17 +182,19 @@ class TaskPlanner:
         if columns is None:
             if self._options.ignores_new:
                 return None
-            raise ColumnsGrew(f"the table {entry.name} joined at {mark}")
-        new = columns.new_in(entry, mark)
+            raise ColumnsGrew(f"the table {entry.name} joined at {log_position}")
+        new = columns.new_in(entry, log_position)
         if new and not self._options.ignores_new:
-            raise ColumnsGrew(f"{entry.name} got columns at {mark}: {', '.join(new)}")
-        retyped = columns.retyped_in(entry, mark)
+            raise ColumnsGrew(f"{entry.name} got columns at {log_position}: {', '.join(new)}")
+        retyped = columns.retyped_in(entry, log_position)
         if retyped:
-            raise ColumnsGrew(f"{entry.name} has other types at {mark}: {', '.join(retyped)}")
+            raise ColumnsGrew(
+                f"{entry.name} has other types at {log_position}: {', '.join(retyped)}"
+            )
         return columns.stored(entry)
 
-    def _segments(self, entry: TableEntry, mark: LogPosition) -> list[SegmentRows]:
-        called = self._called(entry, mark)
+    def _segments(self, entry: TableEntry, log_position: LogPosition) -> list[SegmentRows]:
+        called = self._called(entry, log_position)
         if called is None:
             return []
         return [
@@ -197,7 +202,7 @@ class TaskPlanner:
                 path=part.path,
                 rows=part.rows,
                 table=entry.name,
-                epoch=mark.epoch,
+                epoch=log_position.epoch,
                 generation=entry.generation,
                 called=called,
             )

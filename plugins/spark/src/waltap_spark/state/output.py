@@ -1,6 +1,6 @@
 """The output: commits, and the state of its tables.
 
-One commit covers all tables: it names, for the mark of the change log that was applied, the
+One commit covers all tables: it names, for the position of the change log that was applied, the
 folders of every table. A commit appears completely or not at all, so a Spark driver may die at
 any moment: folders that no commit names are ignored, and the next start removes them.
 
@@ -325,7 +325,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     widened: tuple[str, ...] = ()
     # Why the table is suspended, and its position then; other tables continue.
     failed: str = ""
-    mark: LogPosition | None = None
+    log_position: LogPosition | None = msgspec.field(name="mark", default=None)
     # Positions that attempts to apply it have reached since.
     attempts: tuple[LogPosition, ...] = ()
     # What identifies its entries after that position, in order. Earlier releases noted none.
@@ -465,7 +465,7 @@ class VersionMap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An earlier commit: its position, and changed versions."""
 
     number: int
-    mark: LogPosition
+    log_position: LogPosition = msgspec.field(name="mark")
     committed_at: float
     last_commit_ts: int | None
     versions: Versions
@@ -478,7 +478,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     number: int
-    mark: LogPosition
+    log_position: LogPosition = msgspec.field(name="mark")
     # The log's location, and the log's id, which is "" in commits of an earlier version.
     changelog: str
     committed_at: float
@@ -536,19 +536,24 @@ class CommitIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A commit that a driver has begun: its number and its end.
 
     A format that writes in place may have written for it, so the next driver first commits
-    exactly up to this mark.
+    exactly up to this position.
     """
 
     number: int
-    mark: LogPosition
+    log_position: LogPosition = msgspec.field(name="mark")
     identity: str
     # Tables that it renames in the catalogue.
     moves: tuple[TargetMove, ...] = ()
 
 
 def applied_by_all(state: OutputState) -> LogPosition:
-    """Return the mark up to which every table has applied the log."""
-    return min([state.mark, *(each.mark for each in state.tables.values() if each.mark)])
+    """Return the position up to which every table has applied the log."""
+    return min(
+        [
+            state.log_position,
+            *(each.log_position for each in state.tables.values() if each.log_position),
+        ]
+    )
 
 
 class SparkOutput:
@@ -623,7 +628,7 @@ class SparkOutput:
             return OutputState(
                 version=VERSION,
                 number=0,
-                mark=NOTHING,
+                log_position=NOTHING,
                 changelog=changelog,
                 committed_at=0.0,
                 log_id=log_id,

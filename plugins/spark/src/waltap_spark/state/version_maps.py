@@ -50,7 +50,7 @@ def noted(
     }
     cut = VersionMap(
         number=state.number,
-        mark=state.mark,
+        log_position=state.log_position,
         committed_at=state.committed_at,
         last_commit_ts=state.last_commit_ts,
         versions=moved,
@@ -94,10 +94,12 @@ def state_at(
     It is a position of the log, an LSN, or a commit time of the source. Raises: VersionGone.
     """
     # A position of the future would silently give the newest rows, which change later.
-    if isinstance(moment, int) and moment > state.mark.end_lsn:
-        raise _gone(f"LSN {moment:X} was not applied yet", _oldest(output, state), state.mark)
-    if isinstance(moment, LogPosition) and moment > state.mark:
-        raise _gone(f"{moment} was not applied yet", _oldest(output, state), state.mark)
+    if isinstance(moment, int) and moment > state.log_position.end_lsn:
+        raise _gone(
+            f"LSN {moment:X} was not applied yet", _oldest(output, state), state.log_position
+        )
+    if isinstance(moment, LogPosition) and moment > state.log_position:
+        raise _gone(f"{moment} was not applied yet", _oldest(output, state), state.log_position)
     if not state.cuts:
         return _among_commits(output, state, moment)
     later: list[VersionMap] = []
@@ -106,7 +108,7 @@ def state_at(
         passed: list[VersionMap] = []
         for cut in block.cuts:
             passed.append(cut)
-            if _reached(cut, moment, state.mark.epoch):
+            if _reached(cut, moment, state.log_position.epoch):
                 for each in passed:
                     versions = _following(versions, each)
                 passed, found = [], cut
@@ -119,7 +121,9 @@ def state_at(
             return _as_of(state, found, versions, [*after, *later])
         later = [*block.cuts, *later]
     raise _gone(
-        f"there is no commit at or before {_shown(moment)}", _oldest(output, state), state.mark
+        f"there is no commit at or before {_shown(moment)}",
+        _oldest(output, state),
+        state.log_position,
     )
 
 
@@ -136,9 +140,9 @@ def _reached(
 ) -> bool:
     """Return whether a cut is at or before the moment."""
     if isinstance(moment, LogPosition):
-        return cut.mark <= moment
+        return cut.log_position <= moment
     if isinstance(moment, int):
-        return cut.mark <= LogPosition(epoch, moment, 1 << 62)
+        return cut.log_position <= LogPosition(epoch, moment, 1 << 62)
     at = cut.committed_at if cut.last_commit_ts is None else cut.last_commit_ts / 1e6
     return at <= moment.timestamp()
 
@@ -195,7 +199,7 @@ def _as_of(
     return msgspec.structs.replace(
         state,
         number=cut.number,
-        mark=cut.mark,
+        log_position=cut.log_position,
         committed_at=cut.committed_at,
         last_commit_ts=cut.last_commit_ts,
         tables=tables,
@@ -213,17 +217,19 @@ def _among_commits(
         if all(path in there for table in found.tables.values() for path in table.paths())
     ]
     for found in sorted(readable, key=lambda each: each.number, reverse=True):
-        if _reached(found, moment, state.mark.epoch):
+        if _reached(found, moment, state.log_position.epoch):
             return found
-    oldest = min((found.mark for found in readable), default=state.mark)
-    raise _gone(f"there is no commit at or before {_shown(moment)}", oldest, state.mark)
+    oldest = min((found.log_position for found in readable), default=state.log_position)
+    raise _gone(f"there is no commit at or before {_shown(moment)}", oldest, state.log_position)
 
 
 def _oldest(output: SparkOutput, state: OutputState) -> LogPosition:
     names = output.store.names(FOLDER)
     cuts: Iterable[VersionMap] = _block(output, min(names)).cuts if names else state.cuts
-    marks = [cut.mark for cut in cuts] or [found.mark for found in output.kept_states()]
-    return min(marks, default=state.mark)
+    log_positions = [cut.log_position for cut in cuts] or [
+        found.log_position for found in output.kept_states()
+    ]
+    return min(log_positions, default=state.log_position)
 
 
 def _gone(text: str, oldest: LogPosition, newest: LogPosition) -> VersionGone:
