@@ -184,10 +184,10 @@ def test_what_is_made_again_is_counted_once(
         FailurePolicy(events=policy, records=policy), "", make.order, dead_letters
     )
     make(batch(first))
-    mark = make.order.mark()
+    savepoint = make.order.savepoint()
     with pytest.raises(RecordError):
         make(batch(rest))
-    made = undeliverable.made_without(batch(rest), make, mark)
+    made = undeliverable.made_without(batch(rest), make, savepoint)
     kept = 5 - len(bad)
     assert make.order.total == 3 + kept
     assert make.order.counts() == {ITEMS.name: 3 + kept}

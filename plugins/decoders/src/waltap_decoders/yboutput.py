@@ -1,6 +1,6 @@
 """yboutput: YugabyteDB's output plugin on pgoutput's wire.
 
-Differences from pgoutput: the replica identity letter ``c`` (CHANGE) exists. The mark ``u`` means
+Differences from pgoutput: the replica identity letter ``c`` (CHANGE) exists. The tag ``u`` means
 "not sent" for columns of every type. An update's key-only old tuple, which older servers send,
 carries no information and is dropped: it is all ``u`` under CHANGE and all ``n`` under DEFAULT.
 TRUNCATE, logical messages, in-progress and prepared transactions are never sent.

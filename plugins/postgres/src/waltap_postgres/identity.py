@@ -22,13 +22,13 @@ class IdentityEvidence(enum.Enum):
     NOTHING = "none, whatever its key is"
 
 
-_MARKS = {"i": IdentityEvidence.INDEX, "f": IdentityEvidence.ROW, "n": IdentityEvidence.NOTHING}
+_EVIDENCE = {"i": IdentityEvidence.INDEX, "f": IdentityEvidence.ROW, "n": IdentityEvidence.NOTHING}
 
 
 def identity_evidence(identity: str) -> IdentityEvidence:
     """Return the meaning of the flags under an identity's letter."""
     # Other servers have more identities, which flag the primary key like DEFAULT.
-    return _MARKS.get(identity, IdentityEvidence.KEY)
+    return _EVIDENCE.get(identity, IdentityEvidence.KEY)
 
 
 def has_word(relation: Relation, word: str) -> bool:

@@ -133,7 +133,7 @@ class YugabyteChunks(PostgresChunks):
         super().__init__(catalogue, properties, connection, signal_table, **options)
         assert isinstance(properties, YugabyteProperties)
         self._now, self._own = catalogue, properties
-        self._marks = signal_table is not None
+        self._with_watermarks = signal_table is not None
         self._width = FIRST_WIDTH
 
     def maximum(
@@ -143,7 +143,7 @@ class YugabyteChunks(PostgresChunks):
 
         Raises: WatermarksNeeded; as `PostgresChunks.maximum`.
         """
-        if not self._marks:
+        if not self._with_watermarks:
             raise WatermarksNeeded("no watermark may be written, and no position says as of when")
         order = self._order(request, relation, key)
         if not order or not self.readable(request):

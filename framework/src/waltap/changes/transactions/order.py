@@ -9,8 +9,8 @@ from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
 
 # The transaction's commit LSN, its events, and those of each collection.
-OrderMark = tuple[int | None, int, dict[str, int]]
-NOTHING_COUNTED: Final[OrderMark] = (None, 0, {})
+OrderSavepoint = tuple[int | None, int, dict[str, int]]
+NOTHING_COUNTED: Final[OrderSavepoint] = (None, 0, {})
 
 
 class TransactionCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,14 +87,14 @@ class TransactionOrder:
             collections=dict(self._collections),
         )
 
-    def mark(self) -> OrderMark:
+    def savepoint(self) -> OrderSavepoint:
         """Return the counters so far, for `back_to`."""
         return self._key, self.total, dict(self._collections)
 
-    def back_to(self, mark: OrderMark) -> None:
-        """Count from the `mark` again: the events since will be rendered again."""
-        self._key, self.total, collections = mark
-        # A copy: the caller may return to one mark more than once.
+    def back_to(self, savepoint: OrderSavepoint) -> None:
+        """Count from the `savepoint` again: the events since will be rendered again."""
+        self._key, self.total, collections = savepoint
+        # A copy: the caller may return to one savepoint more than once.
         self._collections = dict(collections)
 
     def restore(self, counts: TransactionCounts | None, position: Position) -> None:

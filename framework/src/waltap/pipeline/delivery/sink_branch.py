@@ -122,11 +122,11 @@ class SinkBranch:
 
         Raises: what transforms and formats raise, if the failure policy is to stop.
         """
-        mark = self.order.mark() if self.order.counting else NOTHING_COUNTED
+        savepoint = self.order.savepoint() if self.order.counting else NOTHING_COUNTED
         try:
             return self.render(given)
         except RecordError:
-            return self.stages.undeliverable.made_without(given, self.render, mark)
+            return self.stages.undeliverable.made_without(given, self.render, savepoint)
 
     def render(self, batch: Batch) -> Batch:
         """Apply transforms and format to a copy of ``batch``.

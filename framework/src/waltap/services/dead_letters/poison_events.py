@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from waltap.changes.events.event import Record
-from waltap.changes.transactions.order import OrderMark, TransactionOrder
+from waltap.changes.transactions.order import OrderSavepoint, TransactionOrder
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
 from waltap.errors import RecordError, WaltapError
 from waltap.ports.sink.refusal import (
@@ -64,20 +64,20 @@ class PoisonEventHandler:
             dead_letters,
         )
 
-    def made_without(self, given: Batch, make: Make, mark: OrderMark) -> Batch:
+    def made_without(self, given: Batch, make: Make, savepoint: OrderSavepoint) -> Batch:
         """Return the batch that ``make`` renders, without failing events.
 
-        ``make`` has just failed; ``mark`` are the counters before it. Raises: its error if the policy is
+        ``make`` has just failed; ``savepoint`` are the counters before it. Raises: its error if the policy is
         to stop; DeadLettersUnusable.
         """
-        self._order.back_to(mark)
+        self._order.back_to(savepoint)
 
         def attempt(part: Part) -> None:
-            self._order.back_to(mark)
+            self._order.back_to(savepoint)
             make(_of(given, [part]))
 
         found = failing(given.parts, attempt, first_only=not self._policy.tolerant)
-        self._order.back_to(mark)
+        self._order.back_to(savepoint)
         self._handle([self._case(given, where, error) for where, error in found.items()])
         left = without(given.parts, found)
         return make(msgspec.structs.replace(given, parts=left, events=given.events - len(found)))
@@ -132,7 +132,7 @@ class PoisonEventHandler:
         """
         # an event that is rendered alone gives the same records in the same order
         origins: dict[int, tuple[BatchLocation, int | None]] = {}
-        mark, at = self._order.mark(), 0
+        savepoint, at = self._order.savepoint(), 0
         for where in every_event(given.parts):
             if at > last:
                 break
@@ -146,7 +146,7 @@ class PoisonEventHandler:
                     break
                 origins[following] = where, nth if len(of_event) > 1 else None
                 at = following + 1
-        self._order.back_to(mark)
+        self._order.back_to(savepoint)
         return origins
 
     def _made_alone(self, given: Batch, where: BatchLocation, make: Make) -> Batch | None:

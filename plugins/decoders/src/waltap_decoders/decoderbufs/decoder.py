@@ -322,7 +322,7 @@ def _identified(
         if missing and column.in_identity:
             frame.fail(
                 f"a value of column {column.name!r}, which identifies the new row",
-                "none" if value is None else "the mark of one that did not change",
+                "none" if value is None else "the tag of one that did not change",
                 column.name.encode(),
             )
 

@@ -232,7 +232,7 @@ class PgOutput(Decoder):
         append = messages.append
         readers, between = self._readers, _SessionState.BETWEEN
         for lsn, data in frames:
-            # Eight bytes select the reader: type, relation OID, tuple mark, number of columns.
+            # Eight bytes select the reader: type, relation OID, tuple tag, number of columns.
             read = readers.get(data[:8])
             if read is not None:
                 message = read(lsn, data[8:], 0)
@@ -389,11 +389,11 @@ class PgOutput(Decoder):
             skip(messages, xid)
             return
         start = payload.at
-        mark = payload.number(1, "tuple mark")
-        form = FORMS.get(payload.data[:1] + bytes((mark,)))
+        tag = payload.number(1, "tuple tag")
+        form = FORMS.get(payload.data[:1] + bytes((tag,)))
         if form is None:
-            marks = {"I": "N", "U": "K, O or N", "D": "K or O"}[chr(payload.data[0])]
-            payload.fail(f"tuple mark {marks}", f"0x{mark:02x}", start)
+            tags = {"I": "N", "U": "K, O or N", "D": "K or O"}[chr(payload.data[0])]
+            payload.fail(f"tuple tag {tags}", f"0x{tag:02x}", start)
         # The key of `feed`, without the xid that a segment adds.
         prefix = payload.data[:1] + payload.data[start - 4 : start + 3]
         relation = announced.relation
@@ -416,9 +416,9 @@ class PgOutput(Decoder):
                 payload.end()
                 return Delete(relation, lsn, old, kind, xid)
             start = payload.at
-            mark = payload.number(1, "tuple mark")
-            if mark != 0x4E:
-                payload.fail("tuple mark N after the old tuple", f"0x{mark:02x}", start)
+            tag = payload.number(1, "tuple tag")
+            if tag != 0x4E:
+                payload.fail("tuple tag N after the old tuple", f"0x{tag:02x}", start)
         sent = TupleKind.INSERTED if form == "insert" else TupleKind.UPDATED
         new = read_tuple(payload, relation, sent)
         payload.end()

@@ -34,7 +34,7 @@ class RelationScope:
     """Hold relations by OID, and readers of their row messages.
 
     A reader's key is the first eight bytes of the message outside a stream: type, relation OID,
-    first tuple mark, number of columns.
+    first tuple tag, number of columns.
     """
 
     __slots__ = ("readers", "relations")
@@ -53,8 +53,8 @@ class RelationScope:
 
     def drop_readers(self, oid: int) -> None:
         """Drop the readers of a relation."""
-        mark = oid.to_bytes(4, "big")
-        for prefix in [prefix for prefix in self.readers if prefix[1:5] == mark]:
+        oid_bytes = oid.to_bytes(4, "big")
+        for prefix in [prefix for prefix in self.readers if prefix[1:5] == oid_bytes]:
             del self.readers[prefix]
 
 

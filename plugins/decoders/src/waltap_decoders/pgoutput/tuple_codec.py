@@ -4,7 +4,7 @@ Almost every frame is a row message. A function is generated for each form of ro
 update or delete, with or without an old tuple) and number of columns. It reads the columns in
 unrolled code with local variables and returns the message. It returns None for anything
 unexpected. The careful reader then names the fault and its byte, or reads the row after all.
-Neither accepts inconsistent bytes: a wrong length leads to a wrong column mark or past the end,
+Neither accepts inconsistent bytes: a wrong length leads to a wrong column tag or past the end,
 and reading must end exactly at the end.
 
 Text values: the tuple is decoded once as Latin-1, which is a copy, and the values are slices of
@@ -44,7 +44,7 @@ class TupleKind(enum.Enum):
 # (frame LSN, payload from the first tuple's first column on, xid) → the message, or None.
 RowReader = Callable[[int, bytes, int], RowMessage | None]
 
-# Message type and first tuple's mark → form of row message. One more form, "update stale", is an
+# Message type and first tuple's tag → form of row message. One more form, "update stale", is an
 # update whose old tuple carries no information and is dropped.
 FORMS = {
     b"IN": "insert",
@@ -63,7 +63,7 @@ _LONG_TUPLE = 512
 _HUGE_TUPLE = 1 << 20
 
 _HEAD = struct.Struct(">BI").unpack_from
-# Allows a mark to be read together with a length that is missing at the end. It is never taken for
+# Allows a tag to be read together with a length that is missing at the end. It is never taken for
 # data, since reading must end before it.
 _PAD = b"####"
 
@@ -94,21 +94,21 @@ def read_tuple(payload: PayloadReader, relation: Relation, kind: TupleKind) -> T
     data, required = payload.data, never_null(relation)
     for number, column in enumerate(relation.columns, 1):
         name = f"column {number} ({column.name})"
-        mark = payload.number(1, f"mark of {name}")
-        if mark == 0x6E:
+        tag = payload.number(1, f"tag of {name}")
+        if tag == 0x6E:
             new = kind in (TupleKind.INSERTED, TupleKind.UPDATED)
             if new and required[number - 1]:
                 expected = f"a value of {name}, which identifies the new row"
                 payload.fail(expected, "NULL", payload.at - 1)
             values.append(ABSENT if kind is TupleKind.OLD_KEY else None)
-        elif mark == 0x75:
+        elif tag == 0x75:
             # A new row has its identifying values. Others may be missing: a row that an UPDATE
             # moved into a row filter arrives as INSERT.
             if kind is TupleKind.INSERTED and column.in_identity:
                 expected = f"a value of {name}, which identifies the new row"
-                payload.fail(expected, "the mark of one that did not change", payload.at - 1)
+                payload.fail(expected, "the tag of one that did not change", payload.at - 1)
             values.append(UNCHANGED)
-        elif mark == 0x74:
+        elif tag == 0x74:
             start = payload.at
             size = payload.number(4, f"length of {name}")
             left = len(data) - payload.at
@@ -124,7 +124,7 @@ def read_tuple(payload: PayloadReader, relation: Relation, kind: TupleKind) -> T
             if nul >= 0:
                 payload.fail(f"{name} without NUL", "NUL", nul)
         else:
-            payload.fail(f"mark of {name} in n, u, t", f"0x{mark:02x}", payload.at - 1)
+            payload.fail(f"tag of {name} in n, u, t", f"0x{tag:02x}", payload.at - 1)
     return tuple(values)
 
 
@@ -156,8 +156,8 @@ def _maker(form: str, count: int) -> Callable[[Relation, tuple[bool, ...]], RowR
 def _source(form: str, count: int, names: dict[str, Any]) -> str:
     """Return the source of ``make(relation, required)``."""
     # Names in the generated code: t is the payload, s the same as Latin-1, e its end, p the
-    # cursor, k a mark, n a length, a the start of a value, v and o new and old values, z the NULs
-    # that marks and lengths should contain.
+    # cursor, k a tag, n a length, a the start of a value, v and o new and old values, z the NULs
+    # that tags and lengths should contain.
     key = form in ("update key", "delete key")
     lines = ["  p = 0"]
     if form in ("insert", "update"):
@@ -167,10 +167,10 @@ def _source(form: str, count: int, names: dict[str, Any]) -> str:
     # Each value shorter than 256 bytes has three NULs in its length.
     zeros, prefixes = 3 * count, ["o" if " " in form else "v"]
     if form in ("update key", "update full", "update stale"):
-        names["MARK"] = mark = b"N" + struct.pack(">H", count)
-        lines += ["  if t[p:p+3] != MARK: return None", "  p += 3"]
+        names["TAG"] = tag = b"N" + struct.pack(">H", count)
+        lines += ["  if t[p:p+3] != TAG: return None", "  p += 3"]
         lines += _walk("v", count, key=False)
-        zeros += 3 * count + mark.count(0)
+        zeros += 3 * count + tag.count(0)
         prefixes.append("v")
     new = "(" + "".join(f"v{i}," for i in range(count)) + ")"
     old = "(" + "".join(f"o{i}," for i in range(count)) + ")"

@@ -1,7 +1,7 @@
 """Split the tuples of many inserts into columns at once.
 
-A tuple is a chain: the length of a value says where the next mark is. But the chains of many rows
-can be followed together, one column after the other. numpy reads the marks and lengths of a column
+A tuple is a chain: the length of a value says where the next tag is. But the chains of many rows
+can be followed together, one column after the other. numpy reads the tags and lengths of a column
 in all rows, and one `take` of Arrow then copies the values out of the payloads, column by column.
 That costs a fifth of the compiled readers' time. The begins and commits of neighbouring
 transactions of one insert are read together, too. In segments of a streamed transaction, the ends
@@ -37,7 +37,7 @@ LEAST_IN_SEGMENT: Final = 48
 # Lists of frames with more bytes are read row by row: the columns need as much memory again.
 MOST_BYTES: Final = 16 << 20
 
-# Message type, relation OID, tuple mark, number of columns. In a segment of a streamed transaction
+# Message type, relation OID, tuple tag, number of columns. In a segment of a streamed transaction
 # an xid follows the message type.
 HEAD_BYTES: Final = 8
 SEGMENT_HEAD_BYTES: Final = 12
@@ -213,7 +213,7 @@ def _columns(
     import numpy as np
 
     count, width, data = len(starts), len(required), frames.data
-    marks = np.frombuffer(data, "u1")
+    tags = np.frombuffer(data, "u1")
     # Start and end of each value, row by row: the offsets of a string array in which every second
     # string is a value, and the others are what is between two values.
     bounds = np.empty((count, 2 * width), "i4")
@@ -221,11 +221,11 @@ def _columns(
     at = starts
     try:
         for column in range(width):
-            mark, length = marks[at], frames.numbers(at + 1, ">u4").astype("i8")
+            tag, length = tags[at], frames.numbers(at + 1, ">u4").astype("i8")
             start = at + 5
-            if not (mark == _TEXT).all():
-                null = np.equal(mark, _NULL, out=nulls[column])
-                if required[column] or not ((mark == _TEXT) | null).all():
+            if not (tag == _TEXT).all():
+                null = np.equal(tag, _NULL, out=nulls[column])
+                if required[column] or not ((tag == _TEXT) | null).all():
                     return None
                 start, length = np.where(null, at + 1, start), np.where(null, 0, length)
             at = start + length

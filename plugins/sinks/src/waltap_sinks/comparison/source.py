@@ -100,7 +100,7 @@ class ComparisonSource:
 
     def __init__(self, connection: "Connection[Any]", publications: Sequence[str] = ()) -> None:
         self._connection = connection
-        self._marks = True
+        self._emits = True
         configure_session(connection)
         self._published = (
             narrowings(lambda sql, names: connection.execute(sql.encode(), names), publications)
@@ -159,11 +159,11 @@ class ComparisonSource:
             ((lsn,),) = self._connection.execute(AT).fetchall()
         except psycopg.Error:
             return None
-        if self._marks:
+        if self._emits:
             try:
                 self._connection.execute(EMIT)
             except psycopg.Error:  # on a standby, or without the right
-                self._marks = False
+                self._emits = False
         return None if lsn is None else parse_lsn(lsn)
 
     def side(
