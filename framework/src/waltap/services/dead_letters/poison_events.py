@@ -67,8 +67,8 @@ class PoisonEventHandler:
     def made_without(self, given: Batch, make: Make, savepoint: OrderSavepoint) -> Batch:
         """Return the batch that ``make`` renders, without failing events.
 
-        ``make`` has just failed; ``savepoint`` are the counters before it. Raises: its error if the policy is
-        to stop; DeadLettersUnusable.
+        ``make`` has just failed; ``savepoint`` are the counters before it. Raises: its error if the
+        policy is to stop; DeadLettersUnusable.
         """
         self._order.back_to(savepoint)
 

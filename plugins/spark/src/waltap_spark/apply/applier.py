@@ -260,9 +260,8 @@ class OutputApplier:
         moves = find_renames(manifests, before.tables)
         tables = moves.applied(before.tables, in_place=self._format.writes_in_place)
         before = msgspec.structs.replace(before, tables=tables)
-        rests = list(rested)
+        due, rests = moves.names(due), moves.names(rested)
         if moves.renamed:
-            due, rests = moves.names(due), moves.names(rested)
             self._shapes = SharedShapes(self._tables)
             moves.report()
         number = before.number + 1
