@@ -438,7 +438,7 @@ class SinkSuite(
     def test_a_sink_opened_again_has_what_it_said_it_holds(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """A reopened sink has the position that `PositionKeepingSink.stored_position` returned."""
+        """A reopened sink has the position that `stored_position` returned."""
         sink = rig.build(tmp_path)
         once = sink.capabilities.exactly_once
         sink.open()

@@ -568,7 +568,7 @@ class SinkWriter:
         return not self._branch.transforms
 
     def record_gap(self, table: str) -> None:
-        """Record an interrupted table, as `GapAwareSink.record_gap` does. Raises: SinkError."""
+        """Record an interrupted table (`GapAwareSink.record_gap`). Raises: SinkError."""
         if not isinstance(self._sink, GapAwareSink):
             return
         with self.counts.calls.call("a note of what it missed"):
