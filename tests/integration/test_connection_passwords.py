@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.examined import examine
 from tests.harness.pipeline import PipelineRig, Run
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster
 
 from waltap.config.layers import read_debezium
-from waltap.config.resolve import examine
 from waltap.errors import ConfigurationError, ConnectionLost
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host

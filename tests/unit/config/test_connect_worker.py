@@ -1,10 +1,11 @@
 """What a Connect worker is reported Kafka is what the Kafka sink is reported."""
 
 import pytest
+from tests.harness.examined import examine
 
 from waltap.cli.profile_source import any_sink
 from waltap.config.layers import read_debezium
-from waltap.config.resolve import ResolvedProfile, examine, survey
+from waltap.config.resolve import ProfileValidation, survey
 from waltap.errors import PropertyProblem
 from waltap.plugins.host import Host
 
@@ -21,7 +22,7 @@ JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required usernam
 AVRO = "io.confluent.connect.avro.AvroConverter"
 
 
-def examined(given: dict[str, str], sink: str | None = None) -> ResolvedProfile:
+def examined(given: dict[str, str], sink: str | None = None) -> ProfileValidation:
     return examine(read_debezium(CONNECTOR | given, "c.properties"), HOST, sink=sink)
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pytest
 from pydantic import ValidationError
+from tests.harness.examined import examine
 
 from waltap.base.property import Properties, declarations, declare
 from waltap.cli.reference.properties import components
@@ -18,7 +19,7 @@ from waltap.config.debezium import (
     known,
 )
 from waltap.config.layers import load, read_debezium
-from waltap.config.resolve import ResolvedProfile, examine
+from waltap.config.resolve import ProfileValidation
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.plugins.host import Host
 
@@ -63,7 +64,7 @@ MAPPED_NAMES = {
 POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 
 
-def examined(given: dict[str, str]) -> ResolvedProfile:
+def examined(given: dict[str, str]) -> ProfileValidation:
     values = {
         "connector.class": POSTGRES,
         "topic.prefix": "t",

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from tests.harness.examined import examine
 
 from waltap.config.layers import load, read_debezium
-from waltap.config.resolve import ResolvedProfile, examine, survey
+from waltap.config.resolve import ProfileValidation, survey
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.plugins.host import Host
 
@@ -33,7 +34,7 @@ TUTORIAL: dict[str, str] = dict(line.split("=", 1) for line in SERVER.split())  
 NO_SINK = {n: v for n, v in TUTORIAL.items() if not n.startswith("debezium.sink")}
 
 
-def examined(values: dict[str, str], **options: str) -> ResolvedProfile:
+def examined(values: dict[str, str], **options: str) -> ProfileValidation:
     return examine(read_debezium(values, "application.properties"), HOST, **options)
 
 

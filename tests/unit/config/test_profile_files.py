@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.examined import examine
 
 from waltap import Pipeline
 from waltap.base.java_properties import parse_properties
@@ -15,7 +16,6 @@ from waltap.base.placeholder import SecretMissing, fill, holds_placeholder
 from waltap.base.redaction import hide, looks_secret, redacted, without
 from waltap.cli.commands.run import run
 from waltap.config.layers import RawProfile, load, read_tables
-from waltap.config.resolve import examine
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
 

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.harness.examined import examine
 
 import waltap
 from waltap.config.layers import load, read_tables
 from waltap.config.profile import Profile
-from waltap.config.resolve import examine, resolve
+from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
 

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+from tests.harness.examined import examine
 
 import waltap.plugin
 from waltap.base.plugin_errors import DuplicateName
 from waltap.base.property import CommaList, Properties, declare, declare_family
 from waltap.changes.decode.decoder import DecoderCapabilities
 from waltap.config.layers import RawProfile, read_debezium, read_tables
-from waltap.config.resolve import ResolvedProfile, examine, resolve, survey
+from waltap.config.resolve import ProfileValidation, resolve, survey
 from waltap.errors import ConfigurationError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host, PluginInfo
@@ -164,7 +165,7 @@ def problems(raw: RawProfile, host: Host, **arguments: Any) -> list[str]:
     return [str(problem) for problem in error.value.problems]
 
 
-def explained(resolution: ResolvedProfile) -> dict[str, tuple[str, str]]:
+def explained(resolution: ProfileValidation) -> dict[str, tuple[str, str]]:
     return {e.name: (e.value, e.origin) for e in resolution.explained}
 
 

@@ -515,6 +515,9 @@ class SurveyedSink(Protocol):
     """The result of resolving one sink's profile."""
 
     @property
+    def profile(self) -> Profile | None: ...
+
+    @property
     def explained(self) -> tuple[ExplainedProperty, ...]: ...
 
     @property
@@ -534,7 +537,7 @@ class SinkList:
         self,
         raw: RawProfile,
         findings: ValidationResult,
-        survey: Callable[[RawProfile], tuple[SurveyedSink, Profile | None]],
+        survey: Callable[[RawProfile], SurveyedSink],
     ) -> None:
         self._raw, self._findings, self._survey = raw, findings, survey
 
@@ -572,7 +575,8 @@ class SinkList:
             kind = settings.pop("type", None)
             if kind is not None:
                 types[section] = kind
-        survey, profile = self._survey(self._only(given, sink, form, types))
+        survey = self._survey(self._only(given, sink, form, types))
+        profile = survey.profile
         self._findings.problems += survey.problems
         self._findings.warnings += survey.warnings
         self._findings.explained += [

@@ -124,18 +124,6 @@ JAVA_CHANNELS = {"jmx", "in-process"}
 """Channels within Debezium's Java process: here they are accepted and have no effect."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedProfile:
-    """A profile with the origin of each property, and warnings for its user."""
-
-    profile: Profile
-    explained: tuple[ExplainedProperty, ...]
-    # Accepted properties without effect; ``reasons`` has the reason of each.
-    ignored: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict)
-
-
 def resolve(
     raw: RawProfile,
     host: SpecRegistry,
@@ -152,10 +140,12 @@ def resolve(
     Raises: ConfigurationError with every problem; PluginError if two plugins claim a name that the
     profile needs.
     """
-    resolution = _ProfileResolver(raw, host, sink, overrides or {}, at_rest=at_rest).resolution()
-    for warning in resolution.warnings:
+    found = _ProfileResolver(raw, host, sink, overrides or {}, at_rest=at_rest).survey()
+    if found.profile is None:
+        raise found.error()
+    for warning in found.warnings:
         logger.warning("%s", warning)
-    return resolution.profile
+    return found.profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +153,8 @@ class ProfileValidation:
     """A profile that may be faulty: its resolved properties, and every problem."""
 
     origin: str
+    # None with problems.
+    profile: Profile | None = None
     name: str
     # Kind of component → its name, ? for a missing one.
     chosen: Mapping[str, str]
@@ -185,18 +177,7 @@ def survey(
     overrides: Mapping[str, str] | None = None,
 ) -> ProfileValidation:
     """Return a profile's properties and problems."""
-    return _ProfileResolver(raw, host, sink, overrides or {}).survey()[0]
-
-
-def examine(
-    raw: RawProfile,
-    host: SpecRegistry,
-    *,
-    sink: str | None = None,
-    overrides: Mapping[str, str] | None = None,
-) -> ResolvedProfile:
-    """Return the profile with the origins of its properties. Raises: as `resolve`."""
-    return _ProfileResolver(raw, host, sink, overrides or {}).resolution()
+    return _ProfileResolver(raw, host, sink, overrides or {}).survey()
 
 
 class _ProfileResolver:
@@ -239,20 +220,7 @@ class _ProfileResolver:
         self._flat.settings = self._renamed(self._flat.settings)
         self._findings.sanitize = sanitizing(self._flat)
 
-    def resolution(self) -> ResolvedProfile:
-        """Return the resolved profile. Raises: ConfigurationError."""
-        survey, profile = self.survey()
-        if profile is None:
-            raise survey.error()
-        return ResolvedProfile(
-            profile=profile,
-            explained=survey.explained,
-            ignored=survey.ignored,
-            reasons=survey.reasons,
-            warnings=survey.warnings,
-        )
-
-    def survey(self) -> tuple[ProfileValidation, Profile | None]:
+    def survey(self) -> ProfileValidation:
         """Return the findings, and the profile if it has no problem."""
         flat, findings = self._flat, self._findings
         chosen = flat.model("pipeline", SelectionProperties)
@@ -312,7 +280,7 @@ class _ProfileResolver:
         self._leftovers(sink is not None and not branches)
         survey = self._found(name)
         if survey.problems:
-            return survey, None
+            return survey
         profile = Profile(
             name=name,
             capture=capture,  # type: ignore[arg-type] # no problem, so there is one
@@ -327,7 +295,7 @@ class _ProfileResolver:
             folder=self._raw.folder,
             **parts,  # type: ignore[arg-type]
         )
-        return survey, in_database(profile)
+        return replace(survey, profile=in_database(profile))
 
     def _found(self, name: str) -> ProfileValidation:
         findings = self._findings
