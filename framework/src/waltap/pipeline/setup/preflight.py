@@ -6,7 +6,7 @@ not refuse a start, which waits for it later.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -96,9 +96,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     runs = not locked and running(stages.state_dir) is not None
     found = [_state(stages, locked=locked), *_of_sink(stages)]
     for branch in stages.branches:
-        found += _truncates(stages, branch)
-        found += _of_format(branch)
-        found += _of_transforms(stages, branch)
+        found += _of_branch(stages, branch)
     found += _of_notifications(stages)
     found += _elsewhere(stages, offset)
     if runs:
@@ -120,7 +118,7 @@ def _of_source(
     others: Sequence[PreflightCheck],
 ) -> list[PreflightCheck]:
     """Return the checks of the source that hold for every connector."""
-    found = _of_patterns(stages, connector)
+    found = list(_of_patterns(stages, connector))
     found += _of_guardrail(stages, connector)
     found += _orphans(stages, connector)
     found += _gaps(stages, [*others, *found])
@@ -237,40 +235,31 @@ def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
 
 def _interrupted(
     stages: PipelineStages, connector: Connector, offset: Offset
-) -> list[PreflightCheck]:
+) -> Iterator[PreflightCheck]:
     """Warn of captured tables that the server does not stream wholly."""
-    names = stages.new_tables.interrupted(connector, offset)
-    if not names:
-        return []
-    return [
-        PreflightCheck.warning(
+    if names := stages.new_tables.interrupted(connector, offset):
+        yield PreflightCheck.warning(
             "streamed tables",
             f"the server was made to stream no more of {', '.join(names)}, or not everything, or "
             "that was so for a while; the start puts it right, and what was written meanwhile does not "
             "come by the stream",
             "waltap.new.tables=snapshot reads their rows again",
         )
-    ]
 
 
-def _orphans(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
+def _orphans(stages: PipelineStages, connector: Connector) -> Iterator[PreflightCheck]:
     """Warn of slots without a reader and a known pipeline."""
-    found = orphan_slots(stages.profile, connector, stages.store)
-    if not found:
-        return []
-    names = ", ".join(f"{slot.name} ({size(slot.retained_bytes)} of WAL)" for slot in found)
-    first = found[0].name
-    return [
-        PreflightCheck.warning(
+    if found := orphan_slots(stages.profile, connector, stages.store):
+        names = ", ".join(f"{slot.name} ({size(slot.retained_bytes)} of WAL)" for slot in found)
+        yield PreflightCheck.warning(
             "orphan slots",
             f"no process reads {names}, and no pipeline of this state folder has them",
             "If nothing else needs them: SELECT pg_drop_replication_slot("
-            f"'{first}'); `waltap slot list FILE --orphans` lists all",
+            f"'{found[0].name}'); `waltap slot list FILE --orphans` lists all",
         )
-    ]
 
 
-def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> list[PreflightCheck]:
+def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> Iterator[PreflightCheck]:
     """Warn of open gaps.
 
     A check in ``others`` that refuses the start has the remedy.
@@ -278,44 +267,34 @@ def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> list[Pref
     try:
         found = GapCertificates(stages.state_dir).open()
     except OffsetError as error:
-        return [PreflightCheck.warning("gaps", error.problem, error.advice())]
-    if not found:
-        return []
-    spans = "; ".join(f"from {gap.begin.lsn} to {gap.end.lsn} ({gap.code})" for gap in found)
-    return [
-        PreflightCheck.warning(
+        yield PreflightCheck.warning("gaps", error.problem, error.advice())
+        return
+    if found:
+        spans = "; ".join(f"from {gap.begin.lsn} to {gap.end.lsn} ({gap.code})" for gap in found)
+        remedies = (each.remedy for each in others if each.name == "start" and each.remedy)
+        yield PreflightCheck.warning(
             "gaps",
             f"changes may be missing at the sink: {spans}",
             next(
-                (each.remedy for each in others if each.name == "start" and each.remedy),
-                "`waltap repair FILE` reads the tables again and closes the certificates",
+                remedies, "`waltap repair FILE` reads the tables again and closes the certificates"
             ),
         )
-    ]
 
 
-def _of_patterns(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
-    """Return the patterns of tables and columns that match nothing."""
+def _of_patterns(stages: PipelineStages, connector: Connector) -> Iterator[PreflightCheck]:
+    """Yield the patterns of tables and columns that match nothing."""
     idle = _unmatched(stages, connector)
-    masks = [each for each in idle if each.masks]
-    found = []
-    if masks:
+    if masks := [each for each in idle if each.masks]:
         problem = f"no column fits {_listed(masks)}: values would be delivered unmasked"
         check = PreflightCheck.failed("masks", MaskUnmatched(problem))
-        found.append(
-            check if stages.profile.capture.unmatched_masks == "fail" else check.as_warning()
+        yield check if stages.profile.capture.unmatched_masks == "fail" else check.as_warning()
+    if others := [each for each in idle if not each.masks]:
+        yield PreflightCheck.warning(
+            "name patterns",
+            f"nothing that there is fits {_listed(others)}",
+            "Correct them, or take them out: a pattern fits schema.table, "
+            "schema.table.column, or a topic, as a whole",
         )
-    others = [each for each in idle if not each.masks]
-    if others:
-        found.append(
-            PreflightCheck.warning(
-                "name patterns",
-                f"nothing that there is fits {_listed(others)}",
-                "Correct them, or take them out: a pattern fits schema.table, "
-                "schema.table.column, or a topic, as a whole",
-            )
-        )
-    return found
 
 
 def _unmatched(stages: PipelineStages, connector: Connector) -> list[UnmatchedPattern]:
@@ -342,23 +321,22 @@ def _listed(patterns: list[UnmatchedPattern]) -> str:
     return ", ".join(map(str, patterns[:NAMED])) + more
 
 
-def _of_guardrail(stages: PipelineStages, connector: Connector) -> list[PreflightCheck]:
+def _of_guardrail(stages: PipelineStages, connector: Connector) -> Iterator[PreflightCheck]:
     """Check the number of captured tables against the profile's limit."""
     capture = stages.profile.capture
     most = capture.guardrail_max
     if not most:
-        return []
+        return
     number = len(tables_of(connector).captured_tables())
     if number <= most:
-        return [PreflightCheck.ok("guardrail", f"{number} of {most} tables")]
-    return [
-        PreflightCheck(
-            name="guardrail",
-            verdict="error" if capture.guardrail_action == "fail" else "warning",
-            found=f"{number} tables are captured, and guardrail.collections.max is {most}",
-            remedy="name fewer tables in table.include.list, or raise guardrail.collections.max",
-        )
-    ]
+        yield PreflightCheck.ok("guardrail", f"{number} of {most} tables")
+        return
+    yield PreflightCheck(
+        name="guardrail",
+        verdict="error" if capture.guardrail_action == "fail" else "warning",
+        found=f"{number} tables are captured, and guardrail.collections.max is {most}",
+        remedy="name fewer tables in table.include.list, or raise guardrail.collections.max",
+    )
 
 
 def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
@@ -371,90 +349,67 @@ def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
         return [_blamed(name, stages.host, error)]
 
 
-def _truncates(stages: PipelineStages, branch: SinkBranch) -> list[PreflightCheck]:
-    """Warn of truncates that the sink does not apply."""
-    if branch.sink.capabilities.truncate or "t" in stages.capture.skipped:
-        return []
-    return [
-        PreflightCheck.warning(
-            f"sink {branch.stages.component.spec.name}",
+def _of_branch(stages: PipelineStages, branch: SinkBranch) -> Iterator[PreflightCheck]:
+    """Check that sink and format apply and hold everything that the profile asks for."""
+    parts, form = branch.stages, branch.stages.format_component.spec
+    sink, made = parts.component.spec.name, parts.format
+    if not (branch.sink.capabilities.truncate or "t" in stages.capture.skipped):
+        yield PreflightCheck.warning(
+            f"sink {sink}",
             "it does not apply truncates: rows that a TRUNCATE removes stay at the destination",
             "skipped.operations=t says that this is meant",
         )
-    ]
-
-
-def _of_format(branch: SinkBranch) -> list[PreflightCheck]:
-    """Check that the sink can hold the format's output."""
-    form = branch.stages.format
-    if form is None or form.text or not branch.sink.capabilities.json_only:
-        return []
-    sink, name = branch.stages.component.spec.name, branch.stages.format_component.spec.name
-    problem = f"the sink {sink} holds JSON, and the format is {name}"
-    return [PreflightCheck.failed("format", FormatUnfit(problem))]
-
-
-def _of_transforms(stages: PipelineStages, branch: SinkBranch) -> list[PreflightCheck]:
-    """Return the transforms and converters that sink and format do not use."""
-    parts, form = branch.stages, branch.stages.format_component.spec
-    takes_changes = f"the sink {parts.component.spec.name} takes the changes themselves"
-    found = []
+    if made is not None and not made.text and branch.sink.capabilities.json_only:
+        problem = f"the sink {sink} holds JSON, and the format is {form.name}"
+        yield PreflightCheck.failed("format", FormatUnfit(problem))
+    takes_changes = f"the sink {sink} takes the changes themselves"
     if parts.chain.events and not (branch.renders and form.takes_events):
         name = parts.chain.events[0][0]
         why = f"the format {form.name} makes no events" if branch.renders else takes_changes
         unfit = EventTransformUnfit(f"{name} transforms events, and {why}", transform=name)
-        found.append(PreflightCheck.failed("transforms", unfit))
+        yield PreflightCheck.failed("transforms", unfit)
     if parts.chain.records and not (branch.renders and form.takes_record_transforms):
         label, why = parts.chain.records[0].label, takes_changes
         if branch.renders:
             why = f"the format {form.name} makes its records in its own way"
         problem = f"{label} transforms records, and {why}"
-        found.append(
-            PreflightCheck.failed("transforms", RecordTransformUnfit(problem, transform=label))
-        )
+        yield PreflightCheck.failed("transforms", RecordTransformUnfit(problem, transform=label))
     if stages.conversions.converters and not branch.renders:
         label = stages.conversions.converters[0][0]
         problem = f"{label} converts columns of records, and {takes_changes}"
-        found.append(PreflightCheck.failed("converters", ConverterUnfit(problem, converter=label)))
-    return found
+        yield PreflightCheck.failed("converters", ConverterUnfit(problem, converter=label))
 
 
-def _of_notifications(stages: PipelineStages) -> list[PreflightCheck]:
+def _of_notifications(stages: PipelineStages) -> Iterator[PreflightCheck]:
     """Check that the sink takes records, if notifications should be among them."""
     profile = stages.profile
     if stages.formats or not profile.capture.notification_topic:
-        return []
-    if SINK not in map(str.casefold, profile.engine.notification_channels):
-        return []
-    sink = profile.sink.spec.name
-    return [
-        PreflightCheck(
+        return
+    if SINK in map(str.casefold, profile.engine.notification_channels):
+        yield PreflightCheck(
             name="notifications",
             verdict="error",
-            found=f"notification.enabled.channels names sink, and the sink {sink} takes the changes "
-            "themselves: it has no records for notifications to be among",
+            found=f"notification.enabled.channels names sink, and the sink {profile.sink.spec.name} "
+            "takes the changes themselves: it has no records for notifications to be among",
             remedy="take sink out of notification.enabled.channels; log is another channel",
         )
-    ]
 
 
-def _elsewhere(stages: PipelineStages, offset: Offset | None) -> list[PreflightCheck]:
+def _elsewhere(stages: PipelineStages, offset: Offset | None) -> Iterator[PreflightCheck]:
     """Warn that changes up to the offset went to another sink."""
     if offset is None or offset.snapshot is not None:
-        return []
+        return
     if offset.sink in {"", stages.destination}:
-        return []
+        return
     with suppress(SinkError):  # another check reports it
         if offset.sink_identity and offset.sink_identity == identity_of(stages.sink):
-            return []  # it was moved
-    return [
-        PreflightCheck.warning(
-            f"sink {stages.profile.sink.spec.name}",
-            f"what was captured up to the stored offset went to {offset.sink}; {stages.destination} "
-            "gets what comes after it, and what it lacks from before does not come by the stream",
-            "to fill it, run once with snapshot.mode=always",
-        )
-    ]
+            return  # it was moved
+    yield PreflightCheck.warning(
+        f"sink {stages.profile.sink.spec.name}",
+        f"what was captured up to the stored offset went to {offset.sink}; {stages.destination} "
+        "gets what comes after it, and what it lacks from before does not come by the stream",
+        "to fill it, run once with snapshot.mode=always",
+    )
 
 
 def _of_plugins(

@@ -118,12 +118,12 @@ class TableCounts:
     Loops over changes run in C (`Counter.update`); names are made when a status is requested.
     """
 
-    __slots__ = ("_kept", "_last", "_messages")
+    __slots__ = ("_kept", "last")
 
     def __init__(self) -> None:
         self._kept = _RelationCounts({})
-        self._messages = 0
-        self._last: LastEvent | None = None
+        # None before any.
+        self.last: LastEvent | None = None
 
     def count(
         self, parts: Iterable[TransactionPart | SnapshotRows | Heartbeat], now_ms: int
@@ -145,7 +145,7 @@ class TableCounts:
                 kept.reads[part.relation] += len(part.rows)
                 last = part
         if last is not None:
-            self._last = _event(last, now_ms)
+            self.last = _event(last, now_ms)
         if len(kept.placed) + len(kept.reads) > KEPT:
             self._kept = _RelationCounts(kept.sums())
 
@@ -174,21 +174,9 @@ class TableCounts:
                 if isinstance(change, Truncate):  # counts for each of its tables
                     kept.events.update((Truncate, table) for table in change.relations)
                     kept.placed.update(dict.fromkeys(change.relations, place))
-                elif isinstance(change, LogicalMessage):
-                    self._messages += 1
             changes = [change for change in changes if type(change) in _ROWS]
         kept.events.update(zip(map(type, changes), map(_relation_of, changes), strict=True))
         kept.placed.update(zip(map(_relation_of, changes), repeat(place), strict=False))
-
-    @property
-    def messages(self) -> int:
-        """Return the number of logical messages."""
-        return self._messages
-
-    @property
-    def last(self) -> LastEvent | None:
-        """Return the last event, None before any."""
-        return self._last
 
     def status(self) -> tuple[TableStatus, ...]:
         """Return the tables that had events."""
@@ -212,19 +200,16 @@ def _event(part: TransactionPart | SnapshotRows, now_ms: int) -> LastEvent:
         return LastEvent(op="r", table=part.relation.name, xid=None, commit_lsn=0, at_ms=now_ms)
     changes = part.changes
     if isinstance(changes, InsertBlock):  # only its relation is asked, not its last row
-        return LastEvent(
-            op=_LETTERS[Insert],
-            table=changes.relation.name,
-            xid=part.xid,
-            commit_lsn=part.commit_lsn,
-            at_ms=now_ms,
-        )
-    change, table = changes[-1], ""
-    if isinstance(change, Truncate):
-        table = change.relations[-1].name
-    elif not isinstance(change, LogicalMessage):
-        table = change.relation.name
-    op = _LETTERS[type(change)]
+        kind: type = Insert
+        table = changes.relation.name
+    else:
+        change = changes[-1]
+        kind, table = type(change), ""
+        if isinstance(change, Truncate):
+            table = change.relations[-1].name
+        elif not isinstance(change, LogicalMessage):
+            table = change.relation.name
+    op = _LETTERS[kind]
     return LastEvent(op=op, table=table, xid=part.xid, commit_lsn=part.commit_lsn, at_ms=now_ms)
 
 
