@@ -509,6 +509,7 @@ LEFT_OUT_NOTHING = """
     ALTER TABLE words OWNER TO pg_monitor
     INSERT INTO words VALUES (10, 'x'); VACUUM FULL words; UPDATE words SET word = 'y'; VACUUM words
     REINDEX TABLE words; ALTER TABLE words REPLICA IDENTITY FULL; ALTER TABLE numbers SET (fillfactor = 50)
+    ALTER TABLE numbers ADD word text; TRUNCATE numbers
 """
 
 

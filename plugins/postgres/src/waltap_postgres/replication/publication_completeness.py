@@ -306,10 +306,11 @@ def find_memberships(
 def rewritten(
     connection: "psycopg.Connection[tuple[object, ...]]",
     tables: Mapping[str, Membership],
+    before: Mapping[str, Membership],
 ) -> set[str]:
     """Return the tables that ALTER TABLE rewrote without a visible reason.
 
-    All of ``tables`` have another file than before. SET UNLOGGED and SET LOGGED rewrite a table,
+    All of ``tables`` have another file than ``before``. SET UNLOGGED and SET LOGGED rewrite a table,
     and the server streams no change of an unlogged one.
     """
     found = set()
@@ -320,7 +321,8 @@ def rewritten(
         try:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
-                toast = table.file.startswith("toast")
+                # a column that needs one gave the table its first TOAST table, no rewrite
+                toast = all(each[oid].file.startswith("toast") for each in (tables, before))
                 row = connection.execute(query, {"oid": int(oid), "toast": toast}).fetchone()
         except psycopg.Error:
             # An unreadable table proves nothing, so a gap must be assumed.

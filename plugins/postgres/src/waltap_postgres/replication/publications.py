@@ -416,7 +416,7 @@ class PublicationSet:
             elif each.by == was.by and each.file and was.file and each.file != was.file:
                 # Another file: only a look at the rows shows whether the table was unlogged.
                 moved[oid] = each
-        return frozenset(found | rewritten(self._connection, moved))
+        return frozenset(found | rewritten(self._connection, moved, before))
 
     def writers(self, table: str) -> frozenset[str]:
         """Return the open transactions that may have written to a table.
