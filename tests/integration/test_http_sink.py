@@ -10,7 +10,7 @@ from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-from waltap_sinks.http.errors import HttpUnavailable
+from waltap_sinks.http.sink import HttpUnavailable
 
 
 @pytest.fixture

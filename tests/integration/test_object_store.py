@@ -29,8 +29,7 @@ from waltap.base.files import (
 )
 from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog
-from waltap_sinks.files.errors import FilesGone
-from waltap_sinks.files.sink import parse
+from waltap_sinks.files.sink import FilesGone, parse
 
 KINDS = ("files", "changelog")
 

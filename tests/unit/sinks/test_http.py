@@ -24,10 +24,9 @@ from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import SinkContext
-from waltap_sinks.http.errors import HttpRefused
 from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.requests import packer, shards_of
-from waltap_sinks.http.sink import ClientCredentials, HttpSink
+from waltap_sinks.http.sink import ClientCredentials, HttpRefused, HttpSink
 
 RECORDS = [
     Record("s.a", b'{"id":1}', b'{"op":"c"}'),

@@ -20,16 +20,43 @@ from waltap.base.retry import RetryBackoff, waiting
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import SinkError, StopRequested
+from waltap.errors import RetryVerdict, SinkError, StopRequested
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
-from waltap_sinks.http.errors import HttpLoginRefused, HttpRefused, HttpUnavailable
 from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.requests import HttpRequest, packer, shards_of
 
 if TYPE_CHECKING:
     from waltap.base.http import HttpClient
+
+
+HttpUnavailable = SinkError.define("HttpUnavailable", "WT-5601", retry=RetryVerdict.SAME_BATCH)
+
+
+class HttpRefused(SinkError):
+    """The address refuses a request; another try would not help."""
+
+    code = "WT-5602"
+    remedy = (
+        "Check what {place} expects: url, body and the profile's format decide the request. "
+        "Nothing after the record was confirmed: the next start continues there. A table "
+        "[[transforms]] of type filter leaves records out; errors.tolerance decides about "
+        "single refused records (400, 409, 413, 415, 422)."
+    )
+
+    @property
+    def of_a_record(self) -> bool:
+        """Return whether the address calls the content wrong."""
+        return self.fields.get("status") in {400, 409, 413, 415, 422}
+
+    @property
+    def too_large(self) -> bool:
+        """Return whether a smaller request may be accepted."""
+        return self.fields.get("status") == 413
+
+
+HttpLoginRefused = SinkError.define("HttpLoginRefused", "WT-5603")
 
 
 # A token is renewed so long before its end, so that none ends between the check and the arrival of
