@@ -173,15 +173,7 @@ def run(
     --exit-on-change. With --all a failed pipeline is restarted, and SIGHUP reads the folder and
     its profiles again.
     """
-    if sys.platform == "linux":
-        # Arrow's own choice, mimalloc, keeps some 40 MiB more of what a run has freed.
-        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
-        # Arrow keeps freed pages for a second, in an arena for each thread: some 10 MiB of a run.
-        os.environ.setdefault(
-            "JE_ARROW_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0"
-        )
-    # numpy would start a thread for each core, to multiply matrices.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _spare_memory()
     if set_from_stdin:
         set_ = [*(set_ or ()), *_given()]
     if log_file is not None:
@@ -221,6 +213,19 @@ def run(
             engine.run()
     if reloading.start_over:
         raise typer.Exit(START_OVER)
+
+
+def _spare_memory() -> None:
+    """Set variables that Arrow and numpy read when they are loaded."""
+    if sys.platform == "linux":
+        # Arrow's own choice, mimalloc, keeps some 40 MiB more of what a run has freed.
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+        # Arrow keeps freed pages for a second, in an arena for each thread: some 10 MiB of a run.
+        os.environ.setdefault(
+            "JE_ARROW_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0"
+        )
+    # numpy would start a thread for each core, to multiply matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def epilog() -> str:
