@@ -20,7 +20,7 @@ def steps_that_fail_are_taken_once(rig: Rig) -> None:
     fails takes nothing back."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(applier, "RETRY_S", 0.0)
-        patch.setattr(rig.applier._format, "puts", lambda _spark: False)
+        patch.setattr(rig.applier._format, "puts", lambda _spark, **_how: False)
         rig.db.insert(PEOPLE, ["1", "a", "n"], ["2", "b", "m"])
         rig.follow()
         rig.db.update(PEOPLE, ["1"], name="c", unsent=["note"])

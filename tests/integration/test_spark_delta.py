@@ -39,6 +39,46 @@ def rig(delta: Any, tmp_path: Path) -> Rig:
     return Rig(tmp_path, delta, "delta", parallel=2)
 
 
+CODES = relation(
+    "public.codes",
+    [("small", "int2"), ("large", "int8"), ("code", "text"), ("name", "text"), ("note", "text")],
+    key=("small", "large", "code"),
+)
+
+
+def test_rows_are_found_by_keys_whatever_is_in_them(rig: Rig) -> None:
+    """Few keys are listed in SQL: of each type the least value, quotes, and what Spark replaces there."""
+    odd = ("-32768", "-9223372036854775808", "it's \\' ${spark.app.name}\n\u00e9\U0001d11e%_")
+    rows = [
+        odd,
+        ("1", "2", odd[2]),
+        ("1", "2", ""),
+        ("1", "3", "x"),
+        ("2", "2", "x"),
+        ("5", "5", "5"),
+    ]
+    rig.db.insert(CODES, *[[*key, "old", "long"] for key in rows])
+    rig.commit()
+    rig.apply()
+    rig.db.update(CODES, odd, ["note"], name="new")
+    rig.db.update(CODES, rows[1], ["note"], large="3")
+    rig.db.delete(CODES, rows[3])
+    rig.db.update(CODES, rows[4], ["note"], code=odd[2], small=odd[0])
+    rig.db.insert(CODES, ["9", "9", "${env:PATH}", "new", None])
+    rig.commit()
+    rig.apply()
+    rig.check(CODES)
+    rig.db.insert(CODES, ["7", "7", "7", "passes", None])
+    rig.db.delete(CODES, ("7", "7", "7"))
+    rig.commit()
+    rig.apply()  # nothing is there to replace, and nothing to write
+    rig.check(CODES)
+    operations = rig.spark.sql(
+        f"DESCRIBE HISTORY {rig.output.table('codes').held.targets['current'].at}"
+    )
+    assert {row.operation for row in operations.collect()} == {"CREATE TABLE", "WRITE"}
+
+
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
     steps_that_fail_are_taken_once(rig)
 
@@ -138,7 +178,7 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
 
     monkeypatch.setattr(applier, "RETRY_S", 3600.0)
     monkeypatch.setattr(TableWriter, "merge", merge)
-    monkeypatch.setattr(rig.applier._format, "puts", lambda _spark: False)
+    monkeypatch.setattr(rig.applier._format, "puts", lambda _spark, **_how: False)
     for table in (PEOPLE, LEFT):
         rig.db.insert(table, ["1", "1", None])
     rig.follow()
@@ -191,7 +231,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
     for name, times in (("2", [True]), ("3", [False, True])):
         update(name)
         with monkeypatch.context() as patch:
-            patch.setattr(rig.applier._format, "puts", lambda _spark: False)
+            patch.setattr(rig.applier._format, "puts", lambda _spark, **_how: False)
             patch.setattr(TableWriter, "merge", merge_fails(iter(times)))
             if dies and name == "3":
                 rig.apply_and_die()
@@ -441,7 +481,7 @@ def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(
     def fails(*_arguments: Any) -> None:
         raise PySparkException("out of order")
 
-    monkeypatch.setattr(repeated.applier._format, "puts", lambda _spark: False)
+    monkeypatch.setattr(repeated.applier._format, "puts", lambda _spark, **_how: False)
     for name in ("a", "b"):
         repeated.db.update(WITH, ["1"], name=name)
         repeated.commit()

@@ -18,7 +18,7 @@ from waltap_spark.formats.notes import CommitNote
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.planning.wide_decimals import text_of
-from waltap_spark.schema.expression import namespace_of
+from waltap_spark.schema.expression import LISTED, namespace_of, one_of
 from waltap_spark.schema.schema import common_type
 from waltap_spark.state.output import SparkOutput, TableState
 
@@ -231,3 +231,29 @@ def test_decimals_that_spark_does_not_read_are_text_wherever_they_stand() -> Non
         found = pa.chunked_array([pa.array([value, None], kind)]).cast(text_of(kind))
         assert found.to_pylist() == [text, None]
         assert "decimal256" not in str(found.type)
+
+
+TYPES = {"small": '"short"', "large": '"long"', "code": '"string"', "rate": '"double"'}
+
+
+def test_a_condition_lists_few_keys() -> None:
+    assert one_of([(1,), (-2,), (1,)], ["small"], TYPES) == "`small` IN (1S, -2S)"
+    assert one_of([(1, "it's"), (2, "${a}\\")], ["large", "code"], TYPES) == (
+        r"`large` IN (1L, 2L) AND `code` IN ('it\'s', '\u0024{a}\\') "
+        r"AND (`large`, `code`) IN ((1L, 'it\'s'), (2L, '\u0024{a}\\'))"
+    )
+    assert one_of([(n,) for n in range(LISTED)], ["large"], TYPES)
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ([], "large"),
+        ([(1,), (None,)], "large"),
+        ([(1.5,)], "rate"),
+        ([(n,) for n in range(LISTED + 1)], "large"),
+    ],
+    ids=["no keys", "a null", "floating point", "too many"],
+)
+def test_a_condition_lists_no_other_keys(keys: list[tuple[object, ...]], name: str) -> None:
+    assert one_of(keys, [name], TYPES) is None

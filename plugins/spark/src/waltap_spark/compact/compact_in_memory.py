@@ -26,7 +26,7 @@ from waltap_spark.compact.value_sources import (
 )
 from waltap_spark.errors import first_words
 from waltap_spark.planning.temp_columns import gone, unlike
-from waltap_spark.schema.expression import ORDER, column_of, long_bytes, quoted
+from waltap_spark.schema.expression import ORDER, column_of, long_bytes, one_of, quoted
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import unpacked_in_all
 
@@ -249,7 +249,7 @@ class _InMemoryRows:
         if not names:
             return {}
         events = [event for name in names for event in asked[name]]
-        found = self._lookup(events, names).toArrow()
+        found = self._found(events, names)
         distinct = found.column(self._called("code")).to_pylist()
         codes = {code: number for number, code in enumerate(distinct)}
         return {name: (codes, found.column(self._called("was", n))) for n, name in enumerate(names)}
@@ -291,7 +291,13 @@ class _InMemoryRows:
             made[name] = rows.column(name).take(pa.array(numbers, pa.int64()))
         ended = self._ended(keys)
         made[gone(table)] = pa.array([ended[key] for key in keys], pa.bool_())
-        held = {name: found for name, found in sources.items() if None in found}
+        # a row that is gone needs no values
+        stays = [not ended[key] for key in keys]
+        held = {
+            name: found
+            for name, found in sources.items()
+            if any(number is None and stay for number, stay in zip(found, stays, strict=True))
+        }
         # a truncate leaves nothing in the base to read unsent values from
         if emptied is not None or not held:
             return self._local(made, [*own, gone(table)])
@@ -300,8 +306,8 @@ class _InMemoryRows:
             made[self._called("held", n)] = pa.array([number is None for number in found])
         asked = [
             events[0]
-            for events, *found in zip(keys.values(), *held.values(), strict=True)
-            if None in found
+            for events, stay, *found in zip(keys.values(), stays, *held.values(), strict=True)
+            if stay and None in found
         ]
         if len(asked) <= HELD:
             return self._local(self._filled(made, list(keys), asked, held), [*own, gone(table)])
@@ -321,7 +327,7 @@ class _InMemoryRows:
         """
         import pyarrow as pa
 
-        found = self._lookup(asked, list(held)).toArrow()
+        found = self._found(asked, list(held))
         codes = {code: at for at, code in enumerate(found.column(self._called("code")).to_pylist())}
         filled = dict(made)
         for n, (name, numbers) in enumerate(held.items()):
@@ -382,7 +388,28 @@ class _InMemoryRows:
             asked = [event for event in asked if event.arrives]
         if not asked:
             return set()
-        return set(self._lookup(asked, ()).toArrow().column(self._called("code")).to_pylist())
+        return set(self._found(asked, ()).column(self._called("code")).to_pylist())
+
+    def _found(self, asked: Iterable[LogEvent], names: Sequence[str]) -> "pa.Table":
+        """Return the rows of `_lookup`, read by a condition if the keys are few.
+
+        By a condition the base skips files, and there is nothing to join.
+        """
+        import pyarrow as pa
+
+        asked, key = list(asked), self._table.key
+        at = pa.array([event.number for event in asked], pa.int64())
+        values = (self._read.column(name).take(at).to_pylist() for name in key)
+        codes = dict(zip(zip(*values, strict=True), (each.key for each in asked), strict=True))
+        listed = one_of(codes, key, self._table.columns)
+        if listed is None:
+            return self._lookup(asked, names).toArrow()
+        was = {self._called("was", n): name for n, name in enumerate(names)}
+        own = (f"{quoted(name)} AS {quoted(alias)}" for alias, name in was.items())
+        found = self._base().where(listed).selectExpr(*map(quoted, key), *own).toArrow()
+        keys = zip(*(found.column(n).to_pylist() for n in range(len(key))), strict=True)
+        code = pa.array([codes[each] for each in keys], pa.int32())
+        return found.append_column(self._called("code"), code)
 
     def _lookup(self, asked: Iterable[LogEvent], names: Sequence[str]) -> "DataFrame":
         """Return rows of the base under the keys of ``asked``.

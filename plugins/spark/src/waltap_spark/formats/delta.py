@@ -10,6 +10,7 @@ import itertools
 import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -25,7 +26,7 @@ from waltap_spark.formats.notes import CommitNote
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.planning.table_renames import catalogue_name
-from waltap_spark.schema.expression import column_of, namespace_of, quoted
+from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.state.output import TableState, TargetTable
 
 if TYPE_CHECKING:
@@ -265,29 +266,25 @@ class DeltaFormat(MergingFormat):
             if row["version"] > target.version
         ]
 
-    def puts(self, spark: "SparkSession") -> bool:
-        """Return whether this Delta Lake supports REPLACE ON."""
-        if self._puts is None:
+    def puts(self, spark: "SparkSession", *, listed: bool) -> bool:
+        """Return whether this Delta Lake supports REPLACE ON; all have REPLACE WHERE."""
+        if self._puts is None and not listed:
             self._puts = _replaces_on(spark)
-        return self._puts
+        return listed or bool(self._puts)
 
-    def put(self, at: str, rows: "DataFrame", key: Sequence[str]) -> None:
-        """Replace rows by Delta's REPLACE ON.
+    def put(self, at: str, rows: "DataFrame", key: Sequence[str], listed: str | None) -> None:
+        """Replace rows by Delta's REPLACE WHERE or REPLACE ON.
 
         It marks the old rows in one pass over the keys, and adds the new ones. MERGE makes three
-        passes: which files, which rows are written, which are marked.
+        passes: which files, which rows are written, which are marked. A condition that lists keys
+        also skips files by their statistics.
         """
-        on = " AND ".join(f"{OLD}.{quoted(k)} <=> {NEW}.{quoted(k)}" for k in key)
+        writer = partial(_putting, key=key, listed=listed)
         if self._properties.catalog:
             names = rows.sparkSession.table(at).columns  # it goes by their places
-            ordered = rows.select(*map(column_of, names)).alias(NEW)
-            self._putting(ordered, on).insertInto(at)
+            writer(rows.selectExpr(*map(quoted, names))).insertInto(at)
         else:
-            self._putting(rows.alias(NEW), on).save(_path(at))
-
-    def _putting(self, rows: "DataFrame", on: str) -> "DataFrameWriter":
-        writer = rows.write.format("delta").mode("overwrite")
-        return writer.option(REPLACE_ON, on).option("targetAlias", OLD)
+            writer(rows).save(_path(at))
 
     @contextlib.contextmanager
     def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
@@ -368,6 +365,14 @@ class DeltaFormat(MergingFormat):
                 settings=_conf(),
             )
         self._ready.add(spark)
+
+
+def _putting(rows: "DataFrame", key: Sequence[str], listed: str | None) -> "DataFrameWriter":
+    if listed is not None:
+        return rows.write.format("delta").mode("overwrite").option("replaceWhere", listed)
+    on = " AND ".join(f"{OLD}.{quoted(k)} <=> {NEW}.{quoted(k)}" for k in key)
+    writer = rows.alias(NEW).write.format("delta").mode("overwrite")
+    return writer.option(REPLACE_ON, on).option("targetAlias", OLD)
 
 
 def _replaces_on(spark: "SparkSession") -> bool:

@@ -6,7 +6,7 @@ This module does not import Spark.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from waltap_spark.schema.expression import EXACT, quoted
+from waltap_spark.schema.expression import EXACT, literal_of, quoted
 
 # Spark's setting for INSERT OVERWRITE: replace all rows, or only partitions that get rows.
 OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
@@ -47,5 +47,5 @@ def literal(text: str, kind: str) -> str:
 
     Binary is hexadecimal.
     """
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"unhex('{escaped}')" if kind == "binary" else f"CAST('{escaped}' AS {kind})"
+    value = literal_of(text)
+    return f"unhex({value})" if kind == "binary" else f"CAST({value} AS {kind})"

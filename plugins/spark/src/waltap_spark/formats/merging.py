@@ -73,6 +73,9 @@ class MergingFormat(StepwiseFormat):
             shared = SharedWork(self, step, learnt, learnt.held)
             shared.evolve(renamed, change.forgets, rows=not change.replaces)
             return msgspec.structs.replace(learnt, held=shared.held)
+        held = learnt.held.columns
+        if learnt.columns == held and not renamed and held.keys().isdisjoint(change.forgets):
+            return learnt
         work = TableWriter(self, step, learnt, learnt.held)
         if renamed:
             work.rename(renamed)
@@ -106,23 +109,32 @@ class MergingFormat(StepwiseFormat):
         elif not table.key:
             work.exchange(self._exchanged(step, table, rows))
         else:
-            compacted = rows.compacted(table, partial(self.read, step.spark, table, "current"))
-            if rows.only_puts and self._puts_all(step.spark, table):
-                work.put(compacted.drop(gone(table)))
-            else:
-                work.merge(compacted)
+            self._put_or_merge(step, table, rows, work)
         if empties or not work.held.epoch:
             return work.done(epoch=epoch, stretch=stretch)
         return work.done(epoch=work.held.epoch, stretch=stretch if unbroken else "")
 
-    def _puts_all(self, spark: "SparkSession", table: TableState) -> bool:
+    def _put_or_merge(
+        self, step: CommitContext, table: TableState, rows: GroupRows, work: TableWriter
+    ) -> None:
+        """Write the net changes in the cheapest way that the format and the table allow."""
+        compacted = rows.compacted(table, partial(self.read, step.spark, table, "current"))
+        listed, away = rows.listed(table), gone(table)
+        fit = listed is not None or rows.only_puts
+        if fit and self._puts_all(step.spark, table, listed=listed is not None):
+            there = compacted if rows.only_puts else compacted.where(f"not {away}")
+            work.put(there.drop(away), listed)
+        else:
+            work.merge(compacted)
+
+    def _puts_all(self, spark: "SparkSession", table: TableState, *, listed: bool) -> bool:
         """Return whether rows of ``table`` may be replaced as a whole.
 
         Not in a shared target with ended rows or with columns of another source.
         """
         plain = table.place is None and not table.mode.keeps_past
         flat = not any(kind.startswith("{") for kind in table.columns.values())
-        if not plain or not flat or table.held is None or not self.puts(spark):
+        if not plain or not flat or table.held is None or not self.puts(spark, listed=listed):
             return False
         there = spark.table(table.held.targets["current"].at).columns
         return set(there) == set(self.all_columns(table, "current"))
@@ -143,7 +155,9 @@ class MergingFormat(StepwiseFormat):
         if table.held is None:
             return spark.createDataFrame([], struct_of(own))
         stored = {self.called(name): name for name in table.mode.columns}
-        frame = self.at_version(spark, table.held.targets[what]).withColumnsRenamed(stored)
+        frame = self.at_version(spark, table.held.targets[what])
+        if stored:
+            frame = frame.withColumnsRenamed(stored)
         if table.place is not None:
             return part_of(frame, table, own)
         kinds = {field.name: field.dataType for field in struct_of(own).fields}

@@ -5,7 +5,6 @@ a `CommitNote` with its writer and number. To repeat a step after a crash or a s
 first looks for it in the target's own log.
 """
 
-import contextlib
 import itertools
 import logging
 import random
@@ -23,8 +22,8 @@ from waltap_spark.config.targets import FileLayout, NameClaims
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
 from waltap_spark.formats.notes import NOWHERE, ROWS, SIGN, CommitNote
 from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext, What
-from waltap_spark.schema.expression import column_of, quoted
-from waltap_spark.schema.schema import LOG_FIELDS, sql_type, struct_of
+from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.schema import LOG_FIELDS, sql_type
 from waltap_spark.state.modes import row_columns
 from waltap_spark.state.output import TableState, TargetTable
 
@@ -192,12 +191,15 @@ class StepwiseFormat(TableFormat):
         """Return the stored name of a mode's own column."""
         return name
 
-    def puts(self, spark: "SparkSession") -> bool:
-        """Return whether this session supports `put`."""
+    def puts(self, spark: "SparkSession", *, listed: bool) -> bool:
+        """Return whether this session supports `put`, with or without a condition."""
         return False
 
-    def put(self, at: str, rows: "DataFrame", key: Sequence[str]) -> None:
-        """Replace rows by key in one commit and one pass."""
+    def put(self, at: str, rows: "DataFrame", key: Sequence[str], listed: str | None) -> None:
+        """Replace rows in one commit and one pass.
+
+        ``rows`` replace those of the condition ``listed``, or else those of their keys.
+        """
         raise NotImplementedError
 
     def sign(self, spark: "SparkSession", at: str) -> None:
@@ -236,32 +238,21 @@ class StepwiseFormat(TableFormat):
         # Two sources of a shared target would otherwise both miss the other's step in the log.
         with self.alone(target.at):
             taken = self.taken(step.spark, table, target)
-            with self._forgetting(table, target):
+            try:
                 if number not in taken:
                     own = replace(note, since=self._since(table, target))
                     taken = self._written(step, table, target, own, action)
-                    if number not in taken:
-                        raise self._changed(target, "does not have what was just written")
                 commit = taken[number]
                 # Another program may restore an earlier version at any time.
                 _require_same(target, commit.note, note)
+            except BaseException:  # which steps took place is then unknown
+                self._taken.pop((table.owner, target.at), None)
+                raise
             # A retry of the table starts from its last commit, where this entry must be missing.
             del taken[number]
             self._taken[table.owner, target.at] = number, taken
         since = None if commit.note is None else commit.note.since
         return replace(target, version=commit.version, step=number, since=since)
-
-    @contextlib.contextmanager
-    def _forgetting(self, table: TableState, target: TargetTable) -> Iterator[None]:
-        """Forget the steps of ``target`` if the block fails.
-
-        After a failure the driver does not know which steps took place.
-        """
-        try:
-            yield
-        except BaseException:
-            self._taken.pop((table.owner, target.at), None)
-            raise
 
     def _written(
         self,
@@ -276,18 +267,18 @@ class StepwiseFormat(TableFormat):
         The action runs again if another output was faster.
         """
 
-        def taken() -> dict[int, TableCommit]:
-            return self._look(step.spark, table, target)
-
         def act() -> None:
-            if not again or note.step not in taken():
+            if not again or note.step not in self._look(step.spark, table, target):
                 again.append(True)
                 with self.noted(step.spark, note):
                     action()
 
         again: list[bool] = []
         self.beside_others(step, table, target, act)
-        return taken()
+        taken = self._look(step.spark, table, target)
+        if note.step not in taken:
+            raise self._changed(target, "does not have what was just written")
+        return taken
 
     def beside_others(
         self,
@@ -303,22 +294,23 @@ class StepwiseFormat(TableFormat):
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
+        if table.place is None:
+            action()
+            return
         for turn in itertools.count(1):
-            before = self._foreign(step.spark, table, target)
+            before = self._foreign(step.spark, target)
             try:
                 action()
             except (Py4JJavaError, PySparkException) as error:
-                if turn == RACES or self._foreign(step.spark, table, target) == before:
+                if turn == RACES or self._foreign(step.spark, target) == before:
                     raise
                 log.info("%s is written by others, too: %s", target.at, first_words(error))
             else:
                 return
             time.sleep(random.uniform(0.1, 0.5) * turn)  # noqa: S311 - not at the same time again
 
-    def _foreign(self, spark: "SparkSession", table: TableState, target: TargetTable) -> int | None:
+    def _foreign(self, spark: "SparkSession", target: TargetTable) -> int | None:
         """Return the newest version by another output after ``target``."""
-        if table.place is None:
-            return None
         own = self._identity()
         later = self.commits(spark, target) or []
         made = (each.version for each in later if each.note and each.note.waltap != own)
@@ -483,13 +475,12 @@ class StepwiseFormat(TableFormat):
         kinds = {name: types[kind] for name, kind in columns.items()}
         if kinds == dict(columns):
             return frame
-        struct = {field.name: field.dataType for field in struct_of(kinds).fields}
-        return frame.select(
+        return frame.selectExpr(
             *(
-                column_of(name).cast(struct[name]).alias(name)
+                f"CAST({quoted(name)} AS {sql_type(kinds[name])}) AS {quoted(name)}"
                 if kinds.get(name, "") != columns.get(name, "")
-                else column_of(name)
-                for name in frame.columns
+                else quoted(name)
+                for name in frame.schema.fieldNames()
             )
         )
 

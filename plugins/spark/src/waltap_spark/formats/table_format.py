@@ -32,6 +32,7 @@ from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.history.timeline import changed, fresh, live_rows
 from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup, only_adds
+from waltap_spark.schema.expression import one_of
 from waltap_spark.schema.schema import log_struct, struct_of
 from waltap_spark.state.output import SparkOutput, TableState, TargetMove
 
@@ -195,6 +196,17 @@ class GroupRows:
         """
         return set(self.group.operations) <= {"c", "u", "r"} and not self.group.moved
 
+    def listed(self, table: TableState) -> str | None:
+        """Return the condition that lists the touched keys of a small group.
+
+        None: the group is large, or its keys cannot be listed.
+        """
+        read = self._read_here(table) if table.key else None
+        if read is None:
+            return None
+        keys = zip(*(read.column(name).to_pylist() for name in table.key), strict=True)
+        return one_of(keys, table.key, table.columns)
+
     def _widened(self, table: TableState, *, filled: bool) -> "DataFrame":
         read = self._read_here(table)
         if read is not None and self.spark is not None:
@@ -209,8 +221,10 @@ class GroupRows:
         None if the group is large, or its columns differ from the table's.
         """
         names = tuple(table.columns)
-        if self.spark is None or not is_small(self.group) or not self.group.unpacked:
+        if self.spark is None:
             return None
+        if names not in self._local and not (self.group.unpacked and is_small(self.group)):
+            self._local[names] = None
         if names not in self._local:
             version = self.group.fingerprint
             has, ids = table.versions[version], table.version_ids.get(version, {})

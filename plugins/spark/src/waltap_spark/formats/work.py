@@ -110,11 +110,11 @@ class TableWriter:
 
         self.take("current", action, ROWS)
 
-    def put(self, frame: "DataFrame") -> None:
-        """Replace rows by key, or add them."""
+    def put(self, frame: "DataFrame", listed: str | None) -> None:
+        """Replace the rows ``listed``, or else those of the keys of ``frame``."""
         stored = self.stored(frame)
-        key = row_key(self._table)
-        self.take("current", lambda: self._format.put(self.at("current"), stored, key), ROWS)
+        put = partial(self._format.put, self.at("current"), stored, row_key(self._table), listed)
+        self.take("current", put, ROWS)
 
     def exchange(self, frame: "DataFrame") -> None:
         """MERGE rows without a key: remove equals of `gone` rows, add others."""
@@ -142,7 +142,7 @@ class TableWriter:
         """Create SQL's view of ``frame`` as stored; return its columns."""
         stored = self.stored(frame)
         stored.createOrReplaceTempView(VIEW)
-        return list(stored.columns)
+        return [field.name for field in stored.schema.fields]
 
     # --- columns ------------------------------------------------------------------------------------
 

@@ -82,11 +82,11 @@ def _ids(table: TableState, columns: tuple[ColumnEntry, ...]) -> dict[str, int]:
 
 def renames(table: TableState, group: SegmentGroup) -> dict[str, str]:
     """Return old and new names of columns that ``group`` renames."""
-    named = {number: name for name, number in _ids(table, group.columns).items()}
+    taken = _ids(table, group.columns)
+    named = {number: name for name, number in taken.items()}
     found = {
         name: named[number] for name, number in table.ids.items() if named.get(number, name) != name
     }
-    taken = set(_ids(table, group.columns))
     for name, number in table.ids.items():  # dropped in the source, and a new column has its name
         if number not in named and name in taken:
             found[name] = _spare(f"{name}@{number % PER_INCARNATION}", table.columns)

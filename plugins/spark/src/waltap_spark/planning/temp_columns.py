@@ -28,7 +28,7 @@ Compaction = Callable[["TableState", "Sequence[LogFacts]", "DataFrame", "DataFra
 
 def unlike(names: Iterable[str], start: str = "__") -> str:
     """Return ``start``, extended until no name begins with it."""
-    lower = [name.lower() for name in names]
+    lower = tuple(name.lower() for name in names)
     while any(name.startswith(start) for name in lower):
         start += "_"
     return start

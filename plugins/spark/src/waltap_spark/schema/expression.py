@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,6 +19,12 @@ EXACT: Final = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "ignoreNullFields": "false",
 }
+
+# Most keys that a condition lists: Delta Lake writes the condition into its log.
+LISTED: Final = 200
+
+# Types whose literals are equal exactly where values are, and the suffixes of numbers.
+_NUMBERS: Final = {'"byte"': "Y", '"short"': "S", '"integer"': "", '"long"': "L"}
 
 
 def column_of(name: str) -> "Column":
@@ -115,3 +121,39 @@ def long_bytes(types: Mapping[str, str]) -> "Column | None":
     ]
     each = [F.coalesce(F.octet_length(value), F.lit(0)).cast("long") for value in long]
     return functools.reduce(lambda one, other: one + other, each) if each else None
+
+
+def one_of(
+    keys: Iterable[tuple[object, ...]], names: Sequence[str], types: Mapping[str, str]
+) -> str | None:
+    """Return the condition that the columns ``names`` have one of ``keys``.
+
+    None means that literals cannot say it, or that the keys are too many. Formats skip files by
+    such a condition, as they cannot by a join.
+    """
+    distinct = dict.fromkeys(keys)
+    if not 0 < len(distinct) <= LISTED or any(None in key for key in distinct):
+        return None
+    columns = dict[str, tuple[str, ...]]()
+    for name, values in zip(names, zip(*distinct, strict=True), strict=True):
+        kind = types[name]
+        if kind in _NUMBERS:
+            columns[name] = tuple(f"{value}{_NUMBERS[kind]}" for value in values)
+        elif kind == '"string"':
+            columns[name] = tuple(map(literal_of, values))
+        else:
+            return None
+    parts = tuple(
+        f"{quoted(name)} IN ({', '.join(dict.fromkeys(texts))})" for name, texts in columns.items()
+    )
+    if len(parts) > 1:
+        whole = ", ".join(f"({', '.join(each)})" for each in zip(*columns.values(), strict=True))
+        parts += (f"({', '.join(map(quoted, names))}) IN ({whole})",)
+    return " AND ".join(parts)
+
+
+def literal_of(value: str) -> str:
+    """Return the literal of a text."""
+    # Spark replaces ${…} in SQL, also within literals
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+    return f"'{escaped}'"

@@ -73,7 +73,8 @@ class TableMode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         found = dict(VERSION) if self.name == "scd2" else {}
         if self.name != "append" and self.deletes == "soft":
             found |= DELETED
-        return {**found, **{name: EXTRA[name] for name in self.extra}}
+        found.update((name, EXTRA[name]) for name in self.extra)
+        return found
 
     @property
     def live_condition(self) -> str:
@@ -178,7 +179,8 @@ def unfit(mode: TableMode, key: Sequence[str], columns: Mapping[str, str]) -> st
         # repeated changes end with the right rows only where a key identifies them
         why = "it keeps rows of the past" if mode.keeps_past else "it has no key"
         return f"{why}, and its history has repeated changes"
-    clash = [name for name in columns if name.lower() in mode.columns]
+    own = mode.columns
+    clash = [name for name in columns if name.lower() in own]
     return f"its column {clash[0]} is called as one of {said(mode)}" if clash else ""
 
 

@@ -190,7 +190,7 @@ class SizedRows(Protocol):
 
 def unpacked_in_all(parts: Iterable[SizedRows]) -> int:
     """Return the bytes of all values, 0 when some are unknown."""
-    each = [part.unpacked for part in parts if part.rows]
+    each = tuple(part.unpacked for part in parts if part.rows)
     return sum(each) if all(each) else 0
 
 
@@ -384,7 +384,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def owner(self) -> str:
         """Return the name in the notes of its commits, the same after a rename."""
-        return self.name if self.kept_at is None else ".".join(self.kept_at)
+        return ".".join(self.kept_at or (self.schema, self.table))
 
     @property
     def number_epoch(self) -> int:
