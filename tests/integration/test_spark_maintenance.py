@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +13,6 @@ from tests.harness.servers.jars import unpack
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
-from waltap.changes.mapping.type_mapping import TypeOptions
-from waltap.changes.mapping.type_registry import TypeRegistry
-from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import ChangeLogOlder, ChangeLogRetired
 from waltap_spark.apply import applier
@@ -28,7 +24,7 @@ from waltap_spark.cli.commands import application
 from waltap_spark.compact import small_sets
 from waltap_spark.errors import CommitBegun, OutputInUse, OutputMismatch, RowsAwaited
 from waltap_spark.formats import CommitContext, TableFormatContext, merging, parquet
-from waltap_spark.formats.choice import PARQUET, FormatChoice
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
@@ -309,25 +305,6 @@ def test_what_a_commit_itself_does_not_need_goes_with_it(spark: Any, tmp_path: P
         rig.follow()
         assert rig.folders() == rig.named_folders()
     rig.check(OTHERS)
-
-
-@pytest.mark.parametrize("table_format", [PARQUET, "delta"])
-def test_copies_of_segments_that_spark_does_not_read_are_gone_with_their_commit(
-    delta: Any, tmp_path: Path, table_format: str
-) -> None:
-    wide = relation("public.wide", [("id", "int4"), ("n", "numeric(60,10)")])
-    rig = Rig(tmp_path, delta, table_format)
-    rig.sink.close()
-    options = TypeOptions(arrow_unconstrained_numeric="decimal256")
-    settings = replace(context(tmp_path, resumes=True), types=TypeRegistry(TYPE_SPECS, options))
-    rig.sink = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), settings)
-    rig.sink.open()
-    rig.db.insert(wide, ["1", "9" * 40 + "." + "1" * 10])
-    rig.follow()
-    assert rig.folders() - {path for path in rig.folders() if "/delta/" in path} == (
-        rig.named_folders()
-    )
-    rig.check(wide)
 
 
 def test_compaction_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,29 +149,29 @@ def test_soft_deletes_keep_the_row_and_show_when(place: Place, tmp_path: Path) -
     target.close()
 
 
-def test_insert_mode_adds_rows_and_changes_none(postgres: Place, tmp_path: Path) -> None:
-    source, target = Model(), postgres.opened(tmp_path, insert_mode="insert")
+MODES = {
+    "insert_mode insert": ([("1", "a", None), ("2", "b", None), ("3", "c", None)], [("1", "a")]),
+    "delete_mode ignore": ([("1", "changed", None), ("2", "again", None), ("3", "c", None)], [("1", "a")]),
+}  # fmt: skip
+"""A mode that changes less in the target; the people and the visits that it leaves."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_leaves_rows_as_they_are(postgres: Place, tmp_path: Path, mode: str) -> None:
+    name, value = mode.split()
+    source, target = Model(), postgres.opened(tmp_path, **{name: value})
     source.insert(PEOPLE, ["1", "a", None], ["2", "b", None])
+    source.insert(VISITS, ["1", "a"])
     target.write(batch(source.commit()))
     source.update(PEOPLE, ["1"], name="changed")
     source.delete(PEOPLE, ["2"])
+    source.delete(VISITS, ["1", "a"])
     source.insert(PEOPLE, ["2", "again", None], ["3", "c", None])
     target.write(batch(source.commit()))
-    source.truncate(PEOPLE)
-    target.write(batch(source.commit()))
-    assert held(postgres, "people") == [("1", "a", None), ("2", "b", None), ("3", "c", None)]
-    target.close()
-
-
-def test_deletes_may_be_ignored(postgres: Place, tmp_path: Path) -> None:
-    source, target = Model(), postgres.opened(tmp_path, delete_mode="ignore")
-    source.insert(PEOPLE, ["1", "a", None])
-    source.insert(VISITS, ["1", "a"])
-    source.delete(PEOPLE, ["1"])
-    source.delete(VISITS, ["1", "a"])
-    target.write(batch(source.commit()))
-    assert held(postgres, "people") == [("1", "a", None)]
-    assert held(postgres, "visits") == [("1", "a")]
+    if name == "insert_mode":
+        source.truncate(PEOPLE)
+        target.write(batch(source.commit()))
+    assert (held(postgres, "people"), held(postgres, "visits")) == MODES[mode]
     target.close()
 
 
