@@ -44,7 +44,7 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("kills", [1, pytest.param(6, log_positions=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.exhaustive)])
 def test_a_killed_driver_goes_on_from_its_last_commit(
     spark: Any, tmp_path: Path, kills: int
 ) -> None:

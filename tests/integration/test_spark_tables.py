@@ -171,7 +171,7 @@ where deletes are `soft`."""
 EVERY_WAY: Final = [
     pytest.param(
         name, group, engine, id=f"{group} {engine}: {name}",
-        log_positions=chosen(f"{group} {engine}" in played.split(", ")),
+        marks=chosen(f"{group} {engine}" in played.split(", ")),
     )
     for (name, (played, _steps)), group, engine in product(NAMED.items(), GROUPS, ENGINES)
     if (group, name) not in UNDECIDED
@@ -190,9 +190,7 @@ def test_tables_follow_their_source(
 @pytest.mark.parametrize(
     ("name", "group"),
     [
-        pytest.param(
-            name, group, log_positions=chosen(name.startswith(IN_DELTA.get(group, "none")))
-        )
+        pytest.param(name, group, marks=chosen(name.startswith(IN_DELTA.get(group, "none"))))
         for name, group in product(NAMED, GROUPS)
         if (group, name) not in UNDECIDED
     ],

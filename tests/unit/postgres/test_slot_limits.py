@@ -6,7 +6,7 @@ from waltap_postgres.start.server_checks import slot_limits
 
 
 @pytest.mark.parametrize(
-    ("keep", "budgeted", "verdicts"),
+    ("keep", "limits_wal", "verdicts"),
     [("-1", False, ["warning"]), ("-1", True, []), ("1024", False, ["ok"]), ("1024", True, ["ok"])],
 )
 def test_wal_that_nothing_bounds_is_reported(

@@ -80,12 +80,12 @@ def _execute(*statements: tuple[str, Sequence[object]]) -> Act:
 def _insert(table: str, rows: list[Row]) -> Act:
     names = list(rows[0])
     columns = ", ".join(names)
-    log_positions = ", ".join(["%s"] * len(names))
+    placeholders = ", ".join(["%s"] * len(names))
     values = [[row[name] for name in names] for row in rows]
 
     def act(connection: "Connection[Any]") -> int:
         with connection.cursor() as cursor:
-            cursor.executemany(f"INSERT INTO {table} ({columns}) VALUES ({log_positions})", values)
+            cursor.executemany(f"INSERT INTO {table} ({columns}) VALUES ({placeholders})", values)
         return len(values)
 
     return act
