@@ -160,7 +160,7 @@ def commits_cost(
     for change in most:
         COURSE[change](rig.db)
         rig.commit()
-        waits = list(rig.log.manifests(rig.applier.state.mark))
+        waits = list(rig.log.manifests(rig.applier.state.log_position))
         with counted(rig.spark) as cost:
             rig.applier.apply(waits)
         found[change] = cost.calls, cost.trips, len(cost.data_jobs)
