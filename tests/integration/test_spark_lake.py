@@ -217,7 +217,7 @@ def test_new_rows_are_still_added_where_nothing_is_missing(
     entries = [e for m in ChangeLog(str(lake.folder / "log")).manifests() for e in m.tables]
     for name in ("public.t", "public.late"):
         table = found.output.table(name)
-        assert len({e.stretch for e in entries if e.name == name} - {""}) == 1
+        assert len({e.continuity_id for e in entries if e.name == name} - {""}) == 1
         if table.held is None:
             assert not table.pending, "rows were added, and wait for no fold"
             continue
@@ -260,7 +260,7 @@ def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(
     lake.run()
     assert keys_of(lake) == [1, 2, 3, 4]
     entries = [e for m in ChangeLog(str(lake.folder / "log")).manifests() for e in m.tables]
-    assert {e.stretch for e in entries} == {""}
+    assert {e.continuity_id for e in entries} == {""}
 
 
 # --- values that have others in them --------------------------------------------------------------

@@ -74,7 +74,7 @@ class _Continuity(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     # The result of `PublicationCompleteness.of`.
-    said: str
+    completeness: str
 
 
 class _StoredContinuities(msgspec.Struct, frozen=True):
@@ -133,11 +133,11 @@ class TableContinuity:
         if completeness.others != self._others:
             self._others, self._unsaved = completeness.others, True
         going_on = {
-            name: stretch
-            for name, stretch in self._known.items()
+            name: known
+            for name, known in self._known.items()
             if completeness.goes_on
             and (captures is None or captures(*_parts(name)))
-            and completeness.of(*_parts(name)) == stretch.said
+            and completeness.of(*_parts(name)) == known.completeness
         }
         if len(going_on) < len(self._known):
             self._known, self._unsaved = going_on, True
@@ -184,14 +184,14 @@ class TableContinuity:
         It is empty if a change may be missing. With ``read`` a snapshot reads the rows now, so none
         is missing.
         """
-        said, name = self._completeness.of(schema, table), _name(schema, table)
-        if not said or name == self._reread:
+        completeness, name = self._completeness.of(schema, table), _name(schema, table)
+        if not completeness or name == self._reread:
             return ""
         if name not in self._known:
-            as_before = self._as_before and said == self._completeness.others
+            as_before = self._as_before and completeness == self._completeness.others
             if not (read or self._passed or as_before):
                 return ""
-            self._known[name] = _Continuity(uuid.uuid4().hex[:12], said)
+            self._known[name] = _Continuity(uuid.uuid4().hex[:12], completeness)
             self._unsaved = True
         return self._known[name].name
 

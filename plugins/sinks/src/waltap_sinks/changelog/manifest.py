@@ -117,7 +117,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     elsewhere: str = ""
     # Entries with one id follow each other without a gap (`waltap_sinks.changelog.continuity`).
     # Empty if unknown.
-    stretch: str = ""
+    continuity_id: str = msgspec.field(name="stretch", default="")
     # The table that had this name before and was renamed. None: it was dropped, or is unknown.
     former_owner: FormerOwner | None = None
 

@@ -183,9 +183,9 @@ class TableBuffer:
     """
 
     def __init__(
-        self, version: TableVersion, generation: int | None = None, stretch: str = ""
+        self, version: TableVersion, generation: int | None = None, continuity_id: str = ""
     ) -> None:
-        self.version, self.stretch = version, stretch
+        self.version, self.continuity_id = version, continuity_id
         self.generation = generation
         self.complete = self.restarts = False
         self.elsewhere = ""
@@ -445,7 +445,7 @@ class TableBuffer:
             chunks=tuple(self.chunks),
             restarts=self.restarts,
             elsewhere=self.elsewhere,
-            stretch=self.stretch,
+            continuity_id=self.continuity_id,
             former_owner=version.relation.former_owner,
         )
 
@@ -459,7 +459,7 @@ class TableBuffer:
         """Take over the rows of ``other``, a snapshot in the same version."""
         self.convert()
         other.convert()
-        self.stretch = self.stretch if self.stretch == other.stretch else ""
+        self.continuity_id = self.continuity_id if self.continuity_id == other.continuity_id else ""
         self._take(other.given_up())
         self._put_in = -1
         self.rows += other.rows
@@ -468,9 +468,9 @@ class TableBuffer:
 
     def follows(self, other: "TableBuffer") -> bool:
         """Return whether the rows may join those of ``other`` by `extend`."""
-        like = self.version.fingerprint, self.stretch
+        like = self.version.fingerprint, self.continuity_id
         written = self._file is not None or self._segments
-        return not written and like == (other.version.fingerprint, other.stretch)
+        return not written and like == (other.version.fingerprint, other.continuity_id)
 
     def extend(self, later: "TableBuffer") -> None:
         """Take over the changes of ``later``, a later transaction's.

@@ -108,7 +108,7 @@ class ChangeLogSink(Sink):
             context.state_dir / "changelog.published", self._store.path("")
         )
         self._missed = CaptureGapFile(context.state_dir / "changelog.missed")
-        self._stretches = TableContinuity(self._store)
+        self._continuity = TableContinuity(self._store)
         self._versions = TableVersions(context)
         self._batches = 0
         self._reset()
@@ -173,7 +173,7 @@ class ChangeLogSink(Sink):
         self._published_note.identity = make_log_identity(self._store)
         self._missed.read()
         goes_on = self._context.whole and self._context.resumes and not self._repairs
-        self._stretches.open(goes_on=goes_on)
+        self._continuity.open(goes_on=goes_on)
         log = ChangeLog(self._store)
         last, published = log.last(), self._published_note.read()
         if self._context.resumes and not self._repairs:
@@ -213,7 +213,7 @@ class ChangeLogSink(Sink):
         """
         whole, capture = self._context.whole, self._context.capture
         captures = None if capture is None else capture.captures
-        self._stretches.begins(completeness if whole else PublicationCompleteness(), captures)
+        self._continuity.begins(completeness if whole else PublicationCompleteness(), captures)
         self._routes.clear()
 
     def stored_position(self) -> Position | None:
@@ -287,7 +287,7 @@ class ChangeLogSink(Sink):
     def record_gap(self, table: str) -> None:
         """Mark the next entry of ``table`` as missed."""
         self._missed.add(table)
-        self._stretches.end(table)
+        self._continuity.end(table)
         self._routes.clear()
 
     def _take(self, batch: Batch) -> None:
@@ -313,7 +313,7 @@ class ChangeLogSink(Sink):
     def _take_part(self, part: TransactionPart) -> None:
         if part.commit_lsn < self._skip_below:
             return  # redelivered after a crash or reconnect
-        if self._stretches.passes(part.commit_lsn):
+        if self._continuity.passes(part.commit_lsn):
             self._routes.clear()
         if part.starts:
             if self._open_commit is not None:
@@ -338,7 +338,7 @@ class ChangeLogSink(Sink):
         """Take many transactions; return False if they must be taken one by one."""
         block, lsns = run.block, run.block.commit_lsns
         delivered = int(lsns.min()) < self._skip_below
-        begins = self._stretches.passes_until(int(lsns.max()))
+        begins = self._continuity.passes_until(int(lsns.max()))
         if delivered or begins or self._open_commit is not None:
             return False
         buffer = self._route(block.inserts.relation, True, block.inserts)
@@ -369,7 +369,7 @@ class ChangeLogSink(Sink):
     def _take_rows(self, part: SnapshotRows, batch: Batch) -> None:
         if part.kind != "initial":  # These tables are also streamed, so their rows are upserts.
             if part.kind == "blocking":
-                self._stretches.reads_again(part.relation.schema, part.relation.table)
+                self._continuity.reads_again(part.relation.schema, part.relation.table)
                 self._routes.clear()
                 if part.whole and self._take_whole(part, batch):
                     return
@@ -497,7 +497,7 @@ class ChangeLogSink(Sink):
         if end_lsn < self.log_position.end_lsn and self._epoch == self.log_position.epoch:
             self._publish()
             self._epoch += 1
-            self._stretches.end()
+            self._continuity.end()
         for key in [key for key in self._whole.current if key[2] is not None]:
             self._whole.current.pop(key).abandon()
         self._whole.finished = [entry for entry in self._whole.finished if entry.generation is None]
@@ -547,20 +547,20 @@ class ChangeLogSink(Sink):
     ) -> TableBuffer:
         """Return the buffer of ``version``; finish that of another version."""
         place = version.relation.schema, version.relation.table
-        key, stretch = (
+        key, continuity_id = (
             (*place, generation, chunk),
-            self._stretches.of(*place, read=generation is not None),
+            self._continuity.of(*place, read=generation is not None),
         )
         if generation is None:
             self._end_former_name(pending, version.relation)
-        buffer, like = pending.current.get(key), (version.fingerprint, stretch)
-        if buffer is not None and (buffer.version.fingerprint, buffer.stretch) != like:
+        buffer, like = pending.current.get(key), (version.fingerprint, continuity_id)
+        if buffer is not None and (buffer.version.fingerprint, buffer.continuity_id) != like:
             del pending.current[key]
             self._finish(pending, buffer)
             self._routes.clear()
             buffer = None
         if buffer is None:
-            buffer = pending.current[key] = TableBuffer(version, generation, stretch)
+            buffer = pending.current[key] = TableBuffer(version, generation, continuity_id)
         elif buffer.version is not version:
             buffer.goes_on_as(version)
             self._routes.clear()  # the earlier version may return
@@ -709,7 +709,7 @@ class ChangeLogSink(Sink):
         if self._last_path and not self._store.has(self._last_path):
             self._require_published(ChangeLog(self._store).last())
             raise self._gone("lacks the manifest that was published last")
-        self._stretches.save()  # before the manifest: an id without entries is harmless
+        self._continuity.save()  # before the manifest: an id without entries is harmless
         # Readers see the whole step or nothing of it.
         self._store.publish(path, manifest.encode())
         self._last_path = path

@@ -95,7 +95,7 @@ def without(groups: Iterable[SegmentGroup], passed: Iterable[str]) -> list[Segme
     groups = list(groups)
     for group in groups if gone else ():
         # any delete may have been in the skipped segment, so the run is no longer gap-free
-        group.stretch = ""
+        group.continuity_id = ""
     found: list[SegmentGroup] = []
     for run in _runs(groups):
         if gone.isdisjoint(path for group in run for path in group.segments):

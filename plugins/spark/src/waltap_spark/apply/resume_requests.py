@@ -112,15 +112,15 @@ def resumed(table: TableState, how: How) -> TableState:
 
 
 def _broken(table: TableState) -> TableState:
-    """Return ``table`` with rows of no stretch.
+    """Return ``table`` with rows of no continuity id.
 
     Later rows do not continue where a skipped segment was.
     """
 
     def of_none(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        return tuple(msgspec.structs.replace(part, stretch="") for part in parts)
+        return tuple(msgspec.structs.replace(part, continuity_id="") for part in parts)
 
-    held = None if table.held is None else msgspec.structs.replace(table.held, stretch="")
+    held = None if table.held is None else msgspec.structs.replace(table.held, continuity_id="")
     return msgspec.structs.replace(
         table,
         held=held,

@@ -79,7 +79,7 @@ def ending(
         rows=1,
         operations=Counter(t=1),
         until=group.until,
-        stretch=group.stretch,
+        continuity_id=group.continuity_id,
     )
     return GroupRows(group=made, read=lambda: frame, files=files)
 

@@ -90,15 +90,19 @@ class MergingFormat(StepwiseFormat):
         self._log(work, table, rows)
         if table.mode.name != "append":
             work.overwrite("current", rows.rows(table))
-        return work.done(epoch=rows.group.epoch, stretch=rows.group.stretch)
+        return work.done(epoch=rows.group.epoch, continuity_id=rows.group.continuity_id)
 
     def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write history, then MERGE the net changes."""
-        work, epoch, stretch = self._work(step, table), rows.group.epoch, rows.group.stretch
+        work, epoch, continuity_id = (
+            self._work(step, table),
+            rows.group.epoch,
+            rows.group.continuity_id,
+        )
         self._log(work, table, rows)
         if table.mode.name == "append":
-            return work.done(epoch=epoch, stretch=stretch)
-        first, unbroken = work.held.epoch in (0, epoch), work.held.stretch == stretch
+            return work.done(epoch=epoch, continuity_id=continuity_id)
+        first, unbroken = work.held.epoch in (0, epoch), work.held.continuity_id == continuity_id
         empties = rows.truncates and not table.mode.keeps_past
         if work.is_taken("current"):
             work.take("current", lambda: None, ROWS)
@@ -111,8 +115,8 @@ class MergingFormat(StepwiseFormat):
         else:
             self._put_or_merge(step, table, rows, work)
         if empties or not work.held.epoch:
-            return work.done(epoch=epoch, stretch=stretch)
-        return work.done(epoch=work.held.epoch, stretch=stretch if unbroken else "")
+            return work.done(epoch=epoch, continuity_id=continuity_id)
+        return work.done(epoch=work.held.epoch, continuity_id=continuity_id if unbroken else "")
 
     def _put_or_merge(
         self, step: CommitContext, table: TableState, rows: GroupRows, work: TableWriter
@@ -145,7 +149,7 @@ class MergingFormat(StepwiseFormat):
             return table
         work = self._work(step, table)
         work.clear()
-        return work.done(epoch=0, stretch="")
+        return work.done(epoch=0, continuity_id="")
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
         """Return the rows at the table's version, in the source's types."""

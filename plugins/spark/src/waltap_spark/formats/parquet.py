@@ -32,7 +32,7 @@ from waltap_spark.state.output import (
     BasePart,
     ChangeSet,
     TableState,
-    shared_stretch,
+    shared_continuity_id,
     unpacked_in_all,
 )
 
@@ -149,7 +149,7 @@ class ParquetFormat(TableFormat):
             moved=group.moved,
             crossed=group.crossed,
             epoch=group.epoch,
-            stretch=group.stretch,
+            continuity_id=group.continuity_id,
             replaces=group.replaces and table.mode.keeps_past,
             bytes=size,
             unpacked=group.unpacked,
@@ -172,15 +172,17 @@ class ParquetFormat(TableFormat):
         rows, after = self._compacted(step, table) if table.pending else (None, None)
         frame = current_frame(step.spark, table, uri, pending=rows, after=after, spared=spared)
         expected = table.stored_rows
-        epoch, stretch = _epoch_of_compaction(table), _continuity_of_compaction(table)
+        epoch, continuity_id = _epoch_of_compaction(table), _continuity_of_compaction(table)
         if table.mode.name != "scd2":
-            parts = [self._part(step, table, frame, expected, epoch, stretch)]
+            parts = [self._part(step, table, frame, expected, epoch, continuity_id)]
         else:
             frame = frame.persist()  # both parts are of one computation
             ends = frame.where("not _current")
             try:
                 parts = [
-                    self._part(step, table, frame.where("_current"), expected, epoch, stretch),
+                    self._part(
+                        step, table, frame.where("_current"), expected, epoch, continuity_id
+                    ),
                     self._part(step, table, ends, expected, epoch, closed=True),
                 ]
             finally:
@@ -213,7 +215,7 @@ class ParquetFormat(TableFormat):
         frame: "DataFrame",
         expected: int,
         epoch: int,
-        stretch: str = "",
+        continuity_id: str = "",
         *,
         closed: bool = False,
     ) -> BasePart:
@@ -227,7 +229,7 @@ class ParquetFormat(TableFormat):
             epoch=epoch,
             ids=dict(table.ids),
             closed=closed,
-            stretch=stretch,
+            continuity_id=continuity_id,
         )
 
     def _merge_closed(self, step: CommitContext, table: TableState) -> TableState:
@@ -310,7 +312,13 @@ class ParquetFormat(TableFormat):
 
 def _kind(change: ChangeSet, pending: set[str]) -> tuple[object, ...]:
     """Return the properties that merged sets must share."""
-    return change.level, change.fingerprint, change.epoch, change.stretch, change.path in pending
+    return (
+        change.level,
+        change.fingerprint,
+        change.epoch,
+        change.continuity_id,
+        change.path in pending,
+    )
 
 
 def _with_merged(
@@ -346,7 +354,7 @@ def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> Ta
         epoch=group.epoch,
         ids=table.version_ids.get(written.fingerprint, {}),
         logged=bool(table.mode.columns),
-        stretch=group.stretch,
+        continuity_id=group.continuity_id,
     )
     return msgspec.structs.replace(table, base=(*table.base, part))
 
@@ -362,7 +370,10 @@ def _only_adds(table: TableState, group: SegmentGroup) -> bool:
         and (table.mode.adds_alone or not table.base)
         and not table.pending
         and all(part.epoch == group.epoch for part in table.base)
-        and (not table.key or all(p.closed or p.stretch == group.stretch for p in table.base))
+        and (
+            not table.key
+            or all(p.closed or p.continuity_id == group.continuity_id for p in table.base)
+        )
     )
 
 
@@ -370,8 +381,8 @@ def _continuity_of_compaction(table: TableState) -> str:
     """Return the continuity id of a compacted base."""
     emptied = [n for n, change in enumerate(table.pending) if "t" in change.operations]
     if emptied and not table.mode.keeps_past:
-        return shared_stretch(table.pending[emptied[-1] :])
-    return shared_stretch([*(part for part in table.base if not part.closed), *table.pending])
+        return shared_continuity_id(table.pending[emptied[-1] :])
+    return shared_continuity_id([*(part for part in table.base if not part.closed), *table.pending])
 
 
 def _epoch_of_compaction(table: TableState) -> int:

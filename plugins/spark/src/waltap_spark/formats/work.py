@@ -48,9 +48,9 @@ class TableWriter:
         """Return the target's name in SQL."""
         return self.held.targets[what].at
 
-    def done(self, *, epoch: int, stretch: str) -> TableState:
+    def done(self, *, epoch: int, continuity_id: str) -> TableState:
         """Return the table after the steps."""
-        held = msgspec.structs.replace(self.held, epoch=epoch, stretch=stretch)
+        held = msgspec.structs.replace(self.held, epoch=epoch, continuity_id=continuity_id)
         return msgspec.structs.replace(self._table, held=held)
 
     def is_taken(self, what: str) -> bool:

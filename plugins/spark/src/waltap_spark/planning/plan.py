@@ -13,7 +13,7 @@ from waltap_spark.state.output import (
     EntryId,
     StagedSegment,
     TableState,
-    shared_stretch,
+    shared_continuity_id,
     unpacked_in_all,
 )
 
@@ -61,8 +61,8 @@ class SegmentGroup:
     # LSNs between which the transactions end, from 0 at an epoch's start. None for a snapshot.
     span: tuple[int, int] | None = None
 
-    # `TableEntry.stretch` of all rows.
-    stretch: str = ""
+    # `TableEntry.continuity_id` of all rows.
+    continuity_id: str = ""
 
     # Column names in the segments → in the tables, where they differ.
     # Everything else in the group uses the tables' names (`waltap_spark.config.column_names`).
@@ -81,7 +81,7 @@ class SegmentGroup:
     def add(self, entry: TableEntry, span: tuple[int, int]) -> None:
         """Add the segments of a manifest's ``entry`` with LSNs ``span``."""
         self.span = span if self.span is None else (self.span[0], span[1])
-        self.stretch = self.stretch if self.stretch == entry.stretch else ""
+        self.continuity_id = self.continuity_id if self.continuity_id == entry.continuity_id else ""
         self.segments += [part.path for part in entry.segments]
         self.known |= {part.path: part for part in entry.segments}
         self.rows += entry.rows
@@ -114,7 +114,7 @@ class SegmentGroup:
             and self.epoch == epoch
             and self.key == entry.key
             # rows under two names of a renamed table may alternate within a manifest
-            and (self.stretch == entry.stretch or self.name != entry.name)
+            and (self.continuity_id == entry.continuity_id or self.name != entry.name)
         )
 
 
@@ -203,7 +203,7 @@ class TableTask:
                 key=entry.key,
                 columns=entry.columns,
                 oid=entry.oid,
-                stretch=entry.stretch,
+                continuity_id=entry.continuity_id,
             )
             for part in entry.segments
         ]
@@ -234,7 +234,7 @@ class TableTask:
             groups[0].replaces, groups[0].at = True, at
             groups[0].others = tuple(groups[1:])
             for group in groups:
-                group.stretch = shared_stretch(parts or [groups[0]])
+                group.continuity_id = shared_continuity_id(parts or [groups[0]])
             self.groups += groups
         self.staged = []
 
@@ -285,9 +285,9 @@ def plan(
 def only_adds(table: TableState, group: SegmentGroup) -> bool:
     """Return whether all rows are inserts of new keys.
 
-    Without a stretch a delete may be missing, so that a key is inserted twice.
+    Without a continuity id a delete may be missing, so that a key is inserted twice.
     """
-    return set(group.operations) == {"c"} and bool(group.stretch or not table.key)
+    return set(group.operations) == {"c"} and bool(group.continuity_id or not table.key)
 
 
 def another_table(table: TableState, group: SegmentGroup) -> bool:
@@ -316,5 +316,5 @@ def _group(entry: TableEntry, epoch: int) -> SegmentGroup:
         columns=entry.columns,
         oid=entry.oid,
         name=entry.name,
-        stretch=entry.stretch,
+        continuity_id=entry.continuity_id,
     )

@@ -156,8 +156,8 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes: int = 0
     # Bytes of the values (`Segment.unpacked`).
     unpacked: int = 0
-    # The gap-free run of the rows, as in `TableEntry.stretch`.
-    stretch: str = ""
+    # The gap-free run of the rows, as in `TableEntry.continuity_id`.
+    continuity_id: str = msgspec.field(name="stretch", default="")
 
 
 class LogFacts(Protocol):
@@ -194,16 +194,16 @@ def unpacked_in_all(parts: Iterable[SizedRows]) -> int:
     return sum(each) if all(each) else 0
 
 
-class OfStretch(Protocol):
-    """Rows of one gap-free run of the change log (`TableEntry.stretch`)."""
+class ContinuousRows(Protocol):
+    """Rows of one gap-free run of the change log (`TableEntry.continuity_id`)."""
 
     @property
-    def stretch(self) -> str: ...
+    def continuity_id(self) -> str: ...
 
 
-def shared_stretch(parts: Iterable[OfStretch]) -> str:
-    """Return the one stretch of all ``parts``, otherwise ""."""
-    found = {part.stretch for part in parts}
+def shared_continuity_id(parts: Iterable[ContinuousRows]) -> str:
+    """Return the one continuity id of all ``parts``, otherwise ""."""
+    found = {part.continuity_id for part in parts}
     return found.pop() if len(found) == 1 else ""
 
 
@@ -222,7 +222,7 @@ class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
     oid: int = 0
     bytes: int = 0
     unpacked: int = 0
-    stretch: str = ""
+    continuity_id: str = msgspec.field(name="stretch", default="")
 
 
 class BasePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,8 +243,8 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     logged: bool = False
     # Whether the rows are ended versions, which no change touches.
     closed: bool = False
-    # The stretch in which all of the rows came, "" where a change may be missing among them.
-    stretch: str = ""
+    # The continuity id of all the rows, "" where a change may be missing among them.
+    continuity_id: str = msgspec.field(name="stretch", default="")
 
 
 class TargetTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,9 +267,9 @@ class StoredTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     targets: dict[str, TargetTable] = {}
     # The columns that the targets have, in Spark's types.
     columns: dict[str, str] = {}
-    # The epoch of all rows, 0 while there are none, and their stretch as in `BasePart`.
+    # The epoch of all rows, 0 while there are none, and their continuity id as in `BasePart`.
     epoch: int = 0
-    stretch: str = ""
+    continuity_id: str = msgspec.field(name="stretch", default="")
     # Steps at the last compaction.
     compacted: int = 0
     # Time of the last removal of old files.

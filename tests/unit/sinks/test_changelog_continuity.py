@@ -40,8 +40,8 @@ class Log(WrittenLog):
         self.keys += 1
         self.insert(table, [str(self.keys), "x"])
 
-    def stretches(self, name: str = PEOPLE.name) -> Sequence[str]:
-        return [e.stretch for m in self.manifests() for e in m.tables if e.name == name]
+    def continuity(self, name: str = PEOPLE.name) -> Sequence[str]:
+        return [e.continuity_id for m in self.manifests() for e in m.tables if e.name == name]
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ HOLES: dict[str, Callable[[Log], None]] = {
 def test_a_stretch_goes_on_over_starts(log: Log) -> None:
     for _run in range(3):
         log.run(ALL, PEOPLE, PLACES)
-    assert len(set(log.stretches())) == 1
-    assert "" not in log.stretches()
+    assert len(set(log.continuity())) == 1
+    assert "" not in log.continuity()
 
 
 @pytest.mark.parametrize("hole", HOLES)
@@ -79,7 +79,7 @@ def test_a_run_in_which_changes_may_be_missing_ends_it_and_need_write_nothing(
     HOLES[hole](log)
     log.run(ALL, PEOPLE)
     log.run(ALL, PEOPLE)
-    before, behind, last = log.stretches()
+    before, behind, last = log.continuity()
     assert before
     assert behind == last != ""
     assert before != behind
@@ -89,8 +89,8 @@ def test_other_tables_go_on_where_one_is_left_out(log: Log) -> None:
     log.run(ALL, PEOPLE, PLACES)
     log.run(ALL, PLACES, capture=without_people())
     log.run(ALL, PEOPLE, PLACES)
-    assert len(set(log.stretches(PLACES.name))) == 1
-    assert len(set(log.stretches())) == 2
+    assert len(set(log.continuity(PLACES.name))) == 1
+    assert len(set(log.continuity())) == 2
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_nothing_is_promised_that_the_source_does_not(
 ) -> None:
     log.run(replace(said, goes_on=True), PEOPLE)
     log.run(replace(said, goes_on=True), PEOPLE)
-    assert log.stretches() == ["", ""]
+    assert log.continuity() == ["", ""]
 
 
 def test_it_begins_where_what_the_source_says_holds(log: Log) -> None:
@@ -113,18 +113,18 @@ def test_it_begins_where_what_the_source_says_holds(log: Log) -> None:
         parts.append(log.db.commit())
     with log.begin(replace(ALL, since=since)):
         log.flush(*parts)
-    early, late = log.stretches()
+    early, late = log.continuity()
     assert early == ""
     assert late
     log.run(replace(ALL, since=2**40), PEOPLE)
-    assert log.stretches()[-1] == late, "it had begun, and goes on"
+    assert log.continuity()[-1] == late, "it had begun, and goes on"
 
 
 def test_a_table_that_is_made_between_starts_has_one_from_its_first_row_on(log: Log) -> None:
     log.run(ALL, PEOPLE)
     log.run(replace(ALL, since=2**40), PLACES)
     log.run(ALL, PLACES)
-    first, second = log.stretches(PLACES.name)
+    first, second = log.continuity(PLACES.name)
     assert first == second != ""
 
 
@@ -133,7 +133,7 @@ def test_a_link_that_is_made_again_ends_it_where_something_was_lost_meanwhile(lo
         for completeness in (ALL, ALL, replace(ALL, goes_on=False)):
             log.sink.begins(completeness)
             log.row(PEOPLE)
-    first, second, third = log.stretches()
+    first, second, third = log.continuity()
     assert first == second
     assert third not in {"", first}
 
@@ -153,11 +153,11 @@ def test_rows_of_a_blocking_snapshot_stand_between_stretches(log: Log, at_once: 
             if not at_once:
                 log.flush()
         log.flush()
-    found = list(dict.fromkeys(log.stretches()))
+    found = list(dict.fromkeys(log.continuity()))
     assert len(found) == 3, found
     assert found[1] == ""
     assert "" not in {found[0], found[2]}
-    assert len(set(log.stretches(PLACES.name))) == 1
+    assert len(set(log.continuity(PLACES.name))) == 1
 
 
 @pytest.mark.parametrize("covered", [True, False])
