@@ -16,9 +16,9 @@ TOUCHED = relation("public.touched", COLUMNS)
 
 
 def targets(rig: Rig, name: str) -> dict[str, TargetTable]:
-    held = rig.output.table(name).held
-    assert held is not None
-    return held.targets
+    stored_table = rig.output.table(name).stored_table
+    assert stored_table is not None
+    return stored_table.targets
 
 
 def a_table_at_rest_outlives_its_version(

@@ -25,7 +25,9 @@ def table(name: str, oid: int, kind: str = "text") -> Relation:
 def renamed(rig: Rig, *pairs: tuple[Relation, Relation]) -> None:
     """ALTER TABLE … RENAME of all ``pairs``."""
     rows = [rig.db.rows.pop(old.name, []) for old, _new in pairs]
-    rig.db.rows |= {new.name: held for (_old, new), held in zip(pairs, rows, strict=True)}
+    rig.db.rows |= {
+        new.name: stored_table for (_old, new), stored_table in zip(pairs, rows, strict=True)
+    }
 
 
 def filled(rig: Rig, *tables: Relation) -> None:

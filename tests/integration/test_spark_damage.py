@@ -193,15 +193,15 @@ def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) ->
 
 def test_a_snapshot_that_lacks_a_segment_replaces_nothing(rig: Rig) -> None:
     rig.apply()
-    held = rig.current(PEOPLE)
+    stored_table = rig.current(PEOPLE)
     rig.db.rows[PEOPLE.name] = [("9", "new", None)]
     rig.snapshot(PEOPLE)
     marks = [each for each in rig.log.manifests() if each.tables and each.tables[0].generation]
     (rig.folder / "log" / marks[-1].tables[0].segments[0].path).unlink()
     rig.apply()
-    assert rig.current(PEOPLE) == held
+    assert rig.current(PEOPLE) == stored_table
     resume(rig, "--skip-damaged", table=PEOPLE.name)
-    assert rig.current(PEOPLE) == held
+    assert rig.current(PEOPLE) == stored_table
     assert rig.output.table("people").stale
 
 

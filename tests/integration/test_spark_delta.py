@@ -103,9 +103,9 @@ def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> N
     """Delta removes what is older than its retention as it writes a checkpoint, which may be our next commit."""
     rig.db.insert(PEOPLE, ["1", "a", None])
     rig.follow()
-    held = rig.output.table("people").held
-    assert held is not None
-    for target in held.targets.values():
+    stored_table = rig.output.table("people").stored_table
+    assert stored_table is not None
+    for target in stored_table.targets.values():
         rig.spark.sql(
             f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '1', "
             "'delta.logRetentionDuration' = 'interval 7 days')"
@@ -256,9 +256,9 @@ def test_a_log_that_is_cut_off_stops_its_own_table_alone(
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["1", "1", None])
     rig.follow()
-    held = rig.output.table("left").held
-    assert held is not None
-    target = held.targets["current"]
+    stored_table = rig.output.table("left").stored_table
+    assert stored_table is not None
+    target = stored_table.targets["current"]
     folder = rig.folder / "out" / target.at.split("`")[1].split("/out/")[1] / "_delta_log"
     (folder / f"{target.version + 1:020d}.json").write_bytes(b'{"commitInfo": {"userMeta')
     rig.apply()
@@ -276,8 +276,8 @@ def test_a_version_that_is_gone_is_reported_with_a_code(rig: Rig) -> None:
     rig.db.insert(LEFT, ["1", "1", None])
     rig.follow()
     table = rig.output.table("left")
-    assert table.held is not None
-    target = msgspec.structs.replace(table.held.targets["current"], version=99)
+    assert table.stored_table is not None
+    target = msgspec.structs.replace(table.stored_table.targets["current"], version=99)
     with pytest.raises(VersionGone, match="has no version 99 any more"):
         rig.applier._format.at_version(rig.spark, target)
     tables = LiveTables(rig.spark, rig.output)
@@ -297,11 +297,11 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
     rig.db.insert(PEOPLE, ["1", "Ann", "x"])
     rig.db.insert(LEFT, ["1", "5", None])
     rig.follow()
-    held = {name: rig.output.table(name).held for name in ("people", "left")}
-    assert held["people"] is not None
-    assert held["left"] is not None
-    rig.spark.sql(f"OPTIMIZE {held['left'].targets['current'].at}")
-    rig.spark.sql(f"DELETE FROM {held['people'].targets['current'].at}")
+    stored_table = {name: rig.output.table(name).stored_table for name in ("people", "left")}
+    assert stored_table["people"] is not None
+    assert stored_table["left"] is not None
+    rig.spark.sql(f"OPTIMIZE {stored_table['left'].targets['current'].at}")
+    rig.spark.sql(f"DELETE FROM {stored_table['people'].targets['current'].at}")
     rig.check(PEOPLE, LEFT)  # read as of the commit
     rig.reopen()
     for table in (PEOPLE, LEFT):
@@ -311,8 +311,8 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
     failed = rig.output.table("people").failed
     assert "WT-5235" in failed
     assert "RESTORE TABLE" in failed
-    version = held["people"].targets["current"].version
-    at = held["people"].targets["current"].at
+    version = stored_table["people"].targets["current"].version
+    at = stored_table["people"].targets["current"].at
     rig.spark.sql(f"RESTORE TABLE {at} TO VERSION AS OF {version}")
     rig.reopen()
     rig.apply()
@@ -335,9 +335,9 @@ def foreign(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def current_target(foreign: Rig) -> tuple[str, int]:
-    held = foreign.output.table("people").held
-    assert held is not None
-    target = held.targets["current"]
+    stored_table = foreign.output.table("people").stored_table
+    assert stored_table is not None
+    target = stored_table.targets["current"]
     return target.at, target.version
 
 
@@ -441,8 +441,8 @@ def test_a_rule_that_changes_while_a_commit_is_half_done_stops_the_table(
 ) -> None:
     """Else a column's removal counts as the writing of rows. It goes on under the old rule, or from the
     versions of the last commit."""
-    held = repeated.output.table("people").held
-    assert held is not None
+    stored_table = repeated.output.table("people").stored_table
+    assert stored_table is not None
     repeated.db.rows[WITH.name] = [("1", "Ann")]
     repeated.db.insert(WITHOUT, ["2", "Bob"])
     repeated.commit()
@@ -453,9 +453,9 @@ def test_a_rule_that_changes_while_a_commit_is_half_done_stops_the_table(
     assert "WT-5267" in failed
     assert "drop note" in failed
     if brought_back:
-        for target in held.targets.values():
+        for target in stored_table.targets.values():
             repeated.spark.sql(f"RESTORE TABLE {target.at} TO VERSION AS OF {target.version}")
-        assert str(held.targets["changes"].version) in failed
+        assert str(stored_table.targets["changes"].version) in failed
     if not brought_back:  # the same process sees it where the table was brought back
         repeated.reopen(parallel=1, dropped=("drop",))
     for more in (0, 1):

@@ -218,10 +218,12 @@ def test_new_rows_are_still_added_where_nothing_is_missing(
     for name in ("public.t", "public.late"):
         table = found.output.table(name)
         assert len({e.continuity_id for e in entries if e.name == name} - {""}) == 1
-        if table.held is None:
+        if table.stored_table is None:
             assert not table.pending, "rows were added, and wait for no fold"
             continue
-        reported = delta.sql(f"describe history {table.held.targets['current'].at}").collect()
+        reported = delta.sql(
+            f"describe history {table.stored_table.targets['current'].at}"
+        ).collect()
         assert {row["operation"] for row in reported} <= {"CREATE TABLE", "WRITE"}, reported
 
 

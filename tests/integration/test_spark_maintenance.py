@@ -90,9 +90,9 @@ def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
         rig.db.insert(LEFT, [str(number), "x"])
         rig.follow()
     then = list(rig.db.rows[LEFT.name])
-    held = rig.output.table(LEFT.name).held
-    assert held is not None
-    for target in held.targets.values():
+    stored_table = rig.output.table(LEFT.name).stored_table
+    assert stored_table is not None
+    for target in stored_table.targets.values():
         rig.spark.sql(f"OPTIMIZE {target.at}")
     rig.db.update(LEFT, ["0"], note="y")
     rig.commit()
@@ -104,9 +104,9 @@ def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
     rig.apply()
     rig.check(LEFT)
     assert LiveTables(rig.spark, rig.output).changes(LEFT.name).count() == 4
-    held = rig.output.table(LEFT.name).held
-    assert held is not None
-    for target in held.targets.values():
+    stored_table = rig.output.table(LEFT.name).stored_table
+    assert stored_table is not None
+    for target in stored_table.targets.values():
         reported = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
         assert "VACUUM END" in {row["operation"] for row in reported}
         (stands,) = (row["operation"] for row in reported if row["version"] == target.version)

@@ -74,7 +74,7 @@ def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
 
 
 MADE = [
-    "__Alive0", "__sent0", "__key0", "__was0", "__base0", "__last", "__stands", "__same0", "__held", "__epoch",
+    "__Alive0", "__sent0", "__key0", "__was0", "__base0", "__last", "__stands", "__same0", "__stored", "__epoch",
     "__lsn", "__seq", "__end", "__ended", "__row", "__whole", "__alive", "__turns", "__ts", "__part0",
     "__goes_on", "__moves", "__first", "__xid", "__deletion", "__truncates", "_put", "_verdict", "_was", "_at 0",
     "__waltap_gone", "__Waltap_changed", "__waltap_era", "__waltap_truncated", "__waltap_weight",

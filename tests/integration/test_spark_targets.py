@@ -63,9 +63,11 @@ def test_two_tables_never_share_a_target_and_a_rule_distinguishes_them(
         rig.db.update(table, ["2"], unsent=["note"], region="us")
     rig.follow()
     rig.check(*tables)
-    held = rig.output.table(CHANGES.name).held
-    assert held is not None
-    assert held.targets["changes"].at == "`spark_catalog`.`other`.`as_orders_changes_changes`"
+    stored_table = rig.output.table(CHANGES.name).stored_table
+    assert stored_table is not None
+    assert (
+        stored_table.targets["changes"].at == "`spark_catalog`.`other`.`as_orders_changes_changes`"
+    )
 
 
 def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) -> None:
@@ -105,9 +107,9 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_need_a_merge(
     rig.db.update(more, ["c", "3"], note=None)
     rig.follow()
     rig.check(more)
-    held = rig.output.table(table.name).held
-    assert held is not None
-    reported = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
+    stored_table = rig.output.table(table.name).stored_table
+    assert stored_table is not None
+    reported = rig.spark.sql(f"DESCRIBE HISTORY {stored_table.targets['current'].at}").collect()
     last, put = [row for row in reported if row["operation"] in ("MERGE", "WRITE")][:2]
     assert last["operation"] == "MERGE"
     assert "replaceOnCond" in put["operationParameters"]
@@ -132,9 +134,9 @@ def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
     rig.db.update(ORDERS, ["2"], region="us")
     rig.follow()
     rig.check(ORDERS)
-    held = rig.output.table(ORDERS.name).held
-    assert held is not None
-    reported = rig.spark.sql(f"DESCRIBE HISTORY {held.targets['current'].at}").collect()
+    stored_table = rig.output.table(ORDERS.name).stored_table
+    assert stored_table is not None
+    reported = rig.spark.sql(f"DESCRIBE HISTORY {stored_table.targets['current'].at}").collect()
     assert reported[0]["operation"] == "MERGE"
 
 
@@ -176,9 +178,9 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     rig.check(text)
 
     def detail(name: str, what: str) -> tuple[list[str], list[str]]:
-        held = rig.output.table(name).held
-        assert held is not None
-        row = rig.spark.sql(f"DESCRIBE DETAIL {held.targets[what].at}").collect()[0]
+        stored_table = rig.output.table(name).stored_table
+        assert stored_table is not None
+        row = rig.spark.sql(f"DESCRIBE DETAIL {stored_table.targets[what].at}").collect()[0]
         return row["partitionColumns"], row["clusteringColumns"]
 
     assert detail(by_region.name, "current") == (["region"], [])
@@ -242,7 +244,7 @@ def test_a_catalogue_that_spark_does_not_have_is_reported_with_its_name(
     assert stands.failed.startswith("WT-5268 "), stands.failed
     assert "nowhere" in stands.failed
     assert "spark.…" in stands.failed
-    assert stands.held is None
+    assert stands.stored_table is None
     assert not (tmp_path / "out" / "delta").exists()
     rig.choice = catalogue()
     rig.reopen()

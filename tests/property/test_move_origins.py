@@ -40,14 +40,14 @@ class Source:
             key = keys[which % len(keys)] if keys else None
             if what == "insert" and to not in self.rows:
                 self.rows[to] = self._value()
-                self._report((1, lsn, seq, 0), to, "c", held=False)
+                self._report((1, lsn, seq, 0), to, "c", unchanged=False)
             elif what == "delete" and key is not None:
                 del self.rows[key]
-                self._report((1, lsn, seq, 0), key, "d", held=False)
+                self._report((1, lsn, seq, 0), key, "d", unchanged=False)
             elif what == "update" and key is not None:
                 if sends:
                     self.rows[key] = self._value()
-                self._report((1, lsn, seq, 0), key, "u", held=not sends)
+                self._report((1, lsn, seq, 0), key, "u", unchanged=not sends)
             elif what == "move" and key is not None and to not in self.rows:
                 self._move(lsn, seq, [(key, to)], sends)
             elif what == "rotate" and len(keys) > 1:
@@ -79,10 +79,10 @@ class Source:
         self.values += 1
         return self.values
 
-    def _report(self, place: Place, key: int, op: str, *, held: bool) -> None:
+    def _report(self, place: Place, key: int, op: str, *, unchanged: bool) -> None:
         if op != "d":
             self.brought[place, key] = self.rows[key]
-        self.events.append(LogEvent(place, key, op, HELD if held else frozenset()))
+        self.events.append(LogEvent(place, key, op, HELD if unchanged else frozenset()))
 
 
 @given(TRANSACTIONS, st.integers(0, 6), st.booleans())
@@ -93,7 +93,7 @@ def test_the_value_of_a_moved_row_is_the_one_it_had(
     source = Source(rows={key: key for key in range(preexisting)})
     base = {} if snapshot else dict(source.rows)
     for key in source.rows if snapshot else ():
-        source._report((1, 1, -1, 0), key, "r", held=False)
+        source._report((1, 1, -1, 0), key, "r", unchanged=False)
     for number, actions in enumerate(transactions):
         source.does(number + 10, actions)
 

@@ -82,9 +82,9 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
     rig.db.insert(LEFT, ["1", "5", None])
     rig.follow()
     rig.check(PEOPLE, LEFT)
-    held = rig.output.table("people").held
-    assert held is not None
-    target = held.targets["current"]
+    stored_table = rig.output.table("people").stored_table
+    assert stored_table is not None
+    target = stored_table.targets["current"]
     found = rig.spark.sql(f"SELECT operation FROM {target.at}.snapshots").collect()
     assert "replace" in {row["operation"] for row in found}
     rig.spark.sql(f"DELETE FROM {target.at} WHERE id = 1")
@@ -130,7 +130,7 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
         rig.db.delete(table, ["2"])
     rig.follow()
     rig.check(*tables)
-    orders = rig.output.table(names[0]).held
+    orders = rig.output.table(names[0]).stored_table
     assert orders is not None
     made = rig.spark.sql(f"SHOW CREATE TABLE {orders.targets['current'].at}").collect()[0][0]
     assert "PARTITIONED BY (region, bucket(4, id))" in made
@@ -149,7 +149,7 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
     reader = LiveTables(rig.spark, rig.output)
     assert set(reader.current(names[0]).columns) == {"id", "note", "region"}  # divided by region
     assert reader.current(names[1]).columns == ["id", "note"]
-    at = rig.output.table(names[1]).held
+    at = rig.output.table(names[1]).stored_table
     assert at is not None
     assert at.targets["changes"].at == "`lake`.`own`.`orders_changes_changes`"
 
@@ -247,7 +247,7 @@ def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written
     stands = rig.output.table(PEOPLE.name)
     assert stands.failed.startswith("WT-5245 the catalogue gone cannot be had: ")
     assert "The profile's settings spark.sql.catalog.gone and" in stands.failed
-    assert stands.held is None
+    assert stands.stored_table is None
     assert not (tmp_path / "lake").exists()
     if kind == "jdbc":
         place.mkdir()

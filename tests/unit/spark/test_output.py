@@ -197,16 +197,16 @@ START = OutputState(
 )
 
 
-def held(name: str, version: int) -> TableState:
+def stored_table(name: str, version: int) -> TableState:
     target = TargetTable(at=name, version=version)
-    return TableState(schema="s", table=name, held=StoredTable(targets={"current": target}))
+    return TableState(schema="s", table=name, stored_table=StoredTable(targets={"current": target}))
 
 
 def after(output: SparkOutput, before: OutputState, number: int, days: int = 0) -> OutputState:
     """Commit ``number`` moves table a; every tenth b, too, which there is from 20 on."""
-    tables = before.tables | {"s.a": held("a", number)}
+    tables = before.tables | {"s.a": stored_table("a", number)}
     if number % 10 == 0 and number >= 20:
-        tables["s.b"] = held("b", number)
+        tables["s.b"] = stored_table("b", number)
     state = replace(
         before,
         number=number,
@@ -228,7 +228,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SparkOutput, OutputS
 
 def versions(state: OutputState) -> dict[str, int | None]:
     return {
-        name: None if table.held is None else table.held.targets["current"].version
+        name: None if table.stored_table is None else table.stored_table.targets["current"].version
         for name, table in state.tables.items()
     }
 
@@ -289,7 +289,7 @@ def test_a_time_behind_a_transaction_is_found_that_was_applied_long_after_a_snap
     first, second, *rest = state.cuts
     first = replace(first, versions={**first.versions, "s.c": {"current": 7}}, last_commit_ts=None)
     cuts = (first, replace(second, last_commit_ts=None), *rest)
-    state = replace(state, cuts=cuts, tables={**state.tables, "s.c": held("c", 9)})
+    state = replace(state, cuts=cuts, tables={**state.tables, "s.c": stored_table("c", 9)})
     assert versions(state_at(output, state, moment(3.5))) == {"s.a": 3, "s.c": 7}
     assert versions(state_at(output, state, moment(4.5))) == {"s.a": 4, "s.c": 7}
     with pytest.raises(VersionGone):

@@ -227,8 +227,8 @@ def test_a_table_is_called_by_the_first_rule_that_matches_its_name_as_it_is_writ
 
 def holding(name: str, *targets: str) -> TableState:
     schema, _, table = name.partition(".")
-    held = StoredTable(targets={str(n): TargetTable(at=at) for n, at in enumerate(targets)})
-    return TableState(schema=schema, table=table, held=held)
+    stored_table = StoredTable(targets={str(n): TargetTable(at=at) for n, at in enumerate(targets)})
+    return TableState(schema=schema, table=table, stored_table=stored_table)
 
 
 def test_a_name_is_one_tables_and_all_of_a_tables_names_are_taken_or_none() -> None:
@@ -362,9 +362,13 @@ def test_a_place_is_given_once_and_its_column_is_nobody_elses() -> None:
 
 
 def test_sources_share_a_name_with_other_sources_and_with_nobody_else() -> None:
-    held = StoredTable(targets={"current": TargetTable(at="c.all.orders")})
+    stored_table = StoredTable(targets={"current": TargetTable(at="c.all.orders")})
     place = source("t_a").place
-    tables = {"t_a.orders": TableState(schema="t_a", table="orders", held=held, place=place)}
+    tables = {
+        "t_a.orders": TableState(
+            schema="t_a", table="orders", stored_table=stored_table, place=place
+        )
+    }
     claims = NameClaims(lambda: tables)
     claims.take("t_b.orders", ["c.all.orders"], is_case_sensitive=True, source="b")
     with pytest.raises(NameTaken, match=r"that is t_a\.orders's already"):

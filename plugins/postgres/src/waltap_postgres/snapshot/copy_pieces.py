@@ -363,27 +363,27 @@ def pieces_of(
 
     A portion may end anywhere. Raises: DecodeError, as `copy_rows`.
     """
-    held: list[bytes] = []
+    buffered: list[bytes] = []
     rows = size = offset = 0
     for portion in filter(len, portions):
         if isinstance(portion, HeadedRows):
-            if held:
-                yield from _pieces(held, width, most, rows, offset)
-                offset, held, rows, size = offset + size, [], 0, 0
+            if buffered:
+                yield from _pieces(buffered, width, most, rows, offset)
+                offset, buffered, rows, size = offset + size, [], 0, 0
             yield from _headed_pieces(portion, width, most, offset)
             offset += portion.size - len(HEAD) * len(portion)
             continue
         rows, size = rows + portion.count(b"\n"), size + len(portion)
-        held.append(portion)
+        buffered.append(portion)
         enough = BLOCK_BYTES if rows >= BLOCK_ROWS else PIECE_BYTES
         if rows >= most or (rows and size >= enough):
             whole = rows // most * most or rows
-            rest = _cut(held, rows - whole)
-            yield from _pieces(held, width, most, whole, offset)
+            rest = _cut(buffered, rows - whole)
+            yield from _pieces(buffered, width, most, whole, offset)
             offset += size - len(rest)
-            held, rows, size = [rest] if rest else [], rows - whole, len(rest)
-    if held:
-        yield from _pieces(held, width, most, rows, offset)
+            buffered, rows, size = [rest] if rest else [], rows - whole, len(rest)
+    if buffered:
+        yield from _pieces(buffered, width, most, rows, offset)
 
 
 def _headed_pieces(
@@ -407,24 +407,24 @@ def _sliced(rows: Sequence[Tuple], most: int, size: int) -> Iterator[tuple[Seque
         yield part, size * len(part) // len(rows)
 
 
-def _cut(held: list[bytes], rows: int) -> bytes:
-    """Remove the last ``rows`` rows from ``held`` and return them.
+def _cut(buffered: list[bytes], rows: int) -> bytes:
+    """Remove the last ``rows`` rows from ``buffered`` and return them.
 
     The start of an incomplete row after them is included.
     """
-    data = b"".join(held) if len(held) > 1 else held[0]
+    data = b"".join(buffered) if len(buffered) > 1 else buffered[0]
     end = len(data)
     for _ in range(rows + 1):
         end = data.rfind(b"\n", 0, end)
-    held[:] = [data[: end + 1]]
+    buffered[:] = [data[: end + 1]]
     return data[end + 1 :]
 
 
 def _pieces(
-    held: list[bytes], width: int, most: int, count: int, offset: int
+    buffered: list[bytes], width: int, most: int, count: int, offset: int
 ) -> Iterator[tuple[Sequence[Tuple], int]]:
-    data = held[0] if len(held) == 1 else b"".join(held)
-    held.clear()
+    data = buffered[0] if len(buffered) == 1 else b"".join(buffered)
+    buffered.clear()
     size = len(data)
     rows: Sequence[Tuple] | None = None
     least = BLOCK_ROWS if "pyarrow" in sys.modules else LOADING_ROWS

@@ -116,19 +116,21 @@ def _in_place(
     name: str,
 ) -> MaintenanceResult:
     table = applier.state.tables[name]
-    held = table.held
-    if held is None or table.failed:
+    stored_table = table.stored_table
+    if stored_table is None or table.failed:
         return MaintenanceResult(name, skipped=table.failed or "nothing was written yet")
     if kind.is_awaited(table):
         return MaintenanceResult(name, skipped="another source of its target is suspended")
-    had = sum(kind.files(spark, target.at) for target in held.targets.values())
+    had = sum(kind.files(spark, target.at) for target in stored_table.targets.values())
     targets = {}
-    for what, target in held.targets.items():
+    for what, target in stored_table.targets.items():
         kind.compact(spark, target.at)
         targets[what] = kind.newest(spark, table, target)
     steps = sum(target.step for target in targets.values())
-    held = msgspec.structs.replace(held, targets=targets, compacted=steps, vacuumed=time.time())
-    moved = {name: msgspec.structs.replace(table, held=held)}
+    stored_table = msgspec.structs.replace(
+        stored_table, targets=targets, compacted=steps, vacuumed=time.time()
+    )
+    moved = {name: msgspec.structs.replace(table, stored_table=stored_table)}
     # Only after this commit may vacuum remove the files of the version before.
     applier.state = committed(output, applier.state, moved)
     for target in targets.values():

@@ -92,8 +92,8 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
     place = table.place
     of = "" if place is None else f", source {place.source} of {place.name}"
     at = table.log_position if table.failed and table.log_position else state.log_position
-    parquet, logged = table.held is None, table.held is None and table.mode.history
-    versions = {} if table.held is None else table.held.targets
+    parquet, logged = table.stored_table is None, table.stored_table is None and table.mode.history
+    versions = {} if table.stored_table is None else table.stored_table.targets
     return AppliedTable(
         table=name,
         mode=said(table.mode) + of,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Most keys whose unsent values the driver reads; they may be long.
-HELD: Final = 1000
+LOCAL_KEYS: Final = 1000
 
 # Most changes that the driver compacts.
 FEW: Final = 20_000
@@ -228,11 +228,11 @@ class _InMemoryRows:
                     at[number] = None if found is None else rows.num_rows + found
             rows = _with(rows, name, column.take(pa.array(at, pa.int64())))
         # a filled value is no longer unsent
-        held = rows.column("_unchanged").to_pylist()
+        unchanged = rows.column("_unchanged").to_pylist()
         for name, origins in self._origins.items():
             for number in origins:
-                held[number] = [each for each in held[number] if each != name]
-        return _with(rows, "_unchanged", pa.array(held, rows.schema.field("_unchanged").type))
+                unchanged[number] = [each for each in unchanged[number] if each != name]
+        return _with(rows, "_unchanged", pa.array(unchanged, rows.schema.field("_unchanged").type))
 
     def _from_base(self) -> "dict[str, tuple[dict[int, int], pa.ChunkedArray]]":
         """Return the base's values by column, and their numbers by key."""
@@ -293,44 +293,46 @@ class _InMemoryRows:
         made[gone(table)] = pa.array([ended[key] for key in keys], pa.bool_())
         # a row that is gone needs no values
         stays = [not ended[key] for key in keys]
-        held = {
+        unchanged = {
             name: found
             for name, found in sources.items()
             if any(number is None and stay for number, stay in zip(found, stays, strict=True))
         }
         # a truncate leaves nothing in the base to read unsent values from
-        if emptied is not None or not held:
+        if emptied is not None or not unchanged:
             return self._local(made, [*own, gone(table)])
         made[self._called("code")] = pa.array(list(keys), pa.int32())
-        for n, found in enumerate(held.values()):
-            made[self._called("held", n)] = pa.array([number is None for number in found])
+        for n, found in enumerate(unchanged.values()):
+            made[self._called("unchanged", n)] = pa.array([number is None for number in found])
         asked = [
             events[0]
-            for events, stay, *found in zip(keys.values(), stays, *held.values(), strict=True)
+            for events, stay, *found in zip(keys.values(), stays, *unchanged.values(), strict=True)
             if stay and None in found
         ]
-        if len(asked) <= HELD:
-            return self._local(self._filled(made, list(keys), asked, held), [*own, gone(table)])
-        return self._with_held(self._local(made, list(made)), asked, list(held))
+        if len(asked) <= LOCAL_KEYS:
+            return self._local(
+                self._filled(made, list(keys), asked, unchanged), [*own, gone(table)]
+            )
+        return self._with_base_values(self._local(made, list(made)), asked, list(unchanged))
 
     def _filled(
         self,
         made: Mapping[str, Any],
         keys: Sequence[int],
         asked: "list[LogEvent]",
-        held: Mapping[str, Sequence[int | None]],
+        unchanged: Mapping[str, Sequence[int | None]],
     ) -> dict[str, Any]:
         """Return ``made`` with values of the base.
 
-        They fill in where ``held`` has no number. One job reads them. A join would read them as
-        often as the format evaluates its source.
+        They fill in where ``unchanged`` has no number. One job reads them. A join would read them
+        as often as the format evaluates its source.
         """
         import pyarrow as pa
 
-        found = self._found(asked, list(held))
+        found = self._found(asked, list(unchanged))
         codes = {code: at for at, code in enumerate(found.column(self._called("code")).to_pylist())}
         filled = dict(made)
-        for n, (name, numbers) in enumerate(held.items()):
+        for n, (name, numbers) in enumerate(unchanged.items()):
             own, was = made[name], found.column(self._called("was", n))
             at = [
                 row if number is not None else len(keys) + codes[key] if key in codes else None
@@ -340,12 +342,12 @@ class _InMemoryRows:
             filled[name] = column.take(pa.array(at, pa.int64()))
         return filled
 
-    def _with_held(
+    def _with_base_values(
         self, frame: "DataFrame", asked: list[LogEvent], names: list[str]
     ) -> "DataFrame":
         """Return ``frame`` with values of the base where rows lack them.
 
-        ``asked`` has an event for each such key, ``names`` the columns. The frame's ``held``
+        ``asked`` has an event for each such key, ``names`` the columns. The frame's ``unchanged``
         columns mark the rows.
         """
         from pyspark.sql import functions as F  # noqa: N812
@@ -355,7 +357,7 @@ class _InMemoryRows:
         joined = frame.join(F.broadcast(was), column_of(code) == column_of(at), "left")
         values = {
             name: F.when(
-                column_of(self._called("held", n)), column_of(self._called("was", n))
+                column_of(self._called("unchanged", n)), column_of(self._called("was", n))
             ).otherwise(column_of(name))
             for n, name in enumerate(names)
         }
@@ -364,7 +366,7 @@ class _InMemoryRows:
 
     def _brings(self, event: LogEvent, name: str) -> bool:
         """Return whether a row has its own value of column ``name``."""
-        return name not in event.held or event.number in self._origins.get(name, ())
+        return name not in event.unchanged or event.number in self._origins.get(name, ())
 
     def _ended(self, keys: Mapping[int, list[LogEvent]]) -> dict[int, bool]:
         """Return whether each key has no row after its events."""
@@ -489,10 +491,10 @@ def _events(
     Raises: ArrowNotImplementedError, where Arrow cannot compare keys.
     """
     codes = zip(*(_codes(rows.column(name)) for name in key), strict=True)
-    ops, held = rows.column("_op").to_pylist(), rows.column("_unchanged").to_pylist()
+    ops, unchanged = rows.column("_op").to_pylist(), rows.column("_unchanged").to_pylist()
     keys: dict[tuple[int | None, ...], int] = {}
     events = []
-    numbered = zip(codes, _places(rows), ops, held, strict=True)
+    numbered = zip(codes, _places(rows), ops, unchanged, strict=True)
     for number, (code, place, op, names) in enumerate(numbered):
         if op != "t":
             era = bisect_left(truncates, place)

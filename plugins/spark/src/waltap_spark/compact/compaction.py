@@ -187,8 +187,10 @@ def compacted(
             values.append(column_of(name))
         elif name in partial:
             number = partial.index(name)
-            brought, held = F.col(f"__sent{number}"), F.col(f"__base{number}")
-            values.append(F.when(brought.isNotNull(), brought["value"]).otherwise(held).alias(name))
+            brought, base_value = F.col(f"__sent{number}"), F.col(f"__base{number}")
+            values.append(
+                F.when(brought.isNotNull(), brought["value"]).otherwise(base_value).alias(name)
+            )
         else:
             values.append(F.col("__last").getField(name).alias(name))
     return last.select(*values, GONE)

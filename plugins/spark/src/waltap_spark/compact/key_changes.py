@@ -18,7 +18,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from waltap_spark.schema.expression import column_of, held, order, sent, the_same
+from waltap_spark.schema.expression import column_of, is_unchanged, order, sent, the_same
 from waltap_spark.schema.schema import LOG_FIELDS
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _resolve_column(
     from pyspark.sql import functions as F  # noqa: N812
 
     place = F.struct(*TRANSACTION, "_seq")
-    is_move = (F.col("_sub") == 1) & (F.col("_op") == "c") & held(name)
+    is_move = (F.col("_sub") == 1) & (F.col("_op") == "c") & is_unchanged(name)
     ends = _ends(table.key, placed, name).where("_op = 'd' and _sub = 0")
     nodes = (
         placed.where(is_move)
@@ -258,7 +258,7 @@ def _ends(key: Sequence[str], placed: "DataFrame", name: str) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     names = [column_of(part) for part in key]
-    known = ~held(name)
+    known = ~is_unchanged(name)
     brings = (F.col("_op") != "d") & (known | ((F.col("_sub") == 1) & (F.col("_op") == "c")))
     event = F.when(brings, F.struct(order().alias("_when"), known.alias("_known")))
     same_row = (

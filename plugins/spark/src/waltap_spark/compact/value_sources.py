@@ -21,7 +21,7 @@ class LogEvent:
     key: int
     op: str
     # Columns that were not sent.
-    held: frozenset[str] = frozenset()
+    unchanged: frozenset[str] = frozenset()
     # The row's index in the caller's table.
     number: int = 0
 
@@ -76,7 +76,7 @@ class ValueSources:
             _transactions(own) for _key, own in itertools.groupby(ordered, lambda event: event.key)
         ]
         self._leaves = {event.place[:3]: event for event in ordered if _departs(event)}
-        self._moves = [event for event in ordered if event.arrives and event.held]
+        self._moves = [event for event in ordered if event.arrives and event.unchanged]
         # Only these keys need a look into the table, which is a query of Spark.
         asked = [key[0][0] for key in self._keys if crossed and _asks(key)]
         there = live_keys(asked) if asked else set()
@@ -84,7 +84,7 @@ class ValueSources:
 
     def of(self, name: str) -> list[ValueSource]:
         """Return the sources of unsent values of the column ``name``."""
-        moves = {move.place[:3]: move for move in self._moves if name in move.held}
+        moves = {move.place[:3]: move for move in self._moves if name in move.unchanged}
         moves = {number: move for number, move in moves.items() if number in self._leaves}
         if not moves:
             return []
@@ -97,7 +97,7 @@ class ValueSources:
             while root in moves:
                 left = self._leaves[root]
                 source = before.get(left.place)
-                if source is None or name not in source.held:
+                if source is None or name not in source.unchanged:
                     found.append(ValueSource(move, left, source))
                     break
                 root = source.place[:3]
@@ -119,7 +119,7 @@ class ValueSources:
                         source = last.get(number) or (earlier if step.was and number == 1 else None)
                         if source is not None:
                             found[event.place] = source
-                    if event.op != "d" and (name not in event.held or event.arrives):
+                    if event.op != "d" and (name not in event.unchanged or event.arrives):
                         last[number] = event
                         leaves = event if number == step.left else leaves
                 earlier = leaves or earlier

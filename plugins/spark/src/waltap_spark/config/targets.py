@@ -89,20 +89,22 @@ class NameClaims:
             return at if is_case_sensitive else at.casefold()
 
         with self._lock:
-            held: dict[str, list[_NameClaim]] = {}
+            claimed: dict[str, list[_NameClaim]] = {}
             for name, table in self._tables().items():
                 part = "" if table.place is None else table.place.source
-                for target in table.held.targets.values() if table.held is not None else ():
-                    held.setdefault(comparable(target.at), []).append(
+                for target in (
+                    table.stored_table.targets.values() if table.stored_table is not None else ()
+                ):
+                    claimed.setdefault(comparable(target.at), []).append(
                         _NameClaim(name, target.at, part)
                     )
             # Names that another thread claimed in this commit are not in the last commit yet.
             for name, claims in self._made.items():
                 known = self._tables().get(name)
-                for claim in claims if known is None or known.held is None else ():
-                    held.setdefault(comparable(claim.at), []).append(claim)
+                for claim in claims if known is None or known.stored_table is None else ():
+                    claimed.setdefault(comparable(claim.at), []).append(claim)
             for at in targets:
-                for claim in held.get(comparable(at), ()):
+                for claim in claimed.get(comparable(at), ()):
                     # Only tables with different sources may share a name, and only in the same spelling.
                     if claim.owner == owner or (
                         claim.at == at and claim.source and source and claim.source != source

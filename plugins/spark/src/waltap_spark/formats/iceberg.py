@@ -442,7 +442,7 @@ class IcebergFormat(MergingFormat):
 
     def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
         """Return rows by Spark's statistics, with the catalogue loaded."""
-        if table.held is not None:
+        if table.stored_table is not None:
             self._require_iceberg(spark)
         return super().rows_of(spark, table)
 
@@ -543,8 +543,10 @@ class IcebergFormat(MergingFormat):
         """
         kept = max(self._properties.retention_snapshots, KEPT_ALWAYS)
         limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
-        held = [each.held for each in self._tables().values() if each.held is not None]
-        named = {t.version for each in held for t in each.targets.values() if t.at == at}
+        stored_table = [
+            each.stored_table for each in self._tables().values() if each.stored_table is not None
+        ]
+        named = {t.version for each in stored_table for t in each.targets.values() if t.at == at}
         there, snapshot = list[TableVersionInfo](), table.currentSnapshot()
         while snapshot is not None:
             note = CommitNote.read(snapshot.summary().get(KEY))

@@ -1,8 +1,8 @@
 """Tables written in place by MERGE, for Delta Lake and Iceberg.
 
 Every table is two of the format's: ``current``, its rows, and ``changes``, its history. Numbered
-steps write them once (`waltap_spark.formats.stepwise`). `TableState.held` names the last committed
-step and its version; readers read that version, and ignore later ones.
+steps write them once (`waltap_spark.formats.stepwise`). `TableState.stored_table` names the last
+committed step and its version; readers read that version, and ignore later ones.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class MergingFormat(StepwiseFormat):
 
     def needed(self, table: TableState) -> frozenset[str]:
         """Return the columns that partition files, which must stay."""
-        return frozenset(table.held.divided if table.held is not None else ())
+        return frozenset(table.stored_table.divided if table.stored_table is not None else ())
 
     def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Rename, drop, add and retype columns, each as a step."""
@@ -66,23 +66,29 @@ class MergingFormat(StepwiseFormat):
         if not learnt.columns:
             return learnt  # a table of which no row was seen yet
         refuse_alike(learnt.name, [*learnt.columns, *LOG_FIELDS, *learnt.mode.columns])
-        if learnt.held is None:
+        if learnt.stored_table is None:
             return self._created(step, learnt)
-        renamed = {old: new for old, new in change.renames.items() if old in learnt.held.columns}
+        renamed = {
+            old: new for old, new in change.renames.items() if old in learnt.stored_table.columns
+        }
         if learnt.place is not None:
-            shared = SharedWork(self, step, learnt, learnt.held)
+            shared = SharedWork(self, step, learnt, learnt.stored_table)
             shared.evolve(renamed, change.forgets, rows=not change.replaces)
-            return msgspec.structs.replace(learnt, held=shared.held)
-        held = learnt.held.columns
-        if learnt.columns == held and not renamed and held.keys().isdisjoint(change.forgets):
+            return msgspec.structs.replace(learnt, stored_table=shared.stored_table)
+        stored_table = learnt.stored_table.columns
+        if (
+            learnt.columns == stored_table
+            and not renamed
+            and stored_table.keys().isdisjoint(change.forgets)
+        ):
             return learnt
-        work = TableWriter(self, step, learnt, learnt.held)
+        work = TableWriter(self, step, learnt, learnt.stored_table)
         if renamed:
             work.rename(renamed)
         work.drop(change.forgets)
         work.add(rows=not change.replaces)
         work.retype()
-        return msgspec.structs.replace(learnt, held=work.held)
+        return msgspec.structs.replace(learnt, stored_table=work.stored_table)
 
     def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write history, then overwrite the rows."""
@@ -102,11 +108,18 @@ class MergingFormat(StepwiseFormat):
         self._log(work, table, rows)
         if table.mode.name == "append":
             return work.done(epoch=epoch, continuity_id=continuity_id)
-        first, unbroken = work.held.epoch in (0, epoch), work.held.continuity_id == continuity_id
+        first, unbroken = (
+            work.stored_table.epoch in (0, epoch),
+            work.stored_table.continuity_id == continuity_id,
+        )
         empties = rows.truncates and not table.mode.keeps_past
         if work.is_taken("current"):
             work.take("current", lambda: None, ROWS)
-        elif first and rows.adds_to(table) and (unbroken or not (work.held.epoch and table.key)):
+        elif (
+            first
+            and rows.adds_to(table)
+            and (unbroken or not (work.stored_table.epoch and table.key))
+        ):
             work.insert("current", rows.rows(table))
         elif empties:
             work.overwrite("current", self._left(step, table, rows))
@@ -114,9 +127,11 @@ class MergingFormat(StepwiseFormat):
             work.exchange(self._exchanged(step, table, rows))
         else:
             self._put_or_merge(step, table, rows, work)
-        if empties or not work.held.epoch:
+        if empties or not work.stored_table.epoch:
             return work.done(epoch=epoch, continuity_id=continuity_id)
-        return work.done(epoch=work.held.epoch, continuity_id=continuity_id if unbroken else "")
+        return work.done(
+            epoch=work.stored_table.epoch, continuity_id=continuity_id if unbroken else ""
+        )
 
     def _put_or_merge(
         self, step: CommitContext, table: TableState, rows: GroupRows, work: TableWriter
@@ -138,14 +153,19 @@ class MergingFormat(StepwiseFormat):
         """
         plain = table.place is None and not table.mode.keeps_past
         flat = not any(kind.startswith("{") for kind in table.columns.values())
-        if not plain or not flat or table.held is None or not self.puts(spark, listed=listed):
+        if (
+            not plain
+            or not flat
+            or table.stored_table is None
+            or not self.puts(spark, listed=listed)
+        ):
             return False
-        there = spark.table(table.held.targets["current"].at).columns
+        there = spark.table(table.stored_table.targets["current"].at).columns
         return set(there) == set(self.all_columns(table, "current"))
 
     def truncate(self, step: CommitContext, table: TableState) -> TableState:
         """Delete all rows."""
-        if table.held is None or table.mode.name == "append":
+        if table.stored_table is None or table.mode.name == "append":
             return table
         work = self._work(step, table)
         work.clear()
@@ -156,10 +176,10 @@ class MergingFormat(StepwiseFormat):
         if table.mode.name == "append":
             what = "changes"
         own = stored_columns(table, what)
-        if table.held is None:
+        if table.stored_table is None:
             return spark.createDataFrame([], struct_of(own))
         stored = {self.called(name): name for name in table.mode.columns}
-        frame = self.at_version(spark, table.held.targets[what])
+        frame = self.at_version(spark, table.stored_table.targets[what])
         if stored:
             frame = frame.withColumnsRenamed(stored)
         if table.place is not None:
@@ -178,21 +198,23 @@ class MergingFormat(StepwiseFormat):
 
     def maintain(self, step: CommitContext, table: TableState) -> TableState:
         """Compact every `COMPACT_STEPS` steps; remove files daily (`afterwards`)."""
-        held = table.held
-        if held is None:
+        stored_table = table.stored_table
+        if stored_table is None:
             return table
-        steps = sum(target.step for target in held.targets.values())
+        steps = sum(target.step for target in stored_table.targets.values())
         now = time.time()
         awaited = self.is_awaited(table)
-        if steps - held.compacted >= COMPACT_STEPS and not awaited:
-            targets = {w: self._compacted(step, table, each) for w, each in held.targets.items()}
-            held = msgspec.structs.replace(held, compacted=steps, targets=targets)
-        if not held.vacuumed:
-            held = msgspec.structs.replace(held, vacuumed=now)
-        elif now - held.vacuumed >= VACUUM_S and not awaited:
-            held = msgspec.structs.replace(held, vacuumed=now)
-            self._cluttered[table.name] = [target.at for target in held.targets.values()]
-        return msgspec.structs.replace(table, held=held)
+        if steps - stored_table.compacted >= COMPACT_STEPS and not awaited:
+            targets = {
+                w: self._compacted(step, table, each) for w, each in stored_table.targets.items()
+            }
+            stored_table = msgspec.structs.replace(stored_table, compacted=steps, targets=targets)
+        if not stored_table.vacuumed:
+            stored_table = msgspec.structs.replace(stored_table, vacuumed=now)
+        elif now - stored_table.vacuumed >= VACUUM_S and not awaited:
+            stored_table = msgspec.structs.replace(stored_table, vacuumed=now)
+            self._cluttered[table.name] = [target.at for target in stored_table.targets.values()]
+        return msgspec.structs.replace(table, stored_table=stored_table)
 
     def _compacted(
         self, step: CommitContext, table: TableState, target: TargetTable
@@ -234,7 +256,7 @@ class MergingFormat(StepwiseFormat):
         """Return the targets that have other names in the catalogue."""
         found = []
         for table in tables if self._in_catalogue else ():
-            targets = {} if table.held is None else table.held.targets
+            targets = {} if table.stored_table is None else table.stored_table.targets
             for what, target in targets.items():
                 new = self.identifier(table, "current" if what == "current" else "changes")
                 own = None if new == target.at else self.identity_of(spark, target.at)
@@ -254,11 +276,13 @@ class MergingFormat(StepwiseFormat):
         there, rename = partial(self.identity_of, spark), partial(self.rename_table, spark)
         for move, at in renamed(moves, there, rename).items():
             table = found.get(move.table) or tables[move.table]
-            held = table.held
-            assert held is not None
-            target = msgspec.structs.replace(held.targets[move.what], at=at)
-            held = msgspec.structs.replace(held, targets={**held.targets, move.what: target})
-            found[move.table] = msgspec.structs.replace(table, held=held)
+            stored_table = table.stored_table
+            assert stored_table is not None
+            target = msgspec.structs.replace(stored_table.targets[move.what], at=at)
+            stored_table = msgspec.structs.replace(
+                stored_table, targets={**stored_table.targets, move.what: target}
+            )
+            found[move.table] = msgspec.structs.replace(table, stored_table=stored_table)
         return found
 
     def rename_table(self, spark: "SparkSession", old: str, new: str) -> bool:
@@ -284,12 +308,16 @@ class MergingFormat(StepwiseFormat):
         wrote = {tables[name].target_name for name in moved if tables[name].place is not None}
         found: dict[str, TableState] = {}
         for name, sources in sharers(tables.values()).items() if wrote else ():
-            fine = [each for each in sources if each.held is not None and not each.failed]
+            fine = [each for each in sources if each.stored_table is not None and not each.failed]
             if name not in wrote or len(fine) < 2:
                 continue
             newest: dict[str, int] = {}
             for what in whats(fine[0]):
-                targets = [each.held.targets[what] for each in fine if each.held is not None]
+                targets = [
+                    each.stored_table.targets[what]
+                    for each in fine
+                    if each.stored_table is not None
+                ]
                 versions = {target.version for target in targets}
                 newest[what] = self.newest_of(spark, targets[0].at, versions)
             for each in fine:
@@ -313,7 +341,9 @@ class MergingFormat(StepwiseFormat):
         found = dict[str, TableState]()
         for table in tables.values():
             current = table
-            for what in () if table.held is None else self._apart(table, table.held):
+            for what in (
+                () if table.stored_table is None else self._apart(table, table.stored_table)
+            ):
                 try:
                     current = self._rested(step, current, what)
                 except (WaltapError, PySparkException, Py4JJavaError) as error:
@@ -323,14 +353,18 @@ class MergingFormat(StepwiseFormat):
         return found
 
     @staticmethod
-    def _apart(table: TableState, held: StoredTable) -> list[tuple[str, ...]]:
+    def _apart(table: TableState, stored_table: StoredTable) -> list[tuple[str, ...]]:
         """Return groups of targets that must move together."""
-        return [tuple(held.targets)] if table.place is not None else [(w,) for w in held.targets]
+        return (
+            [tuple(stored_table.targets)]
+            if table.place is not None
+            else [(w,) for w in stored_table.targets]
+        )
 
     def _rested(self, step: CommitContext, table: TableState, goes: Iterable[str]) -> TableState:
-        held = table.held
-        assert held is not None
-        targets = dict(held.targets)
+        stored_table = table.stored_table
+        assert stored_table is not None
+        targets = dict(stored_table.targets)
         for what in goes:
             target = targets[what]
             if table.place is None:
@@ -345,9 +379,11 @@ class MergingFormat(StepwiseFormat):
             if not table.failed:
                 version = self.newest(step.spark, table, target).version
                 targets[what] = msgspec.structs.replace(target, version=version)
-        if targets == held.targets:
+        if targets == stored_table.targets:
             return table
-        return msgspec.structs.replace(table, held=msgspec.structs.replace(held, targets=targets))
+        return msgspec.structs.replace(
+            table, stored_table=msgspec.structs.replace(stored_table, targets=targets)
+        )
 
     def read_together(
         self, spark: "SparkSession", tables: Sequence[TableState], what: What
@@ -358,9 +394,9 @@ class MergingFormat(StepwiseFormat):
     # --- rows ---------------------------------------------------------------------------------------
 
     def _work(self, step: CommitContext, table: TableState) -> "TableWriter":
-        assert table.held is not None
+        assert table.stored_table is not None
         kind = TableWriter if table.place is None else SharedWork
-        return kind(self, step, table, table.held)
+        return kind(self, step, table, table.stored_table)
 
     def _made(
         self, spark: "SparkSession", table: TableState, at: str, columns: str, layout: FileLayout
@@ -378,7 +414,7 @@ class MergingFormat(StepwiseFormat):
             raise NameTaken(text, table=table.name) from None
 
     def _created(self, step: CommitContext, table: TableState) -> TableState:
-        held = StoredTable(columns=dict(table.columns))
+        stored_table = StoredTable(columns=dict(table.columns))
         layouts = {what: self.layout(table, what) for what in whats(table)}
         stored = {what: self.all_columns(table, what) for what in layouts}
         for what, layout in layouts.items():
@@ -403,10 +439,14 @@ class MergingFormat(StepwiseFormat):
                 make_room(self, step, table, what, free.at, action)
                 action = partial(begin, self, step, table, what, free.at)
             target = self.take(step, table, free, action, "create")
-            held = msgspec.structs.replace(held, targets={**held.targets, what: target})
+            stored_table = msgspec.structs.replace(
+                stored_table, targets={**stored_table.targets, what: target}
+            )
         by = {name for layout in layouts.values() for name in layout.columns}
-        held = msgspec.structs.replace(held, divided=tuple(sorted(by & set(held.columns))))
-        return msgspec.structs.replace(table, held=held)
+        stored_table = msgspec.structs.replace(
+            stored_table, divided=tuple(sorted(by & set(stored_table.columns)))
+        )
+        return msgspec.structs.replace(table, stored_table=stored_table)
 
     @staticmethod
     def _log(work: "TableWriter", table: TableState, rows: GroupRows) -> None:

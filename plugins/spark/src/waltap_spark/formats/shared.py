@@ -123,17 +123,17 @@ def together(
     wanted = {name: type_ for name, type_ in wanted.items() if name not in hidden}
     alike: dict[tuple[str, int], list[TableState]] = {}
     for each in sources:
-        if each.held is not None:
-            target = each.held.targets[kind]
+        if each.stored_table is not None:
+            target = each.stored_table.targets[kind]
             alike.setdefault((target.at, target.version), []).append(each)
     if not alike:
         return spark.createDataFrame([], struct_of(wanted))
     frames = []
     for parts in alike.values():
-        held, place = parts[0].held, parts[0].place
-        assert held is not None
+        stored_table, place = parts[0].stored_table, parts[0].place
+        assert stored_table is not None
         assert place is not None
-        frame = tables.at_version(spark, held.targets[kind]).withColumnsRenamed(stored)
+        frame = tables.at_version(spark, stored_table.targets[kind]).withColumnsRenamed(stored)
         own = [each.place.source for each in parts if each.place is not None]
         frames.append(_as(frame.where(column_of(place.column).isin(own)), wanted))
     return functools.reduce(lambda one, other: one.unionByName(other), frames)
@@ -164,15 +164,17 @@ def _as(frame: "DataFrame", wanted: Mapping[str, str]) -> "DataFrame":
 
 def at_versions(table: TableState, versions: Mapping[str, int]) -> TableState:
     """Return ``table`` with its targets at ``versions``."""
-    held = table.held
-    assert held is not None
-    if all(held.targets[what].version == version for what, version in versions.items()):
+    stored_table = table.stored_table
+    assert stored_table is not None
+    if all(stored_table.targets[what].version == version for what, version in versions.items()):
         return table
     targets = {
         what: msgspec.structs.replace(target, version=versions.get(what, target.version))
-        for what, target in held.targets.items()
+        for what, target in stored_table.targets.items()
     }
-    return msgspec.structs.replace(table, held=msgspec.structs.replace(held, targets=targets))
+    return msgspec.structs.replace(
+        table, stored_table=msgspec.structs.replace(stored_table, targets=targets)
+    )
 
 
 class SharedWork(TableWriter):
@@ -247,7 +249,7 @@ class SharedWork(TableWriter):
 
     def evolve(self, renames: Mapping[str, str], gone: Sequence[str], *, rows: bool) -> None:
         """Add and fill columns; ``rows`` have values for existing rows."""
-        had, have = self.held.columns, self._table.columns
+        had, have = self.stored_table.columns, self._table.columns
         called = {renames.get(name, name): kind for name, kind in had.items()}
         if called != have or renames or gone:
             for what in whats(self._table):
@@ -258,10 +260,12 @@ class SharedWork(TableWriter):
         new = [name for name in have if name not in called]
         values = {name: older_value(self._table, {}, name) for name in new}
         known = {name: text for name, text in values.items() if text is not None}
-        if known and rows and "current" in self.held.targets:
+        if known and rows and "current" in self.stored_table.targets:
             self._fill(known)
-        divided = tuple(renames.get(name, name) for name in self.held.divided)
-        self.held = msgspec.structs.replace(self.held, columns=dict(have), divided=divided)
+        divided = tuple(renames.get(name, name) for name in self.stored_table.divided)
+        self.stored_table = msgspec.structs.replace(
+            self.stored_table, columns=dict(have), divided=divided
+        )
 
     def _types(self, what: What) -> dict[str, str]:
         fields = self._spark.table(self.at(what)).schema.fields

@@ -211,7 +211,7 @@ class StepwiseFormat(TableFormat):
 
     def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
         """Return rows by Spark's statistics, estimated from bytes if needed."""
-        target = None if table.held is None else table.held.targets.get("current")
+        target = None if table.stored_table is None else table.stored_table.targets.get("current")
         if target is None:
             return 0  # rows are added, and none is looked at
         return _rows_by_statistics(spark, target.at, self.measured)
@@ -352,8 +352,8 @@ class StepwiseFormat(TableFormat):
     def _named_version(self, name: str, at: str) -> int:
         """Return the version that the last commit names."""
         table = self._tables().get(name)
-        held = None if table is None else table.held
-        targets = () if held is None else held.targets.values()
+        stored_table = None if table is None else table.stored_table
+        targets = () if stored_table is None else stored_table.targets.values()
         return next((each.version for each in targets if each.at == at), NOWHERE)
 
     def taken(

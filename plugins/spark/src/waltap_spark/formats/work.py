@@ -34,9 +34,13 @@ class TableWriter:
     """Steps of one table, one after the other."""
 
     def __init__(
-        self, tables: StepwiseFormat, step: CommitContext, table: TableState, held: StoredTable
+        self,
+        tables: StepwiseFormat,
+        step: CommitContext,
+        table: TableState,
+        stored_table: StoredTable,
     ) -> None:
-        self._format, self._step, self._table, self.held = tables, step, table, held
+        self._format, self._step, self._table, self.stored_table = tables, step, table, stored_table
         self._spark = step.spark
 
     @property
@@ -46,24 +50,26 @@ class TableWriter:
 
     def at(self, what: str) -> str:
         """Return the target's name in SQL."""
-        return self.held.targets[what].at
+        return self.stored_table.targets[what].at
 
     def done(self, *, epoch: int, continuity_id: str) -> TableState:
         """Return the table after the steps."""
-        held = msgspec.structs.replace(self.held, epoch=epoch, continuity_id=continuity_id)
-        return msgspec.structs.replace(self._table, held=held)
+        stored_table = msgspec.structs.replace(
+            self.stored_table, epoch=epoch, continuity_id=continuity_id
+        )
+        return msgspec.structs.replace(self._table, stored_table=stored_table)
 
     def is_taken(self, what: str) -> bool:
         """Return whether the next step of ``what`` exists already."""
-        target = self.held.targets[what]
+        target = self.stored_table.targets[what]
         return target.step + 1 in self._format.taken(self._spark, self._table, target)
 
     def take(self, what: str, action: Callable[[], object], kind: str) -> None:
         """Write one step of a kind (`CommitNote.kind`)."""
-        now = self.held.targets[what]
+        now = self.stored_table.targets[what]
         target = self._format.take(self._step, self._table, now, action, kind)
-        targets = {**self.held.targets, what: target}
-        self.held = msgspec.structs.replace(self.held, targets=targets)
+        targets = {**self.stored_table.targets, what: target}
+        self.stored_table = msgspec.structs.replace(self.stored_table, targets=targets)
 
     # --- rows ---------------------------------------------------------------------------------------
 
@@ -149,8 +155,8 @@ class TableWriter:
     def rename(self, renames: Mapping[str, str]) -> None:
         """Rename columns, also when they exchange names."""
         pairs = list(renames.items())
-        if set(renames.values()) & set(self.held.columns):
-            start = unlike([*self.held.columns, *renames.values()], "__waltap ")
+        if set(renames.values()) & set(self.stored_table.columns):
+            start = unlike([*self.stored_table.columns, *renames.values()], "__waltap ")
             aside = {old: f"{start}{n}" for n, old in enumerate(renames)}
             pairs = [*aside.items(), *((aside[old], new) for old, new in renames.items())]
         for what in whats(self._table):
@@ -161,22 +167,30 @@ class TableWriter:
                     partial(rename, self._spark, self.at(what), old, new),
                     f"rename {old} to {new}",
                 )
-        columns = {renames.get(name, name): kind for name, kind in self.held.columns.items()}
-        divided = tuple(renames.get(name, name) for name in self.held.divided)
-        self.held = msgspec.structs.replace(self.held, columns=columns, divided=divided)
+        columns = {
+            renames.get(name, name): kind for name, kind in self.stored_table.columns.items()
+        }
+        divided = tuple(renames.get(name, name) for name in self.stored_table.divided)
+        self.stored_table = msgspec.structs.replace(
+            self.stored_table, columns=columns, divided=divided
+        )
 
     def drop(self, names: Sequence[str]) -> None:
         """Drop columns that the source dropped."""
-        there = [name for name in names if name in self.held.columns]
+        there = [name for name in names if name in self.stored_table.columns]
         for what in whats(self._table) if there else ():
             drop = self._format.drop_columns
             self.take(what, partial(drop, self._spark, self.at(what), there), of("drop", there))
-        columns = {name: kind for name, kind in self.held.columns.items() if name not in there}
-        self.held = msgspec.structs.replace(self.held, columns=columns)
+        columns = {
+            name: kind for name, kind in self.stored_table.columns.items() if name not in there
+        }
+        self.stored_table = msgspec.structs.replace(self.stored_table, columns=columns)
 
     def add(self, *, rows: bool) -> None:
         """Add columns; ``rows`` have the values for existing rows."""
-        new = {n: kind for n, kind in self._table.columns.items() if n not in self.held.columns}
+        new = {
+            n: kind for n, kind in self._table.columns.items() if n not in self.stored_table.columns
+        }
         if not new:
             return
         for what in whats(self._table):
@@ -184,19 +198,21 @@ class TableWriter:
             self.take(what, partial(add, self._spark, self.at(what), new), of("add", new))
         values = {name: older_value(self._table, {}, name) for name in new}
         known = {name: text for name, text in values.items() if text is not None}
-        if known and rows and "current" in self.held.targets:
+        if known and rows and "current" in self.stored_table.targets:
             pairs = (
                 f"{quoted(name)} = {literal(text, sql_type(self._format.stored(new[name])))}"
                 for name, text in known.items()
             )
             sql = f"UPDATE {self.at('current')} SET {', '.join(pairs)}"
             self.take("current", lambda: self._spark.sql(sql), of("fill", known))
-        self.held = msgspec.structs.replace(self.held, columns={**self.held.columns, **new})
+        self.stored_table = msgspec.structs.replace(
+            self.stored_table, columns={**self.stored_table.columns, **new}
+        )
 
     def retype(self) -> None:
         """Change columns to the table's types: widen, or rewrite rows."""
         stored = self._format.stored
-        had, have = self.held.columns, self._table.columns
+        had, have = self.stored_table.columns, self._table.columns
         changed = {
             n: kind
             for n, kind in have.items()
@@ -220,12 +236,12 @@ class TableWriter:
                     )
             else:
                 self._rewrite(what, other)
-        self.held = msgspec.structs.replace(self.held, columns={**had, **have})
+        self.stored_table = msgspec.structs.replace(self.stored_table, columns={**had, **have})
 
     def _rewrite(self, what: What, changed: Mapping[str, str]) -> None:
         mine = {self._format.called(n): kind for n, kind in self._table.mode.columns.items()}
-        own = {**self.held.columns, **(LOG_FIELDS if what == "changes" else mine)}
+        own = {**self.stored_table.columns, **(LOG_FIELDS if what == "changes" else mine)}
         types = {name: sql_type(self._format.stored(kind)) for name, kind in changed.items()}
-        target = self.held.targets[what]
+        target = self.stored_table.targets[what]
         for action in self._format.rewriting(self._spark, target, list(own), types):
             self.take(what, action, of("retype", changed))

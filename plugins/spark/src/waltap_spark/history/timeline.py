@@ -174,7 +174,7 @@ def _states(
 ) -> "DataFrame":
     """Return all states of each key, with unsent values filled in.
 
-    ``__held`` marks the state in ``base``.
+    ``__stored`` marks the state in ``base``.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
@@ -205,7 +205,7 @@ def _states(
     said = said.withColumnsRenamed(dict(zip(AT, ("__epoch", "__lsn"), strict=True)))
     versions = mode.name == "scd2"
     soft = mode.deletes == "soft" and not versions
-    held = base.select(
+    before_rows = base.select(
         *map(column_of, key),
         (F.col("_from_epoch") if versions else F.lit(0)).alias("__epoch"),
         (F.col("_from_lsn") if versions else F.lit(0).cast("long")).alias("__lsn"),
@@ -219,8 +219,8 @@ def _states(
             for n, name in enumerate(partial)
         ),
     )
-    both = held.withColumn("__held", F.lit(True)).unionByName(
-        said.withColumn("__held", F.lit(False)), allowMissingColumns=True
+    both = before_rows.withColumn("__stored", F.lit(True)).unionByName(
+        said.withColumn("__stored", F.lit(False)), allowMissingColumns=True
     )
     if crossed and mode.deletes == "kept":
         both = _without_dead(table, both)
@@ -231,14 +231,14 @@ def _states(
 
     return both.select(
         *map(column_of, key),
-        "__held", "__epoch", "__lsn", "__ts", "__ended", "__end",
+        "__stored", "__epoch", "__lsn", "__ts", "__ended", "__end",
         F.coalesce(carried("__alive"), F.lit(False)).alias("__alive"),
         carried("__whole").alias("__whole"),
         *(carried(f"__sent{n}").getField("value").alias(f"__part{n}") for n in range(len(partial))),
     ).select(
         *(column_of(name) for name in key if name not in zeros),
         *(F.coalesce(F.col("__whole").getField(n), column_of(n)).alias(n) for n in zeros),
-        "__held", "__epoch", "__lsn", "__ts", "__ended", "__end", "__alive",
+        "__stored", "__epoch", "__lsn", "__ts", "__ended", "__end", "__alive",
         *(F.col("__whole").getField(name).alias(name) for name in whole),
         *(F.col("__whole").getField(name).alias(name) for name in mode.extra),
         *(F.col(f"__part{n}").alias(name) for n, name in enumerate(partial)),
@@ -246,11 +246,11 @@ def _states(
 
 
 def _without_dead(table: "TableState", states: "DataFrame") -> "DataFrame":
-    """End held rows whose key is inserted: they were deleted before."""
+    """End stored rows whose key is inserted: they were deleted before."""
     from pyspark.sql import functions as F  # noqa: N812
 
     free = F.coalesce(F.lead("__free").over(_by_key(table)), F.lit(False))
-    dead = F.col("__held") & free
+    dead = F.col("__stored") & free
     return states.withColumn("__alive", F.when(dead, F.lit(False)).otherwise(F.col("__alive")))
 
 
@@ -259,7 +259,7 @@ def _by_key(table: "TableState") -> "WindowSpec":
     from pyspark.sql import functions as F  # noqa: N812
 
     keys = [column_of(name) for name in table.key]
-    return Window.partitionBy(*keys).orderBy(F.desc("__held"), "__epoch", "__lsn")
+    return Window.partitionBy(*keys).orderBy(F.desc("__stored"), "__epoch", "__lsn")
 
 
 def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
@@ -279,7 +279,7 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
     # A plain comparison with NULL would hide a change from or to NULL.
     same = values.eqNullSafe(F.lag(values).over(by_key))
     turns = (F.col("__alive") != was) | (F.col("__alive") & ~same)
-    return states.withColumn("__turns", turns & ~F.col("__held"))
+    return states.withColumn("__turns", turns & ~F.col("__stored"))
 
 
 # --- rows ---------------------------------------------------------------------------------------------
@@ -288,20 +288,20 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
 def _versions(table: "TableState", states: "DataFrame") -> "DataFrame":
     """Turn ``states`` into row versions.
 
-    A held version may have only a part of its transaction: the schema changed within it, or a
+    A stored version may have only a part of its transaction: the schema changed within it, or a
     snapshot was taken at its position.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     by_key = _by_key(table)
-    turned = states.where("__held or __turns").select(
+    turned = states.where("__stored or __turns").select(
         "*",
         F.lead("__epoch").over(by_key).alias("_to_epoch"),
         F.lead("__lsn").over(by_key).alias("_to_lsn"),
         F.lead("__ts").over(by_key).alias("_valid_to"),
         F.lead("__alive").over(by_key).alias("__goes_on"),
     )
-    partly = F.col("__held") & (F.col("_to_epoch") == F.col("__epoch"))
+    partly = F.col("__stored") & (F.col("_to_epoch") == F.col("__epoch"))
     partly = F.coalesce(partly & (F.col("_to_lsn") == F.col("__lsn")), F.lit(False))
     made = turned.where(F.col("__alive") & ~(partly & F.col("__goes_on"))).withColumns(
         {
@@ -309,7 +309,7 @@ def _versions(table: "TableState", states: "DataFrame") -> "DataFrame":
             "_from_epoch": F.col("__epoch"),
             "_from_lsn": F.col("__lsn"),
             "_current": F.col("_to_epoch").isNull(),
-            CHANGED: ~F.col("__held") | F.col("_to_epoch").isNotNull(),
+            CHANGED: ~F.col("__stored") | F.col("_to_epoch").isNotNull(),
             GONE: partly,
         }
     )
@@ -327,9 +327,9 @@ def _last_states(table: "TableState", states: "DataFrame") -> "DataFrame":
     by_key = _by_key(table)
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ends = F.col("__turns") & ~F.col("__alive")
-    ended = F.when(ends, F.col("__ts")).when(F.col("__held"), F.col("__ended"))
-    end = F.when(ends | F.col("__held"), F.col("__end"))
-    there = F.col("__alive") | F.col("__held")
+    ended = F.when(ends, F.col("__ts")).when(F.col("__stored"), F.col("__ended"))
+    end = F.when(ends | F.col("__stored"), F.col("__end"))
+    there = F.col("__alive") | F.col("__stored")
     names = [name for name in (*table.columns, *table.mode.extra) if name not in table.key]
     row = F.struct(there.alias("__is"), *map(column_of, names))
     made = states.select(

@@ -291,13 +291,13 @@ class KafkaFeed:
             # Hadoop's local file system writes checksums that nothing reads or removes later.
             if self._store.local:
                 self._store.delete(f"{folder}/.{name}.crc")
-            if not (held := self._store.parquet_rows(path)):
+            if not (good_rows := self._store.parquet_rows(path)):
                 self._store.delete(path)
             else:
                 self._store.sync(path)
-                unpacked = (seen["unpacked"] or 0) * held // max(1, seen["good"])
+                unpacked = (seen["unpacked"] or 0) * good_rows // max(1, seen["good"])
                 size = self._store.size(path)
-                segments.append(Segment(path=path, rows=held, bytes=size, unpacked=unpacked))
+                segments.append(Segment(path=path, rows=good_rows, bytes=size, unpacked=unpacked))
         self._store.make_durable()  # durable before the manifest names them
         operations = {op: seen[f"op_{op}"] for op in OPERATIONS if seen[f"op_{op}"]}
         if rows.key and set(operations) == {"c"}:

@@ -37,7 +37,7 @@ _WHERE: Final = ("__waltap_topic", "__waltap_partition", "__waltap_offset")
 # Columns of `TableRows.frame` that the change log does not have.
 PROBLEM_COLUMNS: Final = (PROBLEM, LOST, *_WHERE)
 
-_VALUE, _HELD = "__waltap_value", "__waltap_held"
+_VALUE, _UNCHANGED = "__waltap_value", "__waltap_unchanged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +104,21 @@ def table_rows(
     )  # fmt: skip
     described = {each.name: kinds.get(each.name) or each.described() for each in fields}
     types = types_of(frame.drop(*PROBLEM_COLUMNS).schema)
-    return TableRows(table, key, frame, types, described, tuple(made.held))
+    return TableRows(table, key, frame, types, described, tuple(made.placeholders))
 
 
 class _ColumnSql:
     """SQL of the change log's columns, from a row ``p.row``.
 
-    ``stage`` computes each value once, since several columns test it. ``held`` has columns that may
-    have unsent values.
+    ``stage`` computes each value once, since several columns test it. ``placeholders`` has columns
+    that may have unsent values.
     """
 
     def __init__(self, topics: KafkaTopics, kinds: Mapping[str, str], *, avro: bool) -> None:
         self._placeholder, self._kinds, self._avro = topics.placeholder, kinds, avro
         self.stage: list[str] = []
         self.columns: list[str] = []
-        self.held: list[str] = []
+        self.placeholders: list[str] = []
         self.lost = ["0"]
         self._unsent: list[str] = []
         self._bad = [
@@ -140,11 +140,11 @@ class _ColumnSql:
         bad, lost = (missed if far == "false" else f"{missed} and not {far}"), f"{missed} and {far}"
         if parts := unreadable_elements(field, raw, avro=self._avro):
             bad, lost = f"({bad} or {parts[0]})", parts[1]
-        held = was_not_sent(field, kind, raw, self._placeholder, avro=self._avro)
-        if held is not None:
-            here = f"{_HELD}{at}"
-            self.held.append(field.name)
-            self.stage.append(f"{held} AS {here}")
+        unchanged = was_not_sent(field, kind, raw, self._placeholder, avro=self._avro)
+        if unchanged is not None:
+            here = f"{_UNCHANGED}{at}"
+            self.placeholders.append(field.name)
+            self.stage.append(f"{unchanged} AS {here}")
             self._unsent.append(f"if({here}, {text_of(field.name)}, null)")
             value = f"if({here}, null, {value})"
             bad, lost = f"not {here} and {bad}", f"not {here} and {lost}"

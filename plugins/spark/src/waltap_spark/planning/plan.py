@@ -301,7 +301,7 @@ def doubles(table: TableState, group: SegmentGroup) -> str:
     Rows that are read again while changes stream find their earlier copies only by a key.
     """
     again = group.operations["r"] and not group.replaces and group.span is not None
-    stored = table.stored_rows or (table.held is not None and table.held.epoch)
+    stored = table.stored_rows or (table.stored_table is not None and table.stored_table.epoch)
     there = (stored and not another_table(table, group)) or set(group.operations) > {"r"}
     if not again or not there or group.key or table.mode.name == "append":
         return ""

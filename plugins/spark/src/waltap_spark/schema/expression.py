@@ -67,10 +67,10 @@ def sent(name: str) -> "Column":
     """Return whether a row has a new value for column ``name``."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return (F.col("_op") != "d") & ~held(name)
+    return (F.col("_op") != "d") & ~is_unchanged(name)
 
 
-def held(name: str) -> "Column":
+def is_unchanged(name: str) -> "Column":
     """Return whether a row keeps the earlier value of column ``name``."""
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -331,7 +331,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # What identifies its entries after that position, in order. Earlier releases noted none.
     waits: tuple[EntryId, ...] = ()
     # The storage of formats in place.
-    held: StoredTable | None = None
+    stored_table: StoredTable | None = msgspec.field(name="held", default=None)
     # The table's mode, None for `PLAIN`.
     own_mode: TableMode | None = msgspec.field(name="kept_as", default=None)
     # Its part in a target of several tables.
@@ -390,7 +390,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def number_epoch(self) -> int:
         """Return the epoch in which the source's number was seen, 0 if unknown."""
         # earlier releases noted the epoch of the rows alone
-        rows = 0 if self.held is None else self.held.epoch
+        rows = 0 if self.stored_table is None else self.stored_table.epoch
         last = self.changes[-1].epoch if self.changes else 0
         return self.oid_epoch or max(rows, last, self.snapshot_epoch)
 
@@ -439,7 +439,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def has_rows(self) -> bool:
         """Return whether the table may have rows."""
-        return bool(self.base or self.pending or self.held is not None)
+        return bool(self.base or self.pending or self.stored_table is not None)
 
     @property
     def base_rows(self) -> int:

@@ -21,9 +21,9 @@ def stored_rows(output: SparkOutput, table: TableState, format_name: str) -> int
 
     A table that shares its target has no rows of its own here.
     """
-    if table.held is None:
+    if table.stored_table is None:
         return table.base_rows
-    target = table.held.targets.get("current")
+    target = table.stored_table.targets.get("current")
     if target is None or table.place is not None:
         return None
     try:

@@ -129,9 +129,9 @@ def state_at(
 
 def _versions(tables: dict[str, TableState]) -> Versions:
     return {
-        name: {what: target.version for what, target in table.held.targets.items()}
+        name: {what: target.version for what, target in table.stored_table.targets.items()}
         for name, table in tables.items()
-        if table.held is not None
+        if table.stored_table is not None
     }
 
 
@@ -186,16 +186,16 @@ def _as_of(
     """Return the tables of ``state`` at ``cut``; ``later`` are the cuts after it."""
     tables = {}
     for name, table in state.tables.items():
-        held, then = table.held, _called_then(name, later)
-        if held is not None and then in versions:
+        stored_table, then = table.stored_table, _called_then(name, later)
+        if stored_table is not None and then in versions:
             targets = {
                 what: msgspec.structs.replace(target, version=versions[then][what])
-                for what, target in held.targets.items()
+                for what, target in stored_table.targets.items()
             }
-            held = msgspec.structs.replace(held, targets=targets)
-            tables[name] = msgspec.structs.replace(table, held=held)
+            stored_table = msgspec.structs.replace(stored_table, targets=targets)
+            tables[name] = msgspec.structs.replace(table, stored_table=stored_table)
         else:
-            tables[name] = msgspec.structs.replace(table, held=None)
+            tables[name] = msgspec.structs.replace(table, stored_table=None)
     return msgspec.structs.replace(
         state,
         number=cut.number,
