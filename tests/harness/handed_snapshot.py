@@ -15,14 +15,14 @@ from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import MadeByRun
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.applier import ApplyOptions, OutputApplier
-from waltap_spark.apply.snapshot_splits import AssignedSplits, Handed
+from waltap_spark.apply.snapshot_splits import AssignedSplits, TableSplits
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
 from waltap_spark.state.output import SparkOutput
 
 
-class HandedSnapshots:
+class AssignedSnapshots:
     """Snapshots of ``database``, one after the other, each by an engine of its own; and their tables."""
 
     def __init__(
@@ -38,7 +38,7 @@ class HandedSnapshots:
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
         self.options, self.choice = ApplyOptions(**options), FormatChoice(table_format)
         self.log, self.output = ChangeLog(str(folder / "log")), SparkOutput(str(folder / "out"))
-        self._there: dict[str, Handed] = {}
+        self._there: dict[str, TableSplits] = {}
         self._applier: OutputApplier | None = None
 
     @contextlib.contextmanager

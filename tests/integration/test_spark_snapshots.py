@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 from tests.harness.changelog import context, relation
 from tests.harness.handed import ITEMS, Chunk, rows
-from tests.harness.handed_snapshot import HandedSnapshots
+from tests.harness.handed_snapshot import AssignedSnapshots
 from tests.harness.servers.postgres import Database
 from tests.harness.spark import Died
 
@@ -17,7 +17,7 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import RowsElsewhere
 from waltap_spark.apply import external_snapshots
 from waltap_spark.apply.applier import ApplyOptions, OutputApplier
-from waltap_spark.apply.snapshot_splits import AssignedSplits, Handed
+from waltap_spark.apply.snapshot_splits import AssignedSplits, TableSplits
 from waltap_spark.config.column_names import ColumnNames
 from waltap_spark.errors import ChunkSourceUnreachable, RowsAwaited
 from waltap_spark.formats.choice import FormatChoice
@@ -53,16 +53,16 @@ TYPED = (
     '{1, fine, 7, [1,5), P0Y0M1DT2H3M4S, {"a": 1}, 00FF, 2026-01-02 03:04:05.6, 2026-02-03,'
     " [12:00:00.25, null], [1.5, null], 123456789.000000001, null}"
 )
-Made = Callable[..., HandedSnapshots]
+Made = Callable[..., AssignedSnapshots]
 
 
 @pytest.fixture
 def made(database: Database, tmp_path: Path, spark: Any) -> Iterator[Made]:
     database.execute(TABLES)
-    rigs: list[HandedSnapshots] = []
+    rigs: list[AssignedSnapshots] = []
 
-    def make(**options: Any) -> HandedSnapshots:
-        rigs.append(HandedSnapshots(database, tmp_path, **{"spark": spark, **options}))
+    def make(**options: Any) -> AssignedSnapshots:
+        rigs.append(AssignedSnapshots(database, tmp_path, **{"spark": spark, **options}))
         rigs[-1].pipeline.settings["snapshot.max.threads"] = 3
         return rigs[-1]
 
@@ -71,7 +71,7 @@ def made(database: Database, tmp_path: Path, spark: Any) -> Iterator[Made]:
         rig.close()
 
 
-def counts(rig: HandedSnapshots) -> dict[str, int]:
+def counts(rig: AssignedSnapshots) -> dict[str, int]:
     tables = rig.tables
     assert tables.changes("public.big").count() == tables.current("public.big").count()
     return {name: tables.current(name).count() for name in ROWS}
@@ -107,7 +107,7 @@ def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(
     assert reported[1] == rig.log.last().log_position.end_lsn  # type: ignore[union-attr]
     state = rig.output.state()
     assert state is not None
-    assert {name: state.tables[name].handed_rows for name in ROWS} == ROWS
+    assert {name: state.tables[name].rows_of_splits for name in ROWS} == ROWS
     with pytest.raises(RowsElsewhere, match="WT-5112 .*public.big"):
         rig.log.rows("public", "big")
 
@@ -169,10 +169,10 @@ def test_values_that_became_null_are_reported(
         rig.apply()
     state = rig.output.state()
     assert state is not None
-    reported = state.tables["public.big"].handed_nulls
+    reported = state.tables["public.big"].split_nulls
     assert [text.partition(" of ")[0] for text in reported] == ["column at", "column n"], reported
     assert all("null is written" in text for text in reported)
-    assert state.tables["public.typed"].handed_nulls == ()
+    assert state.tables["public.typed"].split_nulls == ()
     big = rig.tables.current("public.big").where("id > 3000")
     assert big.where("n is null and at is null").count() == 2
 
@@ -188,7 +188,7 @@ class Tables:
 
     def __init__(self, folder: Path, spark: Any, kind: str = "delta") -> None:
         self.folder, self.spark, self.kind = folder, prepare(spark), kind
-        self.handed: dict[str, Handed] = {}
+        self.handed: dict[str, TableSplits] = {}
         self.reopen()
 
     def reopen(self) -> None:

@@ -131,7 +131,7 @@ class PostgresConnector(
             properties,
             context,
             captured=self.captured,
-            owned_object=lambda name: self._belonging("publication", name),
+            owned_object=lambda name: self._owned_object("publication", name),
         )
         self._terms = SnapshotOptions(properties, context, self._publications.narrowed)
         parts = dialect.reading, dialect.planner, version_num, self._terms
@@ -220,15 +220,15 @@ class PostgresConnector(
 
     def drop_slot(self) -> bool:
         dropped = self._slots.drop(self.properties.slot_name, self.context.made.sessions)
-        self.context.owned_objects.forget([self._belonging("slot", self.properties.slot_name)])
+        self.context.owned_objects.forget([self._owned_object("slot", self.properties.slot_name)])
         return dropped
 
     def owned_objects(self, offset: Offset | None) -> list[OwnedObject]:
         known = {entry.place: entry for entry in self.context.owned_objects.all()}
         if offset is not None and offset.sole.slot_created_lsn:
-            entry = self._belonging("slot", offset.sole.slot)
+            entry = self._owned_object("slot", offset.sole.slot)
             known.setdefault(entry.place, entry)
-        here = self._belonging("", "").place[2:]
+        here = self._owned_object("", "").place[2:]
         publications = self.catalogue.query("SELECT pubname::text FROM pg_publication")
         found = {("slot", name) for name in self._slots.names()}
         found |= {("publication", name) for (name,) in publications}
@@ -239,7 +239,7 @@ class PostgresConnector(
         )
 
     def owned_objects_elsewhere(self) -> list[OwnedObject]:
-        here = self._belonging("", "").place[2:]
+        here = self._owned_object("", "").place[2:]
         known = self.context.owned_objects.all()
         return [entry for entry in known if entry.made and entry.place[2:] != here]
 
@@ -276,7 +276,7 @@ class PostgresConnector(
             if slot.temporary:
                 slot = self._read_slot()  # a temporary slot ends with its connection
             else:
-                take(self.context, self._belonging("slot", slot.name), decision, offset)
+                take(self.context, self._owned_object("slot", slot.name), decision, offset)
                 if self.properties.slot_failover and not (slot.failover or decision.new_slot):
                     self._replication = self._replication_session()
                     self._slots.set_failover(self._replication, slot.name)
@@ -316,7 +316,7 @@ class PostgresConnector(
     def _resumption(self) -> ResumeCheck:
         return ResumeCheck(self.catalogue, self.properties, self.server, self._identity.history)
 
-    def _belonging(self, kind: str, name: str) -> OwnedObject:
+    def _owned_object(self, kind: str, name: str) -> OwnedObject:
         return owned_object(self.properties, self.server, kind, name)
 
     def _read_slot(self) -> ReplicationSlot | None:
@@ -335,7 +335,7 @@ class PostgresConnector(
         if snapshot:
             self._snapshot.lock(self.captured(), exported=True)
         self.context.made.slots.add(properties.slot_name)
-        entry = self._belonging("slot", properties.slot_name)
+        entry = self._owned_object("slot", properties.slot_name)
         kept = () if properties.slot_temporary else (entry,)
         with self.context.owned_objects.making(*kept), wal_level_explained(self.catalogue):
             made = self._slots.create(

@@ -217,7 +217,7 @@ class YugabytePublications(PublicationSet):
         }
 
     def _slot(self) -> OwnedObject | None:
-        publication = self._belonging(self._properties.publication_name)
+        publication = self._owned_object(self._properties.publication_name)
         place = "slot", self._properties.slot_name, publication.system_id, publication.database
         return self._context.owned_objects.find(*place)
 

@@ -399,10 +399,10 @@ class TransactionAssembler:
         """Add the changes of the open transaction so far as incomplete parts."""
         if not part.changes and not self._before:
             return
-        rest = self._open = self._handed_out(part, self._pieces(part), parts)
+        rest = self._open = self._emitted(part, self._pieces(part), parts)
         self._extend = rest.changes.extend  # type: ignore[attr-defined]
 
-    def _handed_out(
+    def _emitted(
         self, part: TransactionPart, pieces: list[Sequence[Change]], parts: list[TransactionPart]
     ) -> TransactionPart:
         """Add ``pieces`` of an open transaction; return the part that follows."""
@@ -446,7 +446,7 @@ class TransactionAssembler:
             if self._before:
                 # A transaction that is complete here stays one part: sinks have less work with it.
                 *others, last = self._pieces(part, together=part.starts)
-                part = self._handed_out(part, others, parts)
+                part = self._emitted(part, others, parts)
                 part.changes = last
             if self._gaps or not part.begin_lsn:
                 self._complete(part)

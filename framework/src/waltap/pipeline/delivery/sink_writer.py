@@ -427,11 +427,11 @@ class SinkWriter:
         assert self._pending_acks is not None
         calls, oldest = self.counts.calls, self._pending_acks.oldest
         if oldest is None:
-            calls.owed_since = None
+            calls.unacknowledged_since = None
             if not self._untaken:
                 calls.oldest_commit_ms = None
-        elif moved or calls.owed_since is None:
-            calls.owed_since = self._clock.monotonic() if moved else oldest.at
+        elif moved or calls.unacknowledged_since is None:
+            calls.unacknowledged_since = self._clock.monotonic() if moved else oldest.at
             calls.oldest_commit_ms = oldest.commit_ms
 
     def downstream_progress(self) -> tuple[DownstreamProgress, ...]:

@@ -220,19 +220,26 @@ SinkHeld = SinkError.define("SinkHeld", "WT-5004")
 class SinkCalls:
     """Times of the sink's present call. The engine's thread writes, any thread reads.
 
-    ``owed_since``: since when an acknowledgement is missing (monotonic seconds).
+    ``unacknowledged_since``: since when an acknowledgement is missing (monotonic seconds).
     ``oldest_commit_ms``: commit time of the oldest change that is not durable.
     ``current_ms``: the last time when everything that the server had sent was durable.
     """
 
-    __slots__ = ("_clock", "_now", "awaited", "current_ms", "oldest_commit_ms", "owed_since")
+    __slots__ = (
+        "_clock",
+        "_now",
+        "awaited",
+        "current_ms",
+        "oldest_commit_ms",
+        "unacknowledged_since",
+    )
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._now: tuple[str, float] | None = None
         # Another server than the sink's for which the present call waits, such as a schema registry.
         self.awaited: str | None = None
-        self.owed_since: float | None = None
+        self.unacknowledged_since: float | None = None
         self.oldest_commit_ms: int | None = None
         self.current_ms: int | None = None
 
@@ -274,10 +281,10 @@ class SinkCalls:
 
         It is the present call, or batches that the sink has not acknowledged.
         """
-        call, owed = self.at_hand(), self.owed_since
-        if owed is None:
+        call, unacknowledged = self.at_hand(), self.unacknowledged_since
+        if unacknowledged is None:
             return call
-        age = max(0.0, self._clock.monotonic() - owed)
+        age = max(0.0, self._clock.monotonic() - unacknowledged)
         return call if call is not None and call[1] >= age else ("an acknowledgement", age)
 
 

@@ -111,7 +111,7 @@ class PublicationSet:
     ) -> None:
         self._catalogue, self._connection = catalogue, connection
         self._properties, self._context = properties, context
-        self._captured, self._belonging = captured, owned_object
+        self._captured, self._owned_object = captured, owned_object
         self._version_num = connection.info.server_version
         self._used = context.decoder.capabilities.publication_filters
         # Publications that this run created for the first time, which `undo` drops.
@@ -131,7 +131,7 @@ class PublicationSet:
         """
         operations = published_operations(self._context.capture)
         captured = self._captured()
-        inserts = self._belonging(self._properties.publication_name + INSERTS_SUFFIX)
+        inserts = self._owned_object(self._properties.publication_name + INSERTS_SUFFIX)
         with self._catalogue.once():
             plan = plan_publication(
                 self._catalogue,
@@ -169,7 +169,7 @@ class PublicationSet:
         )
         found = shortfalls(self._catalogue, name, wanted, self._version_num)
         plan.shortfalls += [(name, shortfall) for shortfall in found]
-        entry = self._context.owned_objects.find(*self._belonging(name).place)
+        entry = self._context.owned_objects.find(*self._owned_object(name).place)
         managed = self._properties.publication_autocreate_mode == "disabled"
         # The owner of a foreign publication may have limited it on purpose.
         if not found or entry is None or not entry.made or managed:
@@ -220,7 +220,7 @@ class PublicationSet:
         Otherwise the profile may name another publication than before, and nothing is lost.
         """
         name = self._properties.publication_name
-        known = self._context.owned_objects.find(*self._belonging(name).place) is not None
+        known = self._context.owned_objects.find(*self._owned_object(name).place) is not None
         if type(error) is PublicationGone and known:
             return PublicationDropped(error.problem, **error.fields)
         return error
@@ -275,7 +275,7 @@ class PublicationSet:
         if not self._used:
             return
         plan = self.plan(new_slot=new_slot)
-        entries = [self._belonging(name) for name in plan.created]
+        entries = [self._owned_object(name) for name in plan.created]
         again = {e.name for e in entries if self._context.owned_objects.find(*e.place) is not None}
         with self._context.owned_objects.making(*entries):
             plan.run(self._connection, self._properties)
@@ -448,4 +448,4 @@ class PublicationSet:
             except psycopg.Error as error:
                 raise driver_error(error, self._properties) from error
             self._context.made.publications.discard(name)
-            self._context.owned_objects.forget([self._belonging(name)])
+            self._context.owned_objects.forget([self._owned_object(name)])

@@ -20,7 +20,7 @@ from waltap_spark.apply.damage import without
 from waltap_spark.apply.external_snapshots import ExternalSnapshots, read_error
 from waltap_spark.apply.idle_tables import IdleTables
 from waltap_spark.apply.resume_requests import AnsweredRequests, ResumeRequests, resumed
-from waltap_spark.apply.snapshot_splits import Handed
+from waltap_spark.apply.snapshot_splits import TableSplits
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes
 from waltap_spark.errors import FormatDiffers, SegmentDamaged, first_words
@@ -118,11 +118,11 @@ class OutputApplier:
         output: SparkOutput,
         options: ApplyOptions | None = None,
         choice: FormatChoice | None = None,
-        handed: Callable[[str], Handed | None] | None = None,
+        table_splits: Callable[[str], TableSplits | None] | None = None,
     ) -> None:
-        """Create an applier; ``handed`` is for `ExternalSnapshots`."""
+        """Create an applier; ``table_splits`` is for `ExternalSnapshots`."""
         self._spark, self._log, self._output = spark, changelog, output
-        self._elsewhere = ExternalSnapshots(changelog, handed, output)
+        self._elsewhere = ExternalSnapshots(changelog, table_splits, output)
         self._options = options or ApplyOptions()
         self._choice = choice or FormatChoice()
         self._format = self._choice.factory(self._context(output))
@@ -131,7 +131,7 @@ class OutputApplier:
         self._kept: list[CompactionResult] = []
         self.state: OutputState
         # Position of a commit that was started and not finished.
-        self._owed: LogPosition | None = None
+        self._pending_intent: LogPosition | None = None
         self._retries = TableRetries()
         self._resting = IdleTables(self._format)
         self._requests = ResumeRequests(output)
@@ -168,9 +168,9 @@ class OutputApplier:
         # only a format that writes in place leaves steps of an unfinished commit
         begun = self._output.begun(state) if self._format.writes_in_place else None
         if begun is not None:
-            self._owed = begun.log_position
+            self._pending_intent = begun.log_position
         self.state = state
-        if self._owed is None:
+        if self._pending_intent is None:
             # rows that wait for a pending commit must stay
             self._elsewhere.remove_waiting()
         if self._compaction is not None:
@@ -236,11 +236,13 @@ class OutputApplier:
         Raises: FilesUnavailable, and Spark's errors that concern all tables; nothing changes
         then.
         """
-        if self._owed is not None:
-            owed = self._owed
+        if self._pending_intent is not None:
+            pending_intent = self._pending_intent
             self._retries.clear()  # a table tried in that commit has steps up to its position
-            self._apply(list(self._log.manifests(self.state.log_position, owed)), repeats=True)
-            self._owed = None
+            self._apply(
+                list(self._log.manifests(self.state.log_position, pending_intent)), repeats=True
+            )
+            self._pending_intent = None
         return self._apply(
             [each for each in manifests if each.log_position > self.state.log_position]
         )
@@ -251,7 +253,7 @@ class OutputApplier:
         """Make a commit; ``again`` retries tables, ``repeats`` finishes an earlier one."""
         asked = self._asked()
         due = self._due() if again else []
-        rested = {} if self._owed else self._resting.found(self._sessions, self.state)
+        rested = {} if self._pending_intent else self._resting.found(self._sessions, self.state)
         maintained = self._maintained() | rested
         if not manifests and not due and not maintained:
             return self.state
@@ -283,18 +285,22 @@ class OutputApplier:
         attempt = CommitAttempt(
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
-        attempt.handed, attempt.shapes, attempt.repeats = self._elsewhere.of, self._shapes, repeats
+        attempt.table_splits, attempt.shapes, attempt.repeats = (
+            self._elsewhere.of,
+            self._shapes,
+            repeats,
+        )
         self._named = before.tables
         try:
             applied = self._attempts(attempt, plans, before)
             tables = before.tables | {table.name: table for table, _error in applied}
             tables |= self._format.aligned(self._spark, tables, [*plans, *rests])
         except Exception:
-            self._output.remove_vain(step.given)
+            self._output.delete_orphans(step.given)
             raise
         finally:
             self._named = None
-        self._output.remove_vain(step.given, *(table for table, _error in applied))
+        self._output.delete_orphans(step.given, *(table for table, _error in applied))
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
         rows = sum(group.rows for found in plans.values() for group in found.groups)
         state = msgspec.structs.replace(
@@ -313,7 +319,7 @@ class OutputApplier:
         if self._format.writes_in_place:
             state = noted(self._output, state, last, moves.renamed)
         self._output.commit(state)
-        self.state, self._owed, self._kept = state, None, []
+        self.state, self._pending_intent, self._kept = state, None, []
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         for path in asked.paths:
             self._requests.answered(path)
@@ -356,7 +362,7 @@ class OutputApplier:
                 moves=goes,
             )
         )
-        self._owed = log_position
+        self._pending_intent = log_position
         if not goes:
             return before
         moved = self._format.moved(self._spark, tables, goes)

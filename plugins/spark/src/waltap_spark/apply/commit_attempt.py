@@ -11,7 +11,7 @@ from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.apply.damage import damage, require_sizes
 from waltap_spark.apply.external_snapshots import replaced_from_chunks, wait_for
-from waltap_spark.apply.snapshot_splits import Handed
+from waltap_spark.apply.snapshot_splits import TableSplits
 from waltap_spark.apply.synthetic_truncate import ending, with_spare_names
 from waltap_spark.compact.log_rows import logged, logged_types, with_epoch
 from waltap_spark.compact.small_sets import is_small
@@ -84,7 +84,7 @@ class CommitAttempt:
         """
         self._step, self._log, self._output, self._options = step, changelog, output, options
         self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
-        self.handed: Callable[[str], Handed | None] = lambda _name: None
+        self.table_splits: Callable[[str], TableSplits | None] = lambda _name: None
 
     def table(self, session: "SparkSession", table: TableState, found: TableTask) -> TableState:
         """Apply ``found`` in ``session``; return the resulting table."""
@@ -142,7 +142,7 @@ class CommitAttempt:
         if group.replaces or another:
             table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
-            table = msgspec.structs.replace(table, stale=(), widened=(), handed_nulls=())
+            table = msgspec.structs.replace(table, stale=(), widened=(), split_nulls=())
         # an older schema lacks columns that were added later, so it drops none
         drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"
         called = renames(table, group)
@@ -160,16 +160,16 @@ class CommitAttempt:
             forgets=lost,
             renews_columns=renews_columns(table, group),
         )
-        handed = self.handed(group.elsewhere)
+        table_splits = self.table_splits(group.elsewhere)
         if group.elsewhere and self._format.writes_in_place:
             # the copied rows need the columns first, so the schema is learnt before the step
             known = learn(table)
-            wait_for(step, known, group, handed, self._output)
+            wait_for(step, known, group, table_splits, self._output)
             change = replace(change, learn=lambda _table: known)
         table = self._format.evolve(step, table, change)
         if group.elsewhere:
             kind, files = self._format, self._log.store
-            return replaced_from_chunks(kind, step, table, group, handed, files, self._output)
+            return replaced_from_chunks(kind, step, table, group, table_splits, files, self._output)
         if not group.rows:
             if group.replaces and past:
                 return self._end(step, table, group)

@@ -231,9 +231,9 @@ class CompactionWorker:
         try:
             after = self._format.maintain(step, table)
         except Exception:
-            self._output.remove_vain(step.given)
+            self._output.delete_orphans(step.given)
             raise
-        self._output.remove_vain(step.given, after)
+        self._output.delete_orphans(step.given, after)
         if after is table:
             return False
         # files must be durable before a commit can name them

@@ -25,7 +25,7 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
 from waltap_spark.apply.chunks import chunk_rows, chunk_struct
-from waltap_spark.apply.snapshot_splits import Handed
+from waltap_spark.apply.snapshot_splits import TableSplits
 from waltap_spark.compact.log_rows import stored_as, with_epoch
 from waltap_spark.errors import (
     CatalogueUnreachable,
@@ -61,22 +61,22 @@ _SAID = re.compile(r"WT-\d{4} [^\n]*")
 class ExternalSnapshots:
     """Decides which external snapshots tasks can read.
 
-    ``handed`` returns the chunks of a named snapshot. It returns None where the chunks are not
-    here yet, and raises LookupError where none will arrive. ``handed`` is None where no engine
-    provides chunks.
+    ``table_splits`` returns the chunks of a named snapshot. It returns None where the chunks are
+    not here yet, and raises LookupError where none will arrive. ``table_splits`` is None where no
+    engine provides chunks.
     """
 
     def __init__(
         self,
         changelog: ChangeLog,
-        handed: Callable[[str], Handed | None] | None,
+        table_splits: Callable[[str], TableSplits | None] | None,
         output: SparkOutput,
     ) -> None:
-        self._log, self._handed, self._output = changelog, handed, output
-        self._found: dict[str, Handed] = {}
+        self._log, self._table_splits, self._output = changelog, table_splits, output
+        self._found: dict[str, TableSplits] = {}
         self._seen = True
 
-    def of(self, name: str) -> Handed | None:
+    def of(self, name: str) -> TableSplits | None:
         """Return the chunks of snapshot ``name`` by table, as `look` found them."""
         return self._found.get(name)
 
@@ -91,13 +91,19 @@ class ExternalSnapshots:
         names = {group.elsewhere for groups in of.values() for group in groups}
         for manifest in manifests:
             names |= manifest.elsewhere
-        nobody = self._handed is None
+        nobody = self._table_splits is None
         try:
-            there = {} if self._handed is None else {name: self._handed(name) for name in names}
+            there = (
+                {}
+                if self._table_splits is None
+                else {name: self._table_splits(name) for name in names}
+            )
         except LookupError:
             there, nobody = {}, True
         # a snapshot without chunks is either lost or still to come
-        self._found = {name: handed for name, handed in there.items() if handed is not None}
+        self._found = {
+            name: table_splits for name, table_splits in there.items() if table_splits is not None
+        }
         names -= self._found.keys()
         for name in sorted(names):
             if not self._lost(name):
@@ -143,7 +149,7 @@ def wait_for(
     step: CommitContext,
     table: TableState,
     group: SegmentGroup,
-    handed: Handed | None,
+    table_splits: TableSplits | None,
     output: SparkOutput,
 ) -> None:
     """Copy all rows of ``group`` to files of the output.
@@ -153,7 +159,7 @@ def wait_for(
     place = _place(group, table.folder)
     if not _is_whole(output, place):
         types = stored_as(group, table.versions[group.fingerprint])
-        with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
+        with chunk_rows(step.spark, (table_splits or {})[group.name], types) as read:
             read.rows.write.mode("overwrite").parquet(output.uri(place))
             nulls = read.nulls()
         # the marker must not survive a power failure that the rows do not survive
@@ -166,7 +172,7 @@ def replaced_from_chunks(
     step: CommitContext,
     table: TableState,
     group: SegmentGroup,
-    handed: Handed | None,
+    table_splits: TableSplits | None,
     files: "FileStore",
     output: SparkOutput,
 ) -> TableState:
@@ -180,19 +186,19 @@ def replaced_from_chunks(
         named = with_names(rows, group.called) if group.called else rows
         brought = GroupRows(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
         done = format_.replace(step, table, brought)
-        return msgspec.structs.replace(done, handed_rows=group.rows)
+        return msgspec.structs.replace(done, rows_of_splits=group.rows)
 
     if not format_.writes_in_place:
-        with chunk_rows(step.spark, (handed or {})[group.name], types) as read:
+        with chunk_rows(step.spark, (table_splits or {})[group.name], types) as read:
             done = replaced(read.rows)
-            return msgspec.structs.replace(done, handed_nulls=read.nulls())
+            return msgspec.structs.replace(done, split_nulls=read.nulls())
     place = _place(group, table.folder)
     text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # version 0.1 wrote no reports
     nulls = msgspec.json.decode(text, type=tuple[str, ...])
     waiting = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
     # the log does not know how many rows tasks read
     group.count(waiting.count())
-    return msgspec.structs.replace(replaced(waiting), handed_nulls=nulls)
+    return msgspec.structs.replace(replaced(waiting), split_nulls=nulls)
 
 
 def _place(group: SegmentGroup, folder: str) -> str:

@@ -87,14 +87,14 @@ class AssignedSplits:
 
 
 # Chunks by table (``schema.table``).
-Handed = Mapping[str, AssignedSplits]
+TableSplits = Mapping[str, AssignedSplits]
 
 
 # The name in `NO_MORE`; no chunks have it.
 NO_NAME: Final = ""
 
 
-def packed(name: str, tables: Handed) -> bytes:
+def packed(name: str, tables: TableSplits) -> bytes:
     """Return a message for `DriverInput`."""
     data = pickle.dumps((name, dict(tables)))
     return len(data).to_bytes(HEAD, "big") + data
@@ -112,7 +112,7 @@ class DriverInput:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._last: tuple[str | None, Handed] = (None, {})
+        self._last: tuple[str | None, TableSplits] = (None, {})
         self._gone = threading.Event()
         # A daemon: it waits for the engine, and must not keep a finished driver alive.
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
@@ -121,7 +121,7 @@ class DriverInput:
         """Return whether the engine closed standard input or died."""
         return self._gone.is_set()
 
-    def of(self, name: str) -> Handed | None:
+    def of(self, name: str) -> TableSplits | None:
         """Return the chunks of ``name``, None before they arrive.
 
         Raises: LookupError if none will arrive (`NO_MORE`).

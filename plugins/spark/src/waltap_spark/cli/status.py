@@ -108,7 +108,7 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
         suspended=table.failed,
         damaged=bool(table.damaged),
         stale=table.stale,
-        notes=(*table.widened, *table.handed_nulls),
+        notes=(*table.widened, *table.split_nulls),
     )
 
 

@@ -23,7 +23,7 @@ from waltap.errors import RetryVerdict, WaltapError
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.apply.snapshot_splits import DriverInput, Handed
+from waltap_spark.apply.snapshot_splits import DriverInput, TableSplits
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.follower import LogFollower
 from waltap_spark.driver.settings import apply_options, follow_options, properties_of, taken_pairs
@@ -59,14 +59,14 @@ def run_driver(
     *,
     stopping: Callable[[], bool],
     patience_s: float = PREDECESSOR_S,
-    handed: Callable[[str], Handed | None] | None = None,
+    table_splits: Callable[[str], TableSplits | None] | None = None,
     once: bool = False,
 ) -> int:
     """Keep the tables at ``output`` up to date until ``stopping``.
 
     Returns the number of applied rows. ``once`` applies the present changes and ends, as
     `LogFollower.once` does. ``patience_s`` is how long a stopping driver waits for another
-    process to release the tables. ``handed`` is for
+    process to release the tables. ``table_splits`` is for
     `waltap_spark.apply.external_snapshots.ExternalSnapshots`.
 
     Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, OutputInUse, OutputMismatch,
@@ -82,7 +82,7 @@ def run_driver(
     try:
         require_pyspark()
         with explained_failures(properties.settings.get("spark.driver.memory")):
-            return _apply(reader, tables, properties, None if once else stopping, handed)
+            return _apply(reader, tables, properties, None if once else stopping, table_splits)
     finally:
         tables.close()
 
@@ -92,7 +92,7 @@ def _apply(
     tables: SparkOutput,
     properties: SparkProperties,
     stopping: Callable[[], bool] | None,
-    handed: Callable[[str], Handed | None] | None,
+    table_splits: Callable[[str], TableSplits | None] | None,
 ) -> int:
     """Follow the log until ``stopping``; None applies it once."""
     started = time.monotonic()
@@ -108,7 +108,9 @@ def _apply(
     try:
         log.info("spark is ready", extra={"duration_ms": _since(started)})
         own = prepare(session)
-        applier = OutputApplier(own, reader, tables, apply_options(properties), choice, handed)
+        applier = OutputApplier(
+            own, reader, tables, apply_options(properties), choice, table_splits
+        )
         before = applier.open().rows_applied
         try:
             follower = LogFollower(reader, applier, follow_options(properties))
@@ -181,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
             stopping=asked_to_stop() if inbox is None else inbox.gone,
             # the process of an engine that was killed may still apply changes
             patience_s=properties.drain_ms / 1000,
-            handed=None if inbox is None else inbox.of,
+            table_splits=None if inbox is None else inbox.of,
         )
     except OutputInUse as error:
         log.error("%s", error)  # noqa: TRY400 - a trace would hide the text

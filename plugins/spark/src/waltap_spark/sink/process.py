@@ -152,7 +152,7 @@ class DriverProcess:
             return  # the writer reports the error
         for name, each in state.tables.items() if state is not None else ():
             texts = [f"{name} needs a new snapshot: {doubt}" for doubt in each.stale]
-            texts.extend((*each.widened, *each.handed_nulls))
+            texts.extend((*each.widened, *each.split_nulls))
             if each.failed:
                 texts.append(f"{name} is suspended, other tables continue: {each.failed}")
             for text in texts:

@@ -200,7 +200,7 @@ class SparkSink(Sink):
                     raise TablesSuspended(problem, output=self._tables)
         awaited, self._awaited = self._awaited, None
         self._driver.give(NO_MORE)  # it forgets the chunks, which contain the password
-        return {name: tables[name].handed_rows for name in awaited if name in tables}
+        return {name: tables[name].rows_of_splits for name in awaited if name in tables}
 
     def downstream_progress(self) -> Sequence[DownstreamProgress]:
         """Return the progress of Spark."""

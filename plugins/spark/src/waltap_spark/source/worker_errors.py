@@ -18,7 +18,7 @@ def shows_text(method: Callable[P, R]) -> Callable[P, R]:
     """Let Spark show an error of ``method`` by its text alone.
 
     Otherwise the stack of the worker comes first, and code and remedy at its end. A worker that
-    planned in vain ends, so the setting concerns no other error.
+    planned needlessly ends, so the setting concerns no other error.
     """
 
     @functools.wraps(method)

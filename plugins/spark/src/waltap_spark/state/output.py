@@ -346,8 +346,8 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     snapshot_epoch: int = 0
     # Rows that Spark tasks read from the source for the last such snapshot, and their values that
     # are null here because a column cannot hold them.
-    handed_rows: int = 0
-    handed_nulls: tuple[str, ...] = ()
+    rows_of_splits: int = 0
+    split_nulls: tuple[str, ...] = msgspec.field(name="handed_nulls", default=())
 
     @property
     def mode(self) -> TableMode:
@@ -670,7 +670,7 @@ class SparkOutput:
         else:
             self.store.delete_folder(path)
 
-    def remove_vain(self, given: Iterable[str], *tables: TableState) -> None:
+    def delete_orphans(self, given: Iterable[str], *tables: TableState) -> None:
         """Remove the sets of ``given`` that no table names.
 
         A set that cannot be removed is ignored until the next `open` removes it.

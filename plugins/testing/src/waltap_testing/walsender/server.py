@@ -64,7 +64,7 @@ class ScriptedWalsender:
     while it waits; psycopg's ``PGconn.connect`` and ``get_result`` do not.
 
     The end of the block closes every connection, waits for the threads, and raises `ScriptFailed`
-    if a step waited in vain or the client broke the protocol.
+    if a step waited without an answer or the client broke the protocol.
     """
 
     def __init__(
