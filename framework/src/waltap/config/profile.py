@@ -105,6 +105,11 @@ class Profile:
     """Start of the profile's relative paths; the paths in its components are absolute."""
 
     @property
+    def sinks(self) -> tuple[Component[SinkSpec], ...]:
+        """Return the sinks, one or several."""
+        return tuple(branch.sink for branch in self.branches) or (self.sink,)
+
+    @property
     def form(self) -> EventForm:
         """Return the connector's form of events."""
         spec = self.connector.spec

@@ -42,8 +42,7 @@ def choose_comparison(
 
 
 def _held_by_target(context: Any) -> Any:
-    sinks = [branch.sink for branch in context.profile.branches] or [context.profile.sink]
-    if not any(each.spec.name == "sql" for each in sinks):
+    if not any(each.spec.name == "sql" for each in context.profile.sinks):
         return []
     from waltap_sinks.sql.fit_check import held
 

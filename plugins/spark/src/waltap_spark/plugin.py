@@ -23,9 +23,7 @@ def _describe_table(properties: Any, table: str) -> str:
 
 
 def _check_modes(context: Any) -> Any:
-    profile = context.profile
-    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
-    properties = [sink.properties for sink in sinks if sink.spec.name == SPARK]
+    properties = [sink.properties for sink in context.profile.sinks if sink.spec.name == SPARK]
     if not properties:
         # the check loads pyarrow and the applier, a third of the start of a run into other sinks
         return []

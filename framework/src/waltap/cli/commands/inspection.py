@@ -321,11 +321,9 @@ def _before(table: "PlannedTable", stages: "PipelineStages") -> str:
 
 def _kept(table: "PlannedTable", stages: "PipelineStages") -> str:
     """Return the form in which sinks keep a table, "" for one form of all tables."""
-    profile = stages.profile
-    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
     parts = (
         sink.spec.describe_table(sink.properties, table.relation.name)
-        for sink in sinks
+        for sink in stages.profile.sinks
         if sink.spec.describe_table
     )
     return "; ".join(dict.fromkeys(parts))

@@ -197,8 +197,9 @@ class LineageObserver:
         naming = profile.topic_naming
         self._capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
         self._source = _source(profile.connector.properties)
-        found = [each.sink for each in profile.branches] or [profile.sink]
-        self._sinks = [(e.spec.name, _destination(e.spec.name, e.properties)) for e in found]
+        self._sinks = [
+            (e.spec.name, _destination(e.spec.name, e.properties)) for e in profile.sinks
+        ]
         self._known: dict[str, Relation] = {}
         self._begun = self._over = self._changed = False
         self._delivery = LineageSender(self._send)

@@ -126,9 +126,7 @@ def profile_store(file: str) -> FileStore:
     from waltap.config.resolve import resolve
     from waltap.plugins.host import Host
 
-    profile = resolve(read(file), Host())
-    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
-    for sink in sinks:
+    for sink in resolve(read(file), Host()).sinks:
         properties = sink.properties
         if isinstance(properties, StorageProperties) and isinstance(properties, WritesChangeLog):
             return FileStore(properties.changelog, properties)

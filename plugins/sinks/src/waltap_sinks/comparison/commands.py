@@ -418,8 +418,7 @@ def compared(
 
     The result is None if one of them cannot be read. Raises: WaltapError.
     """
-    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
-    if any(sink.spec.verification_source is None for sink in sinks):
+    if any(sink.spec.verification_source is None for sink in profile.sinks):
         return None
     found: dict[str, TableComparison] = {}
     for name, results in _comparisons(profile, dsn_of(profile), None, tables, (), patience_s):

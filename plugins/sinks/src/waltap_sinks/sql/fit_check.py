@@ -33,10 +33,9 @@ SHORT: Final = frozenset(
 def held(context: CheckContext) -> list[PreflightCheck]:
     """Return the values that a MariaDB or MySQL target would refuse."""
     profile = context.profile
-    sinks = [branch.sink for branch in profile.branches] or [profile.sink]
     mine = [
         each.properties
-        for each in sinks
+        for each in profile.sinks
         if isinstance(each.properties, SqlProperties)
         and each.properties.url.lower().startswith(("mariadb", "mysql"))
     ]
