@@ -125,6 +125,8 @@ class ChangeLogSink(Sink):
         self._published_below = 0
         self._next_generation = 1
         self._read = ReadChunks()
+        # Whether the log ends within a snapshot, also one that has not resumed yet.
+        self._in_snapshot = False
         # Tables that a blocking snapshot reads → the generation of their rows.
         self._replacing: dict[int, int] = {}
         self._forget()
@@ -201,6 +203,7 @@ class ChangeLogSink(Sink):
         self._epoch = last.log_position.epoch
         if last.snapshot is not None and not last.snapshot.complete:
             self._read = ReadChunks(last.snapshot, log.of_snapshot(last.snapshot.generation))
+            self._in_snapshot = True
             return None  # the snapshot resumes, or begins again
         if last.transactions:
             self._skip_below = self._published_below = last.log_position.end_lsn
@@ -218,7 +221,7 @@ class ChangeLogSink(Sink):
 
     def stored_position(self) -> Position | None:
         """Return the position of the last manifest, None within a snapshot."""
-        there = self.log_position.epoch == self._epoch and self._generation is None
+        there = self.log_position.epoch == self._epoch and not self._in_snapshot
         return Position(self.log_position.end_lsn) if there else None
 
     @property
@@ -502,7 +505,7 @@ class ChangeLogSink(Sink):
             self._whole.current.pop(key).abandon()
         self._whole.finished = [entry for entry in self._whole.finished if entry.generation is None]
         self._read = ReadChunks()
-        self._generation = self._next_generation
+        self._generation, self._in_snapshot = self._next_generation, True
         self._next_generation += 1
         self._snapshot_part = SnapshotPart(
             generation=self._generation, lsn=part.lsn, complete=False, ts=part.ts or None
@@ -513,7 +516,7 @@ class ChangeLogSink(Sink):
         """Complete the snapshot with all its tables."""
         if self._snapshot_part is not None:
             self._snapshot_part = msgspec.structs.replace(self._snapshot_part, complete=True)
-        self._generation = None
+        self._generation, self._in_snapshot = None, False
 
     def forget(self, oid: int) -> None:
         self._versions.forget(oid)
