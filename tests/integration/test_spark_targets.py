@@ -84,14 +84,17 @@ def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("choice", [FormatChoice("delta"), catalogue()], ids=["path", "catalogue"])
-def test_rows_that_stay_are_put_in_place_and_only_deletes_need_a_merge(
-    delta: Any, tmp_path: Path, choice: FormatChoice
+@pytest.mark.parametrize("listed", [200, 0], ids=["few keys", "more"])
+def test_rows_that_stay_are_put_in_place_and_only_deletes_of_many_keys_need_a_merge(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: FormatChoice, listed: int
 ) -> None:
     """A key of two columns, names that want quoting; columns that came out of the table's order."""
+    monkeypatch.setattr("waltap_spark.schema.expression.LISTED", listed)
     rig = Rig(tmp_path, delta, choice)
     columns = [("odd.na me", "text"), ("n", "int4"), ("note", "text")]
     numbers, key = (1, 2, 3), ("odd.na me", "n")
-    table = relation(f"targets.put_{choice.values and 1 or 0}", columns, numbers=numbers, key=key)
+    name = f"targets.put_{choice.values and 1 or 0}_{listed}"
+    table = relation(name, columns, numbers=numbers, key=key)
     rig.db.insert(table, ["a", "1", "x"], ["a", "2", "long"], ["`b", "1", None])
     rig.follow()
     more = relation(
@@ -111,8 +114,8 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_need_a_merge(
     assert stored_table is not None
     reported = rig.spark.sql(f"DESCRIBE HISTORY {stored_table.targets['current'].at}").collect()
     last, put = [row for row in reported if row["operation"] in ("MERGE", "WRITE")][:2]
-    assert last["operation"] == "MERGE"
-    assert "replaceOnCond" in put["operationParameters"]
+    assert last["operation"] == ("WRITE" if listed else "MERGE")
+    assert ("predicate" if listed else "replaceOnCond") in put["operationParameters"]
     assert put["operationMetrics"]["numDeletedRows"] == "2"
 
 
@@ -128,6 +131,7 @@ def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
 ) -> None:
     """A Delta that leaves the option out would overwrite the whole table."""
     monkeypatch.setattr(f"waltap_spark.formats.delta.{name}", other)
+    monkeypatch.setattr("waltap_spark.schema.expression.LISTED", 0)
     rig = Rig(tmp_path, delta, FormatChoice("delta"))
     rig.db.insert(ORDERS, ["1", "eu", "x"], ["2", "eu", "y"])
     rig.follow()
