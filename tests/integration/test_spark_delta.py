@@ -74,7 +74,7 @@ def test_rows_are_found_by_keys_whatever_is_in_them(rig: Rig) -> None:
     rig.apply()  # nothing is there to replace, and nothing to write
     rig.check(CODES)
     operations = rig.spark.sql(
-        f"DESCRIBE HISTORY {rig.output.table('codes').held.targets['current'].at}"
+        f"DESCRIBE HISTORY {rig.output.table('codes').stored_table.targets['current'].at}"
     )
     assert {row.operation for row in operations.collect()} == {"CREATE TABLE", "WRITE"}
 
