@@ -36,6 +36,7 @@ from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap.ports.specs import SinkSpec
+from waltap.services.monitor.server import MonitorServer
 
 WAIT_S = 90.0
 
@@ -370,6 +371,16 @@ class PipelineRig:
             if ready:
                 run.until(lambda: run.engine.state == "streaming", "streaming")
             yield run
+
+    @contextlib.contextmanager
+    def monitored(self) -> Iterator[tuple["Run", MonitorServer]]:
+        """Stream in the background, with a status page, while the block lasts."""
+        run = Run(self, limits=None, settings={})
+        with MonitorServer(run.engine, "127.0.0.1:0", None, wait_s=WAIT_S) as monitor:
+            run.host.register(monitor.exposition, "metrics")
+            with run:
+                run.until(lambda: run.engine.state == "streaming", "streaming")
+                yield run, monitor
 
     def run(
         self,

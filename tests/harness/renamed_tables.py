@@ -1,13 +1,12 @@
 """Tables that the source renames: those of Spark follow with rows and history, and no name has another's rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 import msgspec
 import pytest
 from tests.harness.changelog import relation
-from tests.harness.spark import Died, Rig
+from tests.harness.spark import Died, Rig, dying
 
 from waltap.changes.decode.relation import FormerOwner, Relation
 from waltap_spark.apply import applier, resume_requests
@@ -60,31 +59,18 @@ def check(rig: Rig, *there: Relation) -> None:
 def moments(rig: Rig) -> Iterator[None]:
     """Have what waits applied by drivers of which each dies one write later than the one before, until none does."""
     for moment in count(1):
-        seen = 0
-
-        def dying(write: Callable[..., Any], least: int = moment) -> Callable[..., Any]:
-            def call(*arguments: Any, **options: Any) -> Any:
-                nonlocal seen
-                seen += 1
-                if seen >= least:
-                    raise Died
-                return write(*arguments, **options)
-
-            return call
-
-        with pytest.MonkeyPatch.context() as patch:
-            for place, name in (
-                (rig.output, "sync"), (rig.output, "commit"), (rig.output.store, "publish"),
-                (StepwiseFormat, "take"), (MergingFormat, "rename_table"),
-            ):  # fmt: skip
-                patch.setattr(place, name, dying(getattr(place, name)))
-            try:
+        writes = (
+            (rig.output, "sync"), (rig.output, "commit"), (rig.output.store, "publish"),
+            (StepwiseFormat, "take"), (MergingFormat, "rename_table"),
+        )  # fmt: skip
+        try:
+            with dying(*writes, at=moment):
                 rig.apply()
-            except Died:
-                rig.reopen()
-                yield
-                continue
-        return
+        except Died:
+            rig.reopen()
+            yield
+        else:
+            return
 
 
 def it_goes_on_with_its_rows_and_history(rig: Rig) -> None:

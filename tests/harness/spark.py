@@ -1,5 +1,8 @@
 """A change log that is written by hand, and the Spark tables that follow it."""
 
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +20,26 @@ from waltap_spark.state.output import SparkOutput
 
 class Died(BaseException):
     """The driver is gone."""
+
+
+@contextlib.contextmanager
+def dying(*places: tuple[object, str], at: int = 1) -> Iterator[None]:
+    """Have the driver of the block die at call number ``at`` of all ``places``, objects and names of their functions,
+    and at each later one. Raises: Died."""
+    calls = itertools.count(1)
+
+    def until_then(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if next(calls) >= at:
+                raise Died
+            return function(*arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for place, name in places:
+            patch.setattr(place, name, until_then(getattr(place, name)))
+        yield
 
 
 class Rig:
@@ -94,13 +117,8 @@ class Rig:
     def apply_and_die(self) -> None:
         """Apply as `apply`, by a driver that dies just before its commit; another follows."""
 
-        def die(_state: object) -> None:
-            raise Died
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self.output, "commit", die)
-            with pytest.raises(Died):
-                self.apply()
+        with pytest.raises(Died), dying((self.output, "commit")):
+            self.apply()
         self.reopen()
 
     def folders(self) -> set[str]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 from tests.harness.changelog import ALL, batch, context, in_parts, relation
-from tests.harness.spark import Died, Rig
+from tests.harness.spark import Died, Rig, dying
 from tests.harness.spark_steps import (
     ADDED,
     NAMES,
@@ -610,26 +610,13 @@ class Machine:
 
     def _die(self, moment: int) -> None:
         """Apply by a driver that dies before its write number ``moment``, if it makes so many."""
-        seen = 0
-
-        def dying(write: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any, **options: Any) -> Any:
-                nonlocal seen
-                seen += 1
-                if seen == moment:
-                    raise Died
-                return write(*arguments, **options)
-
-            return call
-
         output = self.rig.output
-        with pytest.MonkeyPatch.context() as patch:
-            for place, name in ((output, "sync"), (output, "commit"), (output.store, "publish")):
-                patch.setattr(place, name, dying(getattr(place, name)))
-            try:
+        writes = (output, "sync"), (output, "commit"), (output.store, "publish")
+        try:
+            with dying(*writes, at=moment):
                 self.rig.apply()
-            except Died:
-                self._another_driver()
+        except Died:
+            self._another_driver()
 
     def _another_driver(self) -> None:
         """Another driver: what no commit names is removed at its start, where there is a commit."""

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.harness import command
-from tests.harness.pipeline import PipelineRig, Run
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
-
-from waltap.services.monitor.server import MonitorServer
 
 
 def on_terminal(shop: Shop, *arguments: str, term: str = "xterm") -> tuple[int, str]:
@@ -127,9 +125,7 @@ def test_every_command_prints_names_as_text_and_so_do_labels(
         assert unprintable(said) == [], (line, said)
         shown += said
     assert "evil" in shown
-    run = Run(PipelineRig(database, tmp_path / "rig"), limits=None, settings={})
-    with MonitorServer(run.engine, "127.0.0.1:0", None) as monitor, run:
-        run.until(lambda: run.engine.state == "streaming", "streaming")
+    with PipelineRig(database, tmp_path / "rig").monitored() as (_run, monitor):
         with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}/metrics") as answer:
             text = answer.read().decode()
         assert "evil" in text

@@ -20,19 +20,10 @@ pytestmark = pytest.mark.pipeline(
 
 
 @pytest.fixture
-def seen(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Run, MonitorServer]]:
+def seen(pipeline: PipelineRig) -> Iterator[tuple[Run, MonitorServer]]:
     """A pipeline that streams, and its monitor."""
-    monkeypatch.setattr(
-        "waltap.services.monitor.server.WAIT_S", 90.0
-    )  # for the engine, on a busy machine
-    run = Run(pipeline, limits=None, settings={})
-    with MonitorServer(run.engine, "127.0.0.1:0", None) as monitor:
-        run.host.register(monitor.exposition, "metrics")
-        with run:
-            run.until(lambda: run.engine.state == "streaming", "streaming")
-            yield run, monitor
+    with pipeline.monitored() as made:
+        yield made
 
 
 def ask(

@@ -30,7 +30,7 @@ def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitorServer]
     token = folder / "state/p/http-token"
     token.parent.mkdir(parents=True)
     token.write_text(TOKEN)
-    with MonitorServer(run.engine, "127.0.0.1:0", None) as made:
+    with MonitorServer(run.engine, "127.0.0.1:0", None, wait_s=0.05) as made:
         yield made
 
 
@@ -77,11 +77,8 @@ def post(*headers: bytes, body: bytes = SIGNAL, host: bytes = HERE, kind: bytes 
     )
 
 
-def test_the_plain_request_is_taken(
-    monitor: MonitorServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plain_request_is_taken(monitor: MonitorServer) -> None:
     """The other tests of this module prove nothing where this one fails."""
-    monkeypatch.setattr("waltap.services.monitor.server.WAIT_S", 0.05)
     assert b" 202 " in sent(monitor, post())
     assert taken(monitor) == 1
 

@@ -1,5 +1,6 @@
 """Tables kept by Spark equal the source's tables after every commit, whatever happened to them."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,16 @@ def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: 
 
 
 # --- crashes and company ------------------------------------------------------------------------------
+
+
+def test_a_first_commit_says_how_far_it_is(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.db.insert(PEOPLE, ["1", "a", None])
+    rig.db.insert(EVENTS, ["a", "1.5"])
+    rig.commit()
+    with caplog.at_level(logging.INFO):
+        rig.apply()
+    said = [each for each in caplog.messages if each.startswith("table ")]
+    assert [each.partition(":")[0] for each in said] == ["table 1 of 2", "table 2 of 2"]
 
 
 def test_readers_see_all_tables_at_one_point(rig: Rig) -> None:

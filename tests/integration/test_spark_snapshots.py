@@ -10,7 +10,7 @@ from tests.harness.changelog import context, relation
 from tests.harness.handed import ITEMS, Chunk, rows
 from tests.harness.handed_snapshot import AssignedSnapshots
 from tests.harness.servers.postgres import Database
-from tests.harness.spark import Died
+from tests.harness.spark import Died, dying
 
 from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
@@ -221,14 +221,8 @@ class Tables:
 
     def apply_and_die(self, place: object, name: str) -> None:
         """Apply by a driver that dies where it comes to ``name`` of ``place``."""
-
-        def dies(*_given: object) -> None:
-            raise Died
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(place, name, dies)
-            with pytest.raises(Died):
-                self.apply()
+        with pytest.raises(Died), dying((place, name)):
+            self.apply()
 
     def read(self, what: str) -> list[tuple[str, ...]]:
         """Return the rows, or the history."""

@@ -55,12 +55,8 @@ def seen(database: Database, tmp_path: Any) -> Iterator[tuple[Run, MonitorServer
         f'CREATE TABLE "{name}" (id int PRIMARY KEY, "<b>{name[:40]}" int);'
         f'INSERT INTO "{name}" SELECT generate_series(1, 3)'
     )
-    run = Run(PipelineRig(database, tmp_path), limits=None, settings={})
-    with MonitorServer(run.engine, "127.0.0.1:0", None) as monitor:
-        run.host.register(monitor.exposition, "metrics")
-        with run:
-            run.until(lambda: run.engine.state == "streaming", "streaming")
-            yield run, monitor
+    with PipelineRig(database, tmp_path).monitored() as made:
+        yield made
 
 
 class Visit:

@@ -480,7 +480,6 @@ class MetricsExposition:
             self._changes.inc()
 
 
-# how long a request waits for the answer to its signal
 WAIT_S = 10.0
 # states in which /healthz answers 200; a stopped run is healthy, too
 WELL = frozenset({"checking", "standby", "snapshot", "streaming", "reconnecting"})
@@ -511,11 +510,16 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 class MonitorServer:
-    """Serve HTTP requests in threads while the block lasts."""
+    """Serve HTTP requests in threads while the block lasts.
 
-    def __init__(self, engine: "ObservedEngine", address: str, token: str | None) -> None:
+    A request waits ``wait_s`` for the answer to its signal.
+    """
+
+    def __init__(
+        self, engine: "ObservedEngine", address: str, token: str | None, *, wait_s: float = WAIT_S
+    ) -> None:
         """Check the address. Raises: ConfigurationError, LibraryMissing."""
-        self._engine = engine
+        self._engine, self._wait_s = engine, wait_s
         self._host, self._port = address_of(address)
         if token is None and not is_loopback(self._host):
             problem = PropertyProblem(
@@ -633,7 +637,7 @@ class MonitorServer:
             return 400, JSON, _error("this is no signal: it is nested too deeply")
         future: Future[SignalAnswer] = self._engine.signal(asked.kind, asked.data)
         try:
-            given = future.result(WAIT_S)
+            given = future.result(self._wait_s)
         except TimeoutError:
             # the engine reads signals between batches, so not during an initial snapshot
             return 202, JSON, msgspec.json.encode({"state": self._engine.state})
