@@ -1,6 +1,36 @@
-"""Fixtures of several modules: targets of the SQL sink, and topics that Spark's tables follow."""
+"""Fixtures of several modules: targets of the SQL sink, topics that Spark's tables follow, and SQL on tables in the
+session of the tests."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
 from tests.harness.sql import duck, file, maria, place, postgres
 from tests.harness.topics import topic
+from typer.testing import CliRunner
 
 __all__ = ["duck", "file", "maria", "place", "postgres", "topic"]
+
+
+@pytest.fixture
+def spark_sql(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Return a function that runs ``waltap spark sql`` on tables, with more words and what is ``typed``, in the session
+    of the tests: one of its own takes ten seconds to start."""
+    from waltap_spark.cli.commands import application
+    from waltap_spark.session import session
+
+    class Shared:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark, name)
+
+        def stop(self) -> None:
+            pass
+
+    def ask(tables: Path, *words: str, typed: str | None = None) -> Result:
+        return CliRunner().invoke(application, ["sql", str(tables), *words], input=typed)
+
+    monkeypatch.setattr(session, "start_session", lambda *_, **__: Shared())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return ask

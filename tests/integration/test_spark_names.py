@@ -1,6 +1,8 @@
 """Names: columns by rules, names as they are made beside them, and any that PostgreSQL allows."""
 
+import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import msgspec
 import pytest
 from click.testing import Result
 from tests.harness.changelog import relation
+from tests.harness.command import waltap
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
@@ -184,24 +187,8 @@ def rig(spark: Any, tmp_path: Path) -> Rig:
 
 
 @pytest.fixture
-def asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Return what runs `waltap spark sql` in the session of the tests, which it does not stop."""
-
-    class Shared:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(rig.spark, name)
-
-        def stop(self) -> None:
-            pass
-
-    def ask(*query: str, typed: str | None = None) -> Result:
-        return CliRunner().invoke(
-            application, ["sql", str(rig.folder / "out"), *query], input=typed
-        )
-
-    monkeypatch.setattr(session, "start_session", lambda *_, **__: Shared())
-    monkeypatch.setenv("XDG_STATE_HOME", str(rig.folder / "state"))
-    return ask
+def asked(rig: Rig, spark_sql: Callable[..., Result]) -> Callable[..., Result]:
+    return partial(spark_sql, rig.folder / "out")
 
 
 @pytest.fixture
@@ -236,6 +223,18 @@ def test_values_are_shown_as_they_are(asked: Callable[..., Result]) -> None:
     assert found.exit_code == 0, found.output
     assert "[bold]a[/red]" in found.output
     assert "[/b]" in found.output
+
+
+def test_a_process_of_its_own_writes_values_as_json(rig: Rig) -> None:
+    values = "double('NaN') n, date'0001-01-01' d, x'00ff' b, 1.50 p, cast(null as int) z, 1 z"
+    query = f"select count(*) c, timestamp'2020-01-01 00:00:00.000001Z' t, {values} from plain"
+    found = waltap("spark", "sql", rig.folder / "out", "--json", query)
+    assert found.returncode == 0, found.stderr
+    ((row),) = json.loads(found.stdout, object_pairs_hook=list)
+    assert row == [
+        ("c", 2), ("t", "2020-01-01T00:00:00.000001Z"), ("n", "NaN"), ("d", "0001-01-01"),
+        ("b", "AP8="), ("p", 1.5), ("z", None), ("z", 1),
+    ]  # fmt: skip
 
 
 def test_what_spark_refuses_has_a_code(asked: Callable[..., Result]) -> None:
