@@ -23,7 +23,7 @@ from typing import IO
 
 PIPE = subprocess.PIPE
 
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 300.0
 BEGINS_WITH = ("PYTHON", "LC_", "LANG", "TZ", "LD_")
 """Variables that an interpreter reads when it starts."""
 
