@@ -285,11 +285,8 @@ class OutputApplier:
         attempt = CommitAttempt(
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
-        attempt.table_splits, attempt.shapes, attempt.repeats = (
-            self._elsewhere.of,
-            self._shapes,
-            repeats,
-        )
+        attempt.table_splits, attempt.shapes = self._elsewhere.of, self._shapes
+        attempt.repeats = repeats
         self._named = before.tables
         try:
             applied = self._attempts(attempt, plans, before)
