@@ -324,9 +324,8 @@ class OutputApplier:
             self._compaction.handled(maintained)
             self._compaction.look(state)
         self._elsewhere.remove_waiting()
-        duration_ms = round((time.monotonic() - started) * 1000)
-        counts = {"batch_rows": rows, "lsn": str(state.log_position), "duration_ms": duration_ms}
-        log.info("applied", extra=counts)
+        duration_ms, lsn = round((time.monotonic() - started) * 1000), str(state.log_position)
+        log.info("applied", extra={"batch_rows": rows, "lsn": lsn, "duration_ms": duration_ms})
         return state
 
     def _attempts(
