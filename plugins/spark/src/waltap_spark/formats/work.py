@@ -140,15 +140,16 @@ class TableWriter:
     def stored(self, frame: "DataFrame") -> "DataFrame":
         """Return ``frame`` with the stored types and names."""
         columns = {**self._table.columns, **LOG_FIELDS}
-        called = {name: self._format.called(name) for name in self._table.mode.columns}
-        stored = self._format.storable(frame, columns)
-        return stored.withColumnsRenamed(called) if called else stored
+        stored, own = self._format.storable(frame, columns), self._table.mode.columns
+        if not own:
+            return stored
+        return stored.withColumnsRenamed({name: self._format.called(name) for name in own})
 
     def view(self, frame: "DataFrame") -> list[str]:
         """Create SQL's view of ``frame`` as stored; return its columns."""
         stored = self.stored(frame)
         stored.createOrReplaceTempView(VIEW)
-        return [field.name for field in stored.schema.fields]
+        return list(stored.schema.names)
 
     # --- columns ------------------------------------------------------------------------------------
 
