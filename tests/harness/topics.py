@@ -50,9 +50,11 @@ class Reader:
                 applier.close()
         return rows
 
-    def frame(self, table: str, schema: str = "inventory") -> Any:
+    def frame(
+        self, table: str, schema: str = "inventory", *, allow_stale: bool | None = None
+    ) -> Any:
         tables = LiveTables(self.spark, SparkOutput(str(self.folder / "out")))
-        return tables.current(f"{schema}.{table}")
+        return tables.current(f"{schema}.{table}", allow_stale=allow_stale)
 
     def rows(
         self, table: str, schema: str = "inventory", order: str = "id"

@@ -13,6 +13,7 @@ from tests.harness.servers.kafka import Kafka
 from tests.harness.topics import MakeTopic, TopicReader, event
 
 from waltap_sinks.changelog.errors import ColumnNameTaken
+from waltap_spark.errors import SnapshotNeeded
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -227,7 +228,11 @@ def test_a_schema_that_comes_back_within_a_portion_is_applied_in_its_turn(
         ({"id": 2}, with_schema(wide, "u", 122, None, {"id": 2, "name": "z", "more": 3}, 110), 1),
     )
     assert reader.pull() == 6
-    found = reader.frame("items").select("id", "name").orderBy("id").collect()
+    # events between lacked a column that is there again, so rows may lack values of it
+    with pytest.raises(SnapshotNeeded, match="more was not captured"):
+        reader.frame("items")
+    frame = reader.frame("items", allow_stale=True)
+    found = frame.select("id", "name").orderBy("id").collect()
     assert [tuple(each) for each in found] == [(1, "c"), (2, "z")]
 
 
