@@ -252,8 +252,9 @@ def test_a_condition_lists_few_keys() -> None:
         ([(1,), (None,)], "large"),
         ([(1.5,)], "rate"),
         ([(n,) for n in range(LISTED + 1)], "large"),
+        ([(f"{n}".zfill(2_000),) for n in range(50)], "code"),
     ],
-    ids=["no keys", "a null", "floating point", "too many"],
+    ids=["no keys", "a null", "floating point", "too many", "too long"],
 )
 def test_a_condition_lists_no_other_keys(keys: list[tuple[object, ...]], name: str) -> None:
     assert one_of(keys, [name], TYPES) is None

@@ -22,6 +22,8 @@ EXACT: Final = {
 
 # Most keys that a condition lists: Delta Lake writes the condition into its log.
 LISTED: Final = 200
+# Most characters of such a condition, for the same reason: keys may be long texts.
+LISTED_LENGTH: Final = 64 << 10
 
 # Types whose literals are equal exactly where values are, and the suffixes of numbers.
 _NUMBERS: Final = {'"byte"': "Y", '"short"': "S", '"integer"': "", '"long"': "L"}
@@ -149,7 +151,8 @@ def one_of(
     if len(parts) > 1:
         whole = ", ".join(f"({', '.join(each)})" for each in zip(*columns.values(), strict=True))
         parts += (f"({', '.join(map(quoted, names))}) IN ({whole})",)
-    return " AND ".join(parts)
+    condition = " AND ".join(parts)
+    return condition if len(condition) <= LISTED_LENGTH else None
 
 
 def literal_of(value: str) -> str:
