@@ -1,6 +1,8 @@
 """Rows of the tables of errors: their kind, their texts and attributes, and the way through pickle."""
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 from tests.test_tidy import error_classes
@@ -28,6 +30,17 @@ def test_a_row_goes_through_pickle() -> None:
     again = pickle.loads(pickle.dumps(SinkPausedTooLong("too much", sink="lake")))  # noqa: S301 - ours
     assert type(again) is SinkPausedTooLong
     assert str(again).startswith("WT-5803 too much. Make lake work again")
+
+
+def test_an_error_has_its_code_where_no_file_can_be_opened() -> None:
+    program = (
+        "import resource; from waltap.pipeline.delivery.fan_out import SinkReturned;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0)); print(SinkReturned('too many files'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == (
+        "WT-5802 too many files. docs/reference/errors.md has the remedy of WT-5802.\n"
+    ), done.stderr
 
 
 def test_every_row_of_a_table_is_an_error_of_its_name() -> None:

@@ -88,7 +88,10 @@ class _ErrorText(NamedTuple):
     column: str
 
     def __get__(self, error: object, kind: type) -> str:
-        return error_texts(self.package)[self.code][self.column]
+        try:
+            return error_texts(self.package)[self.code][self.column]
+        except OSError:  # the error may be that no file can be opened
+            return f"docs/reference/errors.md has the remedy of {self.code}."
 
 
 @cache
