@@ -39,8 +39,13 @@ def test_an_error_has_its_code_where_no_file_can_be_opened() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == (
-        "WT-5802 too many files. docs/reference/errors.md has the remedy of WT-5802.\n"
+        "WT-5802 too many files. The documentation of waltap has the remedy of WT-5802.\n"
     ), done.stderr
+
+
+def test_an_error_of_a_plugin_without_its_row_has_its_code() -> None:
+    odd = SinkError.define("Odd", "MY-001")
+    assert str(odd("full")) == "MY-001 full. The documentation of tests has the remedy of MY-001."
 
 
 def test_every_row_of_a_table_is_an_error_of_its_name() -> None:

@@ -90,8 +90,8 @@ class _ErrorText(NamedTuple):
     def __get__(self, error: object, kind: type) -> str:
         try:
             return error_texts(self.package)[self.code][self.column]
-        except OSError:  # the error may be that no file can be opened
-            return f"docs/reference/errors.md has the remedy of {self.code}."
+        except (OSError, LookupError):  # no file can be opened, or a plugin's table lacks the row
+            return f"The documentation of {self.package} has the remedy of {self.code}."
 
 
 @cache

@@ -50,6 +50,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FilesOfAnother = SinkError.define("FilesOfAnother", "WT-5125")
+FilesDamaged = SinkError.define("FilesDamaged", "WT-5126")
+
+
+class FilesGone(DestinationBehind):
+    """The folder lacks commits of this pipeline."""
+
+    code = "WT-5127"
+    remedy = (
+        "Put {path} back as it was and start again: nothing is lost. Else{repair} begin there with a new "
+        "snapshot: `waltap offsets clear FILE`."
+    )
+
+
 # From this number of rows on changes are converted to columns.
 UNCONVERTED_ROWS: Final = 16_384
 
@@ -150,23 +164,6 @@ class GatheredColumns:
         self._unconverted = 0
         for buffer in self._buffers.values():
             buffer.convert()
-
-
-FilesOfAnother = SinkError.define("FilesOfAnother", "WT-5125")
-FilesDamaged = SinkError.define("FilesDamaged", "WT-5126")
-
-
-class FilesGone(DestinationBehind):
-    """The folder lacks commits of this pipeline."""
-
-    code = "WT-5127"
-    remedy = (
-        "Put {path} back as it was and start again: nothing is lost. Else{repair} begin there with a new "
-        "snapshot: `waltap offsets clear FILE`."
-    )
-
-
-log = logging.getLogger(__name__)
 
 
 VERSION: Final = 1
