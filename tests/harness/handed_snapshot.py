@@ -9,7 +9,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
-from waltap.pipeline.setup.build import build
+from waltap.pipeline.setup.build import PipelineStages
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import MadeByRun
@@ -45,7 +45,7 @@ class AssignedSnapshots:
     def engine(self, name: str) -> Iterator[Mapping[str, list[SnapshotChunk]]]:
         """Keep a snapshot called ``name`` while the block lasts; the log then names it."""
         host, _ = self.pipeline.host()
-        stages = build(self.pipeline.profile(host), host, run_id=name)
+        stages = PipelineStages(self.pipeline.profile(host), host, run_id=name)
         connector = stages.open_connector(MadeByRun())
         context = SinkContext(
             pipeline="p",

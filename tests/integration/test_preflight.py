@@ -389,23 +389,3 @@ def test_a_connector_that_strimzi_keeps_paused_is_an_error_of_doctor(
         done = waltap("doctor", path, "--sink", "null", cwd=tmp_path)
         assert done.returncode == code, done.stdout + done.stderr
         assert ("Take spec.state out" in done.stdout) is (state == "paused")
-
-
-def test_state_that_an_earlier_version_kept_elsewhere_is_not_passed_over(
-    pipeline: PipelineRig, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """A version whose paths started at the current directory was run from there, like a service."""
-    pipeline.settings["waltap.state.dir"] = ".waltap"
-    assert pipeline.command("run", "FILE", "--until-idle", 0.3).returncode == 0
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (pipeline.folder / ".waltap").rename(elsewhere / ".waltap")
-    (elsewhere / ".waltap" / "p" / "belongings.json").unlink()
-    refused = waltap("run", pipeline.file(), "--until-idle", 0.3, cwd=elsewhere)
-    assert refused.returncode == 1
-    assert "WT-2013" in refused.stderr
-    moved = re.search(r"mv (\S+) (\S+);", " ".join(refused.stderr.split()))
-    assert moved, refused.stderr
-    Path(moved[2]).parent.mkdir(exist_ok=True)
-    Path(moved[1]).rename(moved[2])
-    done = pipeline.command("run", "FILE", "--until-idle", 0.3)
-    assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import ConnectionLost
-from waltap.pipeline.setup.build import build
+from waltap.pipeline.setup.build import PipelineStages
 from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import Connector, MadeByRun, SourceLacks
 from waltap_postgres import connector as postgres_connector
@@ -35,7 +35,7 @@ json.dump(rows, sys.stdout)
 @contextmanager
 def connected(pipeline: PipelineRig) -> Iterator[Connector]:
     host, _ = pipeline.host()
-    stages = build(pipeline.profile(host), host, run_id="chunks")
+    stages = PipelineStages(pipeline.profile(host), host, run_id="chunks")
     connector = stages.open_connector(MadeByRun())
     try:
         yield connector

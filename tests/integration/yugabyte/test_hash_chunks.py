@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 
-from waltap.pipeline.setup.build import build
+from waltap.pipeline.setup.build import PipelineStages
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental_state import ChunkState
 from waltap.ports.source.connector import MadeByRun
@@ -44,7 +44,7 @@ def hashed(pipeline: YugabytePipeline) -> YugabytePipeline:
 def chunks_of(pipeline: YugabytePipeline, **settings: Any) -> Iterator[Any]:
     """Give what reads chunks, as a run has it."""
     host, _ = pipeline.host()
-    stages = build(pipeline.profile(host, **settings), host, run_id="x")
+    stages = PipelineStages(pipeline.profile(host, **settings), host, run_id="x")
     with closing(stages.open_connector(MadeByRun())) as connector:
         yield connector.chunk_source(("public", "signals"))
 

@@ -199,12 +199,12 @@ def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(
 
 def checked(pipeline: PipelineRig, **settings: object) -> list:
     """Return what ``waltap doctor`` finds."""
-    from waltap.pipeline.setup.build import build
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.pipeline.setup.preflight import checks
     from waltap.ports.source.connector import MadeByRun
 
     host, _ = pipeline.host()
-    stages = build(pipeline.profile(host, **settings), host, run_id="x")
+    stages = PipelineStages(pipeline.profile(host, **settings), host, run_id="x")
     connector = stages.open_connector(MadeByRun())
     try:
         return list(checks(stages, connector, locked=False))

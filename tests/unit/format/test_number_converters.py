@@ -11,7 +11,7 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.config.layers import read_debezium
 from waltap.config.resolve import ProfileValidation, resolve, survey
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
-from waltap.pipeline.setup.build import build
+from waltap.pipeline.setup.build import PipelineStages
 from waltap.plugins.host import Host
 from waltap.ports.specs import FormatSpec
 
@@ -89,4 +89,4 @@ def test_headers_that_their_format_cannot_write_are_refused_and_the_remedy_leave
     for remedy in ({}, {"extended.headers.enabled": "false"}):
         profile = resolve(read_debezium(given | remedy), Host())
         with nullcontext() if remedy else pytest.raises(ValueUnfit, match="headers.enabled=false"):
-            build(profile, Host(), run_id="")
+            PipelineStages(profile, Host())

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 @contextmanager
 def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, PipelineStages]]":
     """Connect to the profile's database, read-only. Raises: WaltapError."""
-    from waltap.pipeline.setup.build import build
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.ports.source.connector import MadeByRun
 
-    stages = build(profile, host, run_id="")
+    stages = PipelineStages(profile, host)
     connector = stages.open_connector(MadeByRun())
     try:
         yield connector, stages

@@ -173,11 +173,13 @@ def _chosen(store: "DeadLetterStore", ids: Sequence[str] | None) -> "list[DeadLe
 
 def _stages(file: str, set_: list[str] | None) -> "PipelineStages":
     from waltap.config.resolve import resolve
-    from waltap.pipeline.setup.build import build
+    from waltap.pipeline.setup.build import PipelineStages
     from waltap.plugins.host import Host
 
     host, raw = Host(), read(file)
-    return build(resolve(raw, host, overrides=overrides(raw, set_)), host, run_id="redeliver")
+    return PipelineStages(
+        resolve(raw, host, overrides=overrides(raw, set_)), host, run_id="redeliver"
+    )
 
 
 def _redelivered(

@@ -122,14 +122,14 @@ def _stages(
     file: str, set_: list[str] | None
 ) -> "tuple[Profile, Host, PipelineStages, str | None]":
     """Return the profile with its sink, and the connector's name in its file."""
-    from waltap.pipeline.setup.build import build
+    from waltap.pipeline.setup.build import PipelineStages
 
     profile, host, raw = resolved(file, set_)
     named = raw.settings.get("name") if raw.debezium else None
     if named is None and raw.written:  # Debezium Server names its connector after its sink
         named = raw.types.get("sink")
     name = None if named is None else str(named.value)
-    return profile, host, build(profile, host, run_id=""), name
+    return profile, host, PipelineStages(profile, host), name
 
 
 def _taken(
@@ -404,15 +404,15 @@ def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
 
 
 def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
-    from waltap.pipeline.setup.build import build
+    from waltap.pipeline.setup.build import PipelineStages
 
     profile, host = at_rest(file, set_)
-    return profile, build(profile, host, run_id="")
+    return profile, PipelineStages(profile, host)
 
 
 def _with_sink(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
     """Return the profile and its stages with the sink, which may keep the position."""
-    from waltap.pipeline.setup.build import build
+    from waltap.pipeline.setup.build import PipelineStages
 
     profile, host, _ = resolved(file, set_)
-    return profile, build(profile, host, run_id="")
+    return profile, PipelineStages(profile, host)

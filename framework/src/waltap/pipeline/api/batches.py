@@ -10,7 +10,6 @@ again with the next run. The server is answered meanwhile.
 """
 
 import logging
-import queue
 import threading
 import weakref
 from collections import deque
@@ -21,21 +20,17 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from waltap.changes.transactions.transaction import Batch, TransactionPart
-from waltap.config.layers import load, read_tables
-from waltap.config.profile import Profile
-from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
+from waltap.pipeline.api.in_process import Pipeline
 from waltap.pipeline.engine.engine import Engine
 from waltap.pipeline.runtime.run_state import Limits
-from waltap.plugins.host import Host
+from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.specs import SinkSpec
-from waltap.services.telemetry.observers import observed
 
 log = logging.getLogger(__name__)
 
 NAME = "python_loop"
-WAKE_S = 0.2
 
 
 AcknowledgedTooLate = WaltapError.define("AcknowledgedTooLate", "WT-1203")
@@ -80,15 +75,19 @@ class BatchReceipt:
 
 
 class BatchLedger:
-    """Keep the batches of the loop in order, with their acknowledgements."""
+    """Pass batches to the loop in order, and keep their acknowledgements.
+
+    ``lingers``: a clean end waits until all are acknowledged, and the loop ends before.
+    """
 
     def __init__(self, most: int) -> None:
         """Let at most ``most`` batches wait."""
         self._most, self._waiting = most, deque[BatchReceipt]()
         self._changed = threading.Condition()
+        self._next: StreamedBatch | None = None
         self._acknowledged, self._warned = 0, False
         self._failure: BaseException | None = None
-        self.closed = False
+        self.closed = self.lingers = self._ending = False
 
     @property
     def acknowledged(self) -> int:
@@ -102,6 +101,21 @@ class BatchLedger:
             receipt = BatchReceipt(self, number)
             self._waiting.append(receipt)
             return receipt
+
+    def put(self, batch: "StreamedBatch") -> None:
+        """Pass a batch to the loop when it has taken the one before; none after the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._next is None or self.closed)
+            self._next = None if self.closed else batch
+            self._changed.notify_all()
+
+    def get(self) -> "StreamedBatch | None":
+        """Wait for the next batch, None at the end of the run."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._next or self._ending or self.closed)
+            batch, self._next = self._next, None
+            self._changed.notify_all()
+            return batch
 
     def acknowledge(self, receipt: BatchReceipt, *, earlier: bool) -> None:
         """Acknowledge a batch. Raises: AcknowledgedTooLate."""
@@ -135,10 +149,13 @@ class BatchLedger:
                 )
             self._changed.wait_for(lambda: len(self._waiting) < self._most or self.closed)
 
-    def wait_for_all(self) -> None:
-        """Wait until all batches are acknowledged, or the stream is closed."""
+    def drain(self) -> None:
+        """Wait for all acknowledgements, or the stream's close, if it lingers."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting or self.closed)
+            if self.lingers:
+                self._ending = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: not self._waiting or self.closed)
 
     def close(self, failure: BaseException | None = None) -> None:
         """End all waits; other acknowledgements are refused from now on."""
@@ -150,16 +167,12 @@ class BatchLedger:
 class HandOver(Sink):
     """Give each batch to the loop, and promise the acknowledged ones.
 
-    ``each``: the loop finishes a batch before the next is received. ``lingers``: a clean end waits for
-    acknowledgements, and sets ``ending`` before.
+    ``each``: the loop finishes a batch before the next is received.
     """
 
     def __init__(self, *, records: bool, each: bool, most: int) -> None:
         self.capabilities = SinkCapabilities(records=records)
-        self.batches: queue.Queue[StreamedBatch] = queue.Queue(maxsize=1)
         self.ledger = BatchLedger(most)
-        self.lingers = False
-        self.ending = threading.Event()
         self._each = each
 
     def open(self) -> None:
@@ -175,7 +188,7 @@ class HandOver(Sink):
                 receipt.give()
         if not batch.parts:  # the end of a snapshot, a notification: nothing for the loop
             return
-        self.batches.put(StreamedBatch(**_fields(batch), receipt=receipt))
+        self.ledger.put(StreamedBatch(**_fields(batch), receipt=receipt))
         if self._each:
             self.ledger.wait_for(receipt)
 
@@ -186,9 +199,7 @@ class HandOver(Sink):
         return self.ledger.acknowledged
 
     def drain(self) -> None:
-        self.ending.set()
-        if self.lingers:
-            self.ledger.wait_for_all()
+        self.ledger.drain()
 
     def close(self) -> None:
         """Release nothing.
@@ -215,42 +226,40 @@ class _LoopPlugin:
     """Register the sink of one loop on the loop's own host."""
 
     def __init__(self, sink: HandOver) -> None:
-        from waltap.plugins.hookspecs import hookimpl
-
         spec = SinkSpec(name=NAME, summary="A loop in Python.", factory=lambda _p, _c: sink)
         self.register_sinks = hookimpl(lambda: [spec])
 
 
-class _EngineThread:
-    """Run the engine in a thread, and keep its error."""
+class _LoopPipeline(Pipeline):
+    """Run a pipeline whose end ends the waits of its loop."""
 
-    def __init__(self, engine: Engine, sink: HandOver) -> None:
-        self._engine, self._sink = engine, sink
-        self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="waltap-engine", daemon=True)
-        self._thread.start()
+    def __init__(
+        self,
+        profile: str | Path | Mapping[str, Any],
+        sink: HandOver,
+        overrides: Mapping[str, str] | None,
+    ) -> None:
+        plugins = (_LoopPlugin(sink),)
+        super().__init__(profile, sink=NAME, overrides=overrides, plugins=plugins)
+        self.ledger = sink.ledger
 
-    def _run(self) -> None:
+    def _observed(self, engine: Engine) -> None:
         try:
-            with observed(self._engine, self._engine.host):
-                self._engine.run()
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            self.failure = error
-        finally:
-            self._sink.ledger.close(self.failure)
+            super()._observed(engine)
+        except BaseException as error:
+            self.ledger.close(error)
+            raise
+        self.ledger.close()
 
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
 
-    def end(self) -> None:
-        """End the engine and wait; the last flush has the present acknowledgements."""
-        self._sink.ledger.close()
-        self._engine.stop()
-        while self.running:
-            with suppress(queue.Empty):  # who waits to give one more need not
-                self._sink.batches.get_nowait()
-            self._thread.join(WAKE_S)
+def _end(pipeline: _LoopPipeline) -> BaseException | None:
+    """End the run after a flush of all acknowledgements; return its failure."""
+    pipeline.ledger.close()
+    try:
+        pipeline.stop()
+    except BaseException as error:  # noqa: BLE001 - raised again in the loop, which may be gone
+        return error
+    return None
 
 
 class BatchStream(Iterator[StreamedBatch]):
@@ -260,12 +269,13 @@ class BatchStream(Iterator[StreamedBatch]):
     acknowledged there.
     """
 
-    def __init__(self, engine: Engine, sink: HandOver, *, auto: bool) -> None:
-        self._engine, self._sink, self._auto = engine, sink, auto
-        self._thread: _EngineThread | None = None
+    def __init__(self, pipeline: _LoopPipeline, limits: Limits | None, *, auto: bool) -> None:
+        self._pipeline, self._limits, self._auto = pipeline, limits, auto
+        self._ledger = pipeline.ledger
         self._given: StreamedBatch | None = None
         self._over = False
-        self._end: Callable[[], object] = lambda: None
+        self._end: Callable[[], BaseException | None] | None = None
+        self._failure: BaseException | None = None
 
     def __iter__(self) -> Self:
         return self
@@ -274,31 +284,23 @@ class BatchStream(Iterator[StreamedBatch]):
         """Return the next batch. Raises: WaltapError of the pipeline."""
         if self._over:
             raise StopIteration
-        if self._thread is None:
-            self._thread = _EngineThread(self._engine, self._sink)
-            self._end = weakref.finalize(self, self._thread.end)
+        if self._end is None:
+            self._pipeline.start(self._limits)
+            self._end = weakref.finalize(self, _end, self._pipeline)
         if self._auto and self._given is not None:
             with suppress(AcknowledgedTooLate):  # what ended the run is raised below
                 self._given.ack()
-        self._given = self._next(self._thread)
+        self._given = self._ledger.get()
         if self._given is None:
             self._over = True
-            self._raise_failure()
+            if self._ledger.closed:  # else its last batches may still be acknowledged
+                self.close()
+                self._raise_failure()
             raise StopIteration
         return self._given
 
-    def _next(self, thread: _EngineThread) -> StreamedBatch | None:
-        """Return the next batch, None at the end of the run."""
-        sink = self._sink
-        while True:
-            running, ending = thread.running, sink.lingers and sink.ending.is_set()
-            with suppress(queue.Empty):
-                return sink.batches.get(timeout=WAKE_S if running and not ending else 0)
-            if ending or not running:
-                return None
-
     def __enter__(self) -> Self:
-        self._sink.lingers = True
+        self._ledger.lingers = True
         return self
 
     def __exit__(
@@ -314,11 +316,12 @@ class BatchStream(Iterator[StreamedBatch]):
     def close(self) -> None:
         """End the run: batches without an acknowledgement come again with the next."""
         self._over = True
-        self._end()
+        if self._end is not None:
+            self._failure = self._end() or self._failure
 
     def _raise_failure(self) -> None:
-        if self._thread is not None and self._thread.failure is not None:
-            failure, self._thread.failure = self._thread.failure, None
+        failure, self._failure = self._failure, None
+        if failure is not None:
             raise failure
 
 
@@ -347,11 +350,4 @@ def stream(
     """
     auto = acknowledge == "auto"
     sink = HandOver(records=records, each=auto, most=max(1, unacknowledged))
-    host = Host()
-    host.register(_LoopPlugin(sink), NAME)
-    raw = read_tables(profile) if isinstance(profile, Mapping) else load(Path(profile))
-    raw.require_running()
-    if isinstance(profile, Mapping):
-        log.info("relative paths of this profile start at %s", raw.folder)
-    resolved: Profile = resolve(raw, host, sink=NAME, overrides=overrides)
-    return BatchStream(Engine(resolved, host, limits=limits), sink, auto=auto)
+    return BatchStream(_LoopPipeline(profile, sink, overrides), limits, auto=auto)

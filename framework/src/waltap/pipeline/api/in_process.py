@@ -21,7 +21,7 @@ from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
 from waltap.pipeline.engine.engine import Engine
 from waltap.pipeline.runtime.run_state import Limits
-from waltap.pipeline.setup.build import build
+from waltap.pipeline.setup.build import PipelineStages
 from waltap.pipeline.setup.preflight import checks
 from waltap.plugins.host import Host
 from waltap.ports.signals.inbox import SignalAnswer
@@ -154,7 +154,7 @@ class Pipeline:
 
         Raises: ConnectionLost.
         """
-        stages = build(self._profile, self._host, run_id="")
+        stages = PipelineStages(self._profile, self._host)
         connector = stages.open_connector(MadeByRun())
         try:
             return checks(stages, connector, locked=False)

@@ -36,7 +36,7 @@ from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.runtime.leadership import LOOK_S, LeaseLost
 from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
 from waltap.pipeline.runtime.run_state import Limits, RunState
-from waltap.pipeline.setup.build import PipelineStages, build, chosen_password
+from waltap.pipeline.setup.build import PipelineStages, chosen_password
 from waltap.plugins.host import Host
 from waltap.ports.offsets.state_folder import CONTROL, state_unusable
 from waltap.ports.signals.inbox import SignalAnswer
@@ -323,7 +323,7 @@ class Engine:
 
     def _stages(self) -> PipelineStages:
         state = self._run.state
-        return build(
+        return PipelineStages(
             self.profile,
             self.host,
             run_id=self.run_id,

@@ -87,22 +87,27 @@ def chosen_password(host: Host) -> Password | None:
 class PipelineStages:
     """Hold the stages of a run.
 
-    The connector changes with every reconnect; the other stages stay.
+    The connector changes with every reconnect; the other stages stay. Without a run they serve commands.
     """
 
     def __init__(
         self,
         profile: Profile,
         host: Host,
-        run_id: str,
-        stopping: Callable[[], bool],
-        leadership: Leadership | None,
-        clock: Clock,
         *,
-        waits_for: Callable[[str], AbstractContextManager[None]],
+        run_id: str = "",
+        stopping: Callable[[], bool] = lambda: False,
+        leadership: Leadership | None = None,
+        clock: Clock | None = None,
+        waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
         repairs: bool = False,
     ) -> None:
-        self.profile, self.host, self._stopping, self._clock = profile, host, stopping, clock
+        """Build the stages, without a connection.
+
+        With ``repairs`` a destination may have lost data. Raises: WaltapError.
+        """
+        self.profile, self.host, self._stopping = profile, host, stopping
+        self._clock = clock = clock or SystemClock()
         self._repairs, self._waits_for = repairs, waits_for
         self._leadership = leadership if leadership is not None and leadership.leased else None
         naming = profile.topic_naming
@@ -528,30 +533,3 @@ def _new_tables_policy(profile: Profile) -> str:
     engine = profile.engine
     given = "new_tables" in engine.model_fields_set
     return "warn" if profile.debezium and not given else engine.new_tables
-
-
-def build(
-    profile: Profile,
-    host: Host,
-    *,
-    run_id: str,
-    stopping: Callable[[], bool] = lambda: False,
-    leadership: Leadership | None = None,
-    clock: Clock | None = None,
-    waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
-    repairs: bool = False,
-) -> PipelineStages:
-    """Return the stages of a pipeline, without a connection.
-
-    ``leadership`` is a run's. With ``repairs`` a destination may have lost data. Raises: WaltapError.
-    """
-    return PipelineStages(
-        profile,
-        host,
-        run_id,
-        stopping,
-        leadership,
-        clock or SystemClock(),
-        waits_for=waits_for,
-        repairs=repairs,
-    )

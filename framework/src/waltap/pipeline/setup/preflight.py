@@ -8,8 +8,7 @@ not refuse a start, which waits for it later.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from waltap.base.files.location import refusal
 from waltap.base.text import size
@@ -32,11 +31,7 @@ from waltap.ports.sink.roles import checks_of, identity_of
 from waltap.ports.source.connector import Connector, PreflightCheck
 from waltap.ports.source.lease import LeaseContext
 from waltap.ports.source.roles import ColumnListingSource, SlotOwningSource, tables_of
-
-if TYPE_CHECKING:
-    from waltap.config.profile import Profile
-    from waltap.ports.offsets.offset import OffsetStore
-    from waltap.ports.source.connector import Connector, SlotStatus
+from waltap.ports.source.slot_status import SlotStatus
 
 log = logging.getLogger(__name__)
 
@@ -204,33 +199,10 @@ def _state(stages: PipelineStages, *, locked: bool) -> PreflightCheck:
             f"{folder}: the pipeline runs as pid {pid}; the other checks hold for its next start"
         )
         return PreflightCheck.ok("state folder", found)
-    elsewhere = _state_of_an_earlier_version(stages.profile, folder)
     cause = refusal(folder, folder=True)
     if cause is not None:
         return PreflightCheck.failed("state folder", unusable(folder, cause))
-    if elsewhere is not None and stages.store.load() is None:
-        return PreflightCheck(
-            name="state folder",
-            verdict="error",
-            found=f"no offset is stored in {folder}; {elsewhere} has one of a pipeline of this name, "
-            "kept by a version whose paths started at the current directory",
-            remedy=f"If it is this pipeline's: mv {elsewhere} {folder}; if not, start from another "
-            "directory",
-        )
     return PreflightCheck.ok("state folder", str(folder))
-
-
-def _state_of_an_earlier_version(profile: Profile, folder: Path) -> Path | None:
-    """Return the state folder of a version that resolved paths elsewhere.
-
-    None if it has no state, or a later version has used it.
-    """
-    if not folder.is_relative_to(profile.folder):
-        return None
-    found = Path.cwd() / folder.relative_to(profile.folder)
-    if found == folder or (found / OWNED_OBJECTS).exists():
-        return None
-    return found if (found / OFFSET).exists() else None
 
 
 def _interrupted(
@@ -432,7 +404,7 @@ def _blamed(name: str, host: Host, error: Exception) -> PreflightCheck:
     return PreflightCheck(name=name, verdict="error", found=f"{type(blamed).__name__}: {blamed}")
 
 
-def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") -> dict[str, str]:
+def slot_owners(profile: Profile, connector: Connector, own: OffsetStore) -> dict[str, str]:
     """Return slot → pipeline, from the offsets in the profile's state folder.
 
     A running pipeline without an offset owns the slot that it is making. Unreadable files are ignored.
@@ -459,9 +431,7 @@ def slot_owners(profile: "Profile", connector: "Connector", own: "OffsetStore") 
     return owners
 
 
-def orphan_slots(
-    profile: "Profile", connector: "Connector", own: "OffsetStore"
-) -> "list[SlotStatus]":
+def orphan_slots(profile: Profile, connector: Connector, own: OffsetStore) -> list[SlotStatus]:
     """Return slots without a reader and without a stored offset.
 
     The checks of a start report one of the profile's own name. Raises: SourceError.

@@ -22,7 +22,7 @@ from waltap.errors import WaltapError
 from waltap.pipeline.api.in_process import Pipeline, PipelineEnded
 from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
 from waltap.pipeline.runtime.run_state import Limits
-from waltap.pipeline.setup.build import PipelineStages, build
+from waltap.pipeline.setup.build import PipelineStages
 from waltap.plugins.host import Host
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import MadeByRun
@@ -126,7 +126,7 @@ class HostedEngine:
     def _stages(self) -> PipelineStages:
         host = Host()
         profile = resolve(load(Path(self.file)), host, sink=self._sink)
-        return build(profile, host, run_id="")
+        return PipelineStages(profile, host)
 
     # --- its life ---------------------------------------------------------------------------------
 
