@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from waltap.config.components import ProfileValidation
 from waltap.config.layers import RawProfile
-from waltap.config.resolve import ProfileValidation, survey
+from waltap.config.resolve import survey
 from waltap.plugins.host import Host
 
 

@@ -4,8 +4,9 @@ import pytest
 from tests.harness.examined import examine
 
 from waltap.cli.profile_source import any_sink
+from waltap.config.components import ProfileValidation
 from waltap.config.layers import read_debezium
-from waltap.config.resolve import ProfileValidation, survey
+from waltap.config.resolve import survey
 from waltap.errors import PropertyProblem
 from waltap.plugins.host import Host
 

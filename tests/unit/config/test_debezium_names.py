@@ -12,6 +12,7 @@ from tests.harness.examined import examine
 
 from waltap.base.property import Properties, declarations, declare
 from waltap.cli.reference.properties import components
+from waltap.config.components import ProfileValidation
 from waltap.config.debezium import (
     OLD_NAMES,
     OLD_VALUES,
@@ -19,7 +20,6 @@ from waltap.config.debezium import (
     known,
 )
 from waltap.config.layers import load, read_debezium
-from waltap.config.resolve import ProfileValidation
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.plugins.host import Host
 

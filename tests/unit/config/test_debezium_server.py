@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from tests.harness.examined import examine
 
+from waltap.config.components import ProfileValidation
 from waltap.config.layers import load, read_debezium
-from waltap.config.resolve import ProfileValidation, survey
+from waltap.config.resolve import survey
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.plugins.host import Host
 

@@ -13,8 +13,9 @@ import waltap.plugin
 from waltap.base.plugin_errors import DuplicateName
 from waltap.base.property import CommaList, Properties, declare, declare_family
 from waltap.changes.decode.decoder import DecoderCapabilities
+from waltap.config.components import ProfileValidation
 from waltap.config.layers import RawProfile, read_debezium, read_tables
-from waltap.config.resolve import ProfileValidation, resolve, survey
+from waltap.config.resolve import resolve, survey
 from waltap.errors import ConfigurationError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host, PluginInfo

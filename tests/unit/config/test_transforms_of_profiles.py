@@ -2,9 +2,10 @@
 
 import pytest
 
+from waltap.config.components import ProfileValidation
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.profile import TransformUse
-from waltap.config.resolve import ProfileValidation, resolve, survey
+from waltap.config.resolve import resolve, survey
 from waltap.plugins.host import Host
 
 HOST = Host()

@@ -8,8 +8,9 @@ import pytest
 from tests.harness.schemas import TEXT
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.config.components import ProfileValidation
 from waltap.config.layers import read_debezium
-from waltap.config.resolve import ProfileValidation, resolve, survey
+from waltap.config.resolve import resolve, survey
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
 from waltap.pipeline.setup.build import PipelineStages
 from waltap.plugins.host import Host

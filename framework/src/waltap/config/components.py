@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ from waltap.config.profile import (
     TransformUse,
 )
 from waltap.encoders.format.conversion import SIDES, headed, joined
-from waltap.errors import PropertyProblem
+from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.ports.specs import (
     ColumnConverterSpec,
     FormatSpec,
@@ -156,7 +156,7 @@ def sided(model: type[Properties], side: str) -> type[Properties]:
         extra = dict(info.json_schema_extra) if isinstance(info.json_schema_extra, dict) else {}
         extra["aliases"] = [f"{side}.converter.{other}" for other in extra.get("aliases", ())]  # type: ignore[union-attr]
         default = ... if info.is_required() else info.default
-        field = Field(
+        made_field = Field(
             default,
             alias=f"{side}.converter.{info.alias}",
             description=info.description,
@@ -166,7 +166,7 @@ def sided(model: type[Properties], side: str) -> type[Properties]:
         annotation: Any = info.annotation
         for check in info.metadata:
             annotation = Annotated[annotation, check]
-        fields[name] = (annotation, field)
+        fields[name] = (annotation, made_field)
     made = create_model(f"{model.__name__}Of{side.capitalize()}s", __base__=Properties, **fields)
     made.__doc__ = model.__doc__
     return made
@@ -511,20 +511,25 @@ FAN_OUT = SinkSpec(name="sinks", summary="Several sinks of one pipeline.", facto
 """Represents in `Profile.sink` all of a profile's branches."""
 
 
-class SurveyedSink(Protocol):
-    """The result of resolving one sink's profile."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileValidation:
+    """A profile that may be faulty: its resolved properties, and every problem."""
 
-    @property
-    def profile(self) -> Profile | None: ...
+    origin: str
+    # None with problems.
+    profile: Profile | None = None
+    name: str
+    # Kind of component → its name, ? for a missing one.
+    chosen: Mapping[str, str]
+    explained: tuple[ExplainedProperty, ...]
+    ignored: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    problems: tuple[PropertyProblem, ...] = ()
 
-    @property
-    def explained(self) -> tuple[ExplainedProperty, ...]: ...
-
-    @property
-    def warnings(self) -> tuple[str, ...]: ...
-
-    @property
-    def problems(self) -> tuple[PropertyProblem, ...]: ...
+    def error(self) -> ConfigurationError:
+        """Return the problems as an error."""
+        return ConfigurationError(list(self.problems), origin=self.origin)
 
 
 class SinkList:
@@ -537,7 +542,7 @@ class SinkList:
         self,
         raw: RawProfile,
         findings: ValidationResult,
-        survey: Callable[[RawProfile], SurveyedSink],
+        survey: Callable[[RawProfile], ProfileValidation],
     ) -> None:
         self._raw, self._findings, self._survey = raw, findings, survey
 

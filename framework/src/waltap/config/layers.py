@@ -22,6 +22,9 @@ from waltap.errors import ConfigurationError, PropertyProblem
 SECTIONS = ("source", "engine", "format", "offsets")
 """Sections whose properties share one namespace; [sink] and [[transforms]] have their own."""
 
+LISTS = frozenset({"transforms", "converters", "sinks"})
+"""Sections with several tables."""
+
 SINK_PREFIX = "waltap.sink."
 SINK_NAMES = "waltap.sinks"
 """In a Debezium file: the names of several sinks, and the prefix of the properties of each."""
@@ -154,25 +157,19 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
         where = f"{origin} [{section}]"
         if section == "name":
             raw.settings["name"] = GivenProperty("name", content, origin)
-        elif section == "transforms" and isinstance(content, list):
+        elif section in LISTS and isinstance(content, list):
             for number, table in enumerate(content, start=1):
+                place, named = f"{origin} [[{section}]] #{number}", f"{section}[{number}]."
                 if not isinstance(table, Mapping):
-                    raw.problems.append(
-                        PropertyProblem("transforms", "must be [[transforms]] tables")
-                    )
-                    continue
-                place = f"{origin} [[transforms]] #{number}"
-                raw.transforms.append(_flat(table, place))
-                raw.transform_names.append(f"transforms[{number}].")
-        elif section == "converters" and isinstance(content, list):
-            for number, table in enumerate(content, start=1):
-                if not isinstance(table, Mapping):
-                    raw.problems.append(
-                        PropertyProblem("converters", "must be [[converters]] tables")
-                    )
-                    continue
-                place = f"{origin} [[converters]] #{number}"
-                raw.converters[f"converters[{number}]."] = _flat(table, place)
+                    what = f"must be [[{section}]] tables"
+                    raw.problems.append(PropertyProblem(section, what))
+                elif section == "transforms":
+                    raw.transforms.append(_flat(table, place))
+                    raw.transform_names.append(named)
+                elif section == "converters":
+                    raw.converters[named] = _flat(table, place)
+                else:
+                    raw.branches.append(_raw_branch(table, place, number))
         elif section == "predicates" and isinstance(content, Mapping):
             for label, table in content.items():
                 if isinstance(table, Mapping):
@@ -180,12 +177,6 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                 else:
                     what = "must be a [predicates.NAME] table"
                     raw.problems.append(PropertyProblem(f"predicates.{label}", what))
-        elif section == "sinks" and isinstance(content, list):
-            for number, table in enumerate(content, start=1):
-                if not isinstance(table, Mapping):
-                    raw.problems.append(PropertyProblem("sinks", "must be [[sinks]] tables"))
-                    continue
-                raw.branches.append(_raw_branch(table, f"{origin} [[sinks]] #{number}", number))
         elif section == "dead_letters" and isinstance(content, Mapping):
             raw.dead_letters = _flat(content, where)
         elif section in {*SECTIONS, "sink", "labels"} and isinstance(content, Mapping):
@@ -228,9 +219,7 @@ def read_debezium(values: Mapping[str, object], origin: str = "connector") -> Ra
             raw.sink[name.removeprefix(SINK_PREFIX)] = setting
         else:
             raw.settings[name] = setting
-    _take_transforms(raw)
-    _take_converters(raw)
-    _take_branches(raw)
+    _take_lists(raw)
     servers = raw.settings.get("bootstrap.servers")
     if servers is not None and "sink" not in raw.types and not raw.branches:
         raw.types["sink"] = GivenProperty(servers.name, KAFKA, origin, whole=True)
@@ -263,9 +252,7 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
         PropertyProblem(name, "is not a property of Debezium Server", nearest=meant)
         for name, meant in file.unknown.items()
     ]
-    _take_transforms(raw)
-    _take_converters(raw)
-    _take_branches(raw)
+    _take_lists(raw)
     return raw
 
 
@@ -382,6 +369,27 @@ def _merge(raw: RawProfile, flat: dict[str, GivenProperty]) -> None:
         raw.settings[name] = setting
 
 
+def _take_lists(raw: RawProfile) -> None:
+    """Move everything that a list names out of the flat namespace."""
+    _take_transforms(raw)
+    for prefix, settings in _listed(raw, "converters", "").items():
+        raw.converters[prefix] = settings
+    for prefix, own in _listed(raw, SINK_NAMES).items():
+        alias = prefix.removeprefix(f"{SINK_NAMES}.").removesuffix(".")
+        own.setdefault("name", GivenProperty(SINK_NAMES, alias, raw.origin))
+        part = RawProfile(origin=raw.origin, settings=own)
+        _take_transforms(part)
+        raw.branches.append(
+            RawSinkBranch(
+                place=prefix,
+                format=_cut_out(own, "format."),
+                sink=own,
+                transforms=part.transforms,
+                transform_names=[f"{prefix}{name}" for name in part.transform_names],
+            )
+        )
+
+
 def _take_transforms(raw: RawProfile) -> None:
     """Move transforms, post processors and predicates out of the flat names."""
     _name_post_processors(raw)
@@ -405,54 +413,29 @@ def _name_post_processors(raw: RawProfile) -> None:
                 raw.settings[new + name.removeprefix(old)] = raw.settings.pop(name)
 
 
-def _listed(raw: RawProfile, kind: str) -> dict[str, dict[str, GivenProperty]]:
-    """Move listed names: ``transforms=a`` and ``transforms.a.*``."""
+def _listed(
+    raw: RawProfile, kind: str, folder: str | None = None
+) -> dict[str, dict[str, GivenProperty]]:
+    """Move listed names: ``transforms=a`` and ``transforms.a.*``.
+
+    ``folder`` precedes the names instead of ``kind``.
+    """
     listed = raw.settings.pop(kind, None)
     aliases = [alias.strip() for alias in str(listed.value).split(",")] if listed else []
     found: dict[str, dict[str, GivenProperty]] = {}
     for alias in filter(None, aliases):
-        prefix = f"{kind}.{alias}."
+        prefix = f"{kind}.{alias}." if folder is None else f"{folder}{alias}."
         if prefix in found:
             raw.problems.append(PropertyProblem(kind, f"names {alias} twice"))
-            continue
-        names = [name for name in raw.settings if name.startswith(prefix)]
-        found[prefix] = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
+        else:
+            found[prefix] = _cut_out(raw.settings, prefix)
     return found
 
 
-def _take_converters(raw: RawProfile) -> None:
-    """Move ``converters=a,b``, and all ``a.`` and ``b.`` names."""
-    listed = raw.settings.pop("converters", None)
-    for alias in filter(None, map(str.strip, str(listed.value).split(","))) if listed else ():
-        prefix = f"{alias}."
-        if prefix in raw.converters:
-            raw.problems.append(PropertyProblem("converters", f"names {alias} twice"))
-            continue
-        names = [name for name in raw.settings if name.startswith(prefix)]
-        own = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
-        raw.converters[prefix] = own
-
-
-def _take_branches(raw: RawProfile) -> None:
-    """Move ``waltap.sinks=a,b`` and ``waltap.sinks.a.*`` out of the flat namespace."""
-    listed = raw.settings.pop(SINK_NAMES, None)
-    for alias in filter(None, map(str.strip, str(listed.value).split(","))) if listed else ():
-        prefix = f"{SINK_NAMES}.{alias}."
-        names = [name for name in raw.settings if name.startswith(prefix)]
-        own = {name.removeprefix(prefix): raw.settings.pop(name) for name in names}
-        own.setdefault("name", GivenProperty(SINK_NAMES, alias, raw.origin))
-        part = RawProfile(origin=raw.origin, settings=own)
-        _take_transforms(part)
-        form = [name for name in own if name.startswith("format.")]
-        raw.branches.append(
-            RawSinkBranch(
-                place=prefix,
-                format={name.removeprefix("format."): own.pop(name) for name in form},
-                sink=own,
-                transforms=part.transforms,
-                transform_names=[f"{prefix}{name}" for name in part.transform_names],
-            )
-        )
+def _cut_out(settings: dict[str, GivenProperty], prefix: str) -> dict[str, GivenProperty]:
+    """Remove and return the settings behind ``prefix``."""
+    names = [name for name in settings if name.startswith(prefix)]
+    return {name.removeprefix(prefix): settings.pop(name) for name in names}
 
 
 def _text(value: object) -> str:

@@ -8,8 +8,8 @@ mistake, unless it is a property of Debezium's without effect here.
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from waltap.base.plugin_errors import SpecMissing
@@ -20,6 +20,7 @@ from waltap.config.components import (
     FAN_OUT,
     ComponentTables,
     FormatResolver,
+    ProfileValidation,
     SinkList,
     TransformResolver,
 )
@@ -32,7 +33,7 @@ from waltap.config.connect_worker import (
 from waltap.config.debezium import OLD_NAMES, KnownProperty, format_instead, present
 from waltap.config.layers import SINK_PREFIX, GivenProperty, RawProfile
 from waltap.config.name_patterns import in_database
-from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult, as_text
+from waltap.config.namespace import Namespace, ValidationResult, as_text
 from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import (
     Component,
@@ -40,7 +41,7 @@ from waltap.config.profile import (
     SelectionProperties,
     SinkBranchProfile,
 )
-from waltap.errors import ConfigurationError, PluginError, PropertyProblem
+from waltap.errors import PluginError, PropertyProblem
 from waltap.ports.specs import (
     KIND_OF,
     ColumnConverterSpec,
@@ -60,34 +61,6 @@ from waltap.ports.specs import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-# Snapshot modes of plugins that override parts of the chosen mode.
-
-
-def deputies(
-    choice: SelectionProperties, flat: Namespace, findings: ValidationResult, modes: Sequence[str]
-) -> dict[str, tuple[str, str]]:
-    """Return overrides of snapshot SELECTs and locks.
-
-    These are ``snapshot.query.mode`` and ``snapshot.locking.mode``. Field of `Profile` → the name
-    of a mode, and the property that gives it. ``modes`` are all names.
-    """
-    found = {}
-    for part, place, name in (
-        ("snapshot_query", "snapshot.query.mode", choice.snapshot_query_mode_custom_name),
-        ("snapshot_lock", "snapshot.locking.mode", choice.snapshot_locking_mode_custom_name),
-    ):
-        setting = flat.settings.get(place)
-        if setting is None or str(setting.value).strip().casefold() != "custom":
-            continue
-        if name is not None:
-            found[part] = (name, f"{place}.custom.name")
-            continue
-        allowed = f"a snapshot mode: {', '.join(sorted(modes))}"
-        what = f"is missing: {place} is custom"
-        findings.problems.append(PropertyProblem(f"{place}.custom.name", what, allowed=allowed))
-    return found
 
 
 S = TypeVar("S", bound=Spec)
@@ -146,27 +119,6 @@ def resolve(
     for warning in found.warnings:
         logger.warning("%s", warning)
     return found.profile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileValidation:
-    """A profile that may be faulty: its resolved properties, and every problem."""
-
-    origin: str
-    # None with problems.
-    profile: Profile | None = None
-    name: str
-    # Kind of component → its name, ? for a missing one.
-    chosen: Mapping[str, str]
-    explained: tuple[ExplainedProperty, ...]
-    ignored: tuple[str, ...] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    problems: tuple[PropertyProblem, ...] = ()
-
-    def error(self) -> ConfigurationError:
-        """Return the problems as an error."""
-        return ConfigurationError(list(self.problems), origin=self.origin)
 
 
 def survey(
@@ -321,10 +273,26 @@ class _ProfileResolver:
         return self._find(SnapshotterSpec, mode, "snapshot.mode")
 
     def _deputies(self, choice: SelectionProperties) -> dict[str, object]:
-        """Return the modes that override parts of the snapshot mode."""
-        named = deputies(choice, self._flat, self._findings, self._names(SnapshotterSpec))
-        found = {part: self._find(SnapshotterSpec, *name) for part, name in named.items()}
-        return {p: self._component("snapshot mode", s, self._flat) for p, s in found.items()}
+        """Return the modes that override parts of the snapshot mode.
+
+        They are chosen by ``snapshot.query.mode`` and ``snapshot.locking.mode``.
+        """
+        found: dict[str, object] = {}
+        for part, place, name in (
+            ("snapshot_query", "snapshot.query.mode", choice.snapshot_query_mode_custom_name),
+            ("snapshot_lock", "snapshot.locking.mode", choice.snapshot_locking_mode_custom_name),
+        ):
+            setting, own = self._flat.settings.get(place), f"{place}.custom.name"
+            if setting is None or str(setting.value).strip().casefold() != "custom":
+                continue
+            if name is None:
+                allowed = f"a snapshot mode: {', '.join(sorted(self._names(SnapshotterSpec)))}"
+                problem = PropertyProblem(own, f"is missing: {place} is custom", allowed=allowed)
+                self._findings.problems.append(problem)
+                continue
+            spec = self._find(SnapshotterSpec, name, own)
+            found[part] = self._component("snapshot mode", spec, self._flat)
+        return found
 
     def _leftovers(self, sink: bool) -> None:
         """Report unknown names; names of a missing component's kind count as known."""

@@ -177,7 +177,6 @@ class KafkaSignalProperties(Properties):
         "topic.prefix",
         pattern=r"^[a-zA-Z0-9_.\-]+$",
         summary="Name of this source: the first part of topics and schema names.",
-        deprecated={"database.server.name": "topic.prefix"},
         examples=("inventory",),
     )
     servers: str = declare(

@@ -38,7 +38,6 @@ class CaptureProperties(Properties):
         "topic.prefix",
         pattern=r"^[a-zA-Z0-9_.\-]+$",
         summary="Name of this source: the first part of topics and schema names.",
-        deprecated={"database.server.name": "topic.prefix"},
         examples=("inventory",),
         reach=("records",),
     )
@@ -49,7 +48,6 @@ class CaptureProperties(Properties):
         "schema.include.list",
         default=(),
         summary="Patterns of schemas to capture; others are left out.",
-        deprecated={"schema.whitelist": "schema.include.list"},
         examples=("public,sales_.*",),
         patterns="schemas",
     )
@@ -57,7 +55,6 @@ class CaptureProperties(Properties):
         "schema.exclude.list",
         default=(),
         summary="Patterns of schemas to leave out.",
-        deprecated={"schema.blacklist": "schema.exclude.list"},
         patterns="schemas",
     )
     table_include: CommaList = declare(
@@ -65,7 +62,6 @@ class CaptureProperties(Properties):
         common=True,
         default=(),
         summary="Patterns of tables (schema.table) to capture; others are left out.",
-        deprecated={"table.whitelist": "table.include.list"},
         examples=(r"public\.orders,public\.order_.*",),
         patterns="tables",
     )
@@ -73,7 +69,6 @@ class CaptureProperties(Properties):
         "table.exclude.list",
         default=(),
         summary="Patterns of tables (schema.table) to leave out.",
-        deprecated={"table.blacklist": "table.exclude.list"},
         patterns="tables",
     )
     ignore_builtin: bool = declare(
@@ -86,7 +81,6 @@ class CaptureProperties(Properties):
         "column.include.list",
         default=(),
         summary="Patterns of columns (schema.table.column) that event values have; keys stay.",
-        deprecated={"column.whitelist": "column.include.list"},
         patterns="columns",
     )
     column_exclude: CommaList = declare(
@@ -94,7 +88,6 @@ class CaptureProperties(Properties):
         common=True,
         default=(),
         summary="Patterns of columns (schema.table.column) that event values do not have.",
-        deprecated={"column.blacklist": "column.exclude.list"},
         examples=(r"public\.users\.password",),
         patterns="columns",
     )
@@ -204,7 +197,6 @@ class CaptureProperties(Properties):
         "unavailable.value.placeholder",
         default="__debezium_unavailable_value",
         summary="Placeholder for an unchanged TOAST value that the server did not send; hex: allowed.",
-        deprecated={"toasted.value.placeholder": "unavailable.value.placeholder"},
         advanced=True,
         reach=("records",),
     )
@@ -354,7 +346,6 @@ class CaptureProperties(Properties):
         "field.name.adjustment.mode",
         default="none",
         summary="How field names are made fit for consumers.",
-        deprecated={"sanitize.field.names": "field.name.adjustment.mode=avro"},
     )
     schema_refresh_mode: Literal["columns_diff", "columns_diff_exclude_unchanged_toast"] = declare(
         "schema.refresh.mode",
@@ -398,7 +389,6 @@ class CaptureProperties(Properties):
         "topic.heartbeat.prefix",
         default="__debezium-heartbeat",
         summary="First part of the heartbeat topic's name.",
-        deprecated={"heartbeat.topics.prefix": "topic.heartbeat.prefix"},
         advanced=True,
         reach=("records",),
     )
@@ -419,7 +409,6 @@ class CaptureProperties(Properties):
         "topic.transaction",
         default="transaction",
         summary="Last part of the transaction topic's name.",
-        deprecated={"transaction.topic": "topic.transaction"},
         advanced=True,
         reach=("records",),
     )

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from waltap.changes.mapping.type_registry import TypeRegistry
+    from waltap.config.components import ProfileValidation
     from waltap.config.namespace import ExplainedProperty
     from waltap.config.profile import Profile
-    from waltap.config.resolve import ProfileValidation
     from waltap.pipeline.setup.build import PipelineStages
     from waltap.ports.offsets.offset import Offset
     from waltap.ports.source.connector import Connector, PlannedTable, PreflightCheck, SetupPlan
