@@ -111,11 +111,6 @@ def read_properties(path: Path) -> dict[str, str]:
     return found
 
 
-def made_with() -> str:
-    """Return the text that says which versions the recorded events come from."""
-    return MADE_WITH.read_text(encoding="utf-8")
-
-
 def write_made_with(*, debezium: str, postgres: str) -> None:
     """Stamp the corpora with the versions that they were recorded with."""
     MADE_WITH.write_text(

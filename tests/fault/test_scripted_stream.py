@@ -16,10 +16,7 @@ from waltap_testing.walsender import (
     CutConnection,
     QueryForwarder,
     SendHalf,
-    SendKeepalive,
-    SendPieces,
     ServerError,
-    StreamScript,
     XLogData,
 )
 
@@ -80,16 +77,6 @@ def scripted(stage, walsender):
 ALL = [*range(1, 6), *range(11, 16), *range(21, 26)]
 
 
-def test_frames_that_arrive_in_pieces_are_delivered(stage, scripted):
-    """As a slow network delivers them: 1, 2 or 7 bytes at a time."""
-    pieces = [SendPieces(frame, (1, 2, 7), gap=0.001) for frame in stage.frames]
-    server = scripted([*pieces, AwaitConfirmed(stage.end), SendKeepalive(stage.end)])
-    ran, ids = stage.run(server, "--max-records", "15")
-    assert ran.returncode == 0, ran.stderr
-    assert ids == ALL
-    assert server.unanswered == []
-
-
 def test_a_cut_in_the_middle_of_a_transaction_loses_and_doubles_nothing(stage, scripted):
     """Half a frame, then nothing: the engine comes back and asks from the last whole transaction."""
     middle = stage.first_commit + 4
@@ -124,36 +111,6 @@ def test_what_was_delivered_and_not_confirmed_comes_again_and_is_not_doubled(sta
     assert ids == ALL
 
 
-def test_a_keepalive_that_asks_is_answered_at_once(stage, scripted):
-    server = scripted(
-        [
-            SendKeepalive(stage.frames[0].lsn, reply=True),
-            *stage.frames,
-            AwaitConfirmed(stage.end),
-        ]
-    )
-    ran, ids = stage.run(server, "--max-records", "15")
-    assert ran.returncode == 0, ran.stderr
-    assert ids == ALL
-    assert all(update.flushed <= stage.end for update in server.feedback)
-
-
-def test_a_keepalive_beyond_an_open_transaction_is_not_confirmed(stage, scripted):
-    """What of it was delivered is remembered: when it comes whole, the rest is added."""
-    server = scripted(
-        [*stage.frames[: stage.first_commit - 1], SendKeepalive(stage.end + 0x1000)],
-        [*stage.frames, AwaitConfirmed(stage.end)],
-    )
-    ran, ids = stage.run(server, "--max-seconds", "20")
-    assert ran.returncode == 0, ran.stderr
-    assert ids in ([], ALL[:4])  # whole transactions, or what there is of one
-    assert server.feedback
-    assert all(update.flushed < stage.first_end for update in server.feedback)
-    ran, ids = stage.run(server, "--max-records", str(15 - len(ids)))
-    assert ran.returncode == 0, ran.stderr
-    assert ids == ALL
-
-
 def test_an_error_of_the_plugin_ends_the_run_with_its_text(stage, scripted):
     error = ServerError(
         "42704",
@@ -166,16 +123,3 @@ def test_an_error_of_the_plugin_ends_the_run_with_its_text(stage, scripted):
     assert "publication" in ran.stderr
     assert ids == ALL[: len(ids)]
     assert server.streams == 1
-
-
-def test_a_slot_that_is_active_elsewhere_is_tried_again(stage, walsender):
-    active = ServerError("55006", f'replication slot "{stage.slot}" is active for PID 4712')
-    with QueryForwarder(stage.database.dsn) as catalogue:
-        server = walsender(
-            StreamScript((*stage.frames, AwaitConfirmed(stage.end)), matches="LOGICAL"),
-            answers={"^START_REPLICATION": [active, active, None], READS: catalogue},
-            database=stage.database.name,
-        )
-        ran, ids = stage.run(server, "--max-records", "15", "--set", "slot.retry.delay.ms=50")
-    assert ran.returncode == 0, ran.stderr
-    assert ids == ALL

@@ -12,7 +12,6 @@ from psycopg import pq
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.decode.decoder import Frame
-from waltap.changes.transactions.position import parse_lsn
 from waltap_testing.recording import frames_of_slot
 
 XLOG_HEADER_BYTES = 25  # w, dataStart, walEnd, sendTime
@@ -87,10 +86,6 @@ def identity(database: Database, table: str, name: str) -> None:
 
 def oid(database: Database, table: str) -> int:
     return int(database.execute(f"SELECT '{table}'::regclass::oid::int8")[0][0])
-
-
-def current_lsn(database: Database) -> int:
-    return parse_lsn(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
 
 
 def spaced(text: str) -> bytes:

@@ -23,7 +23,6 @@ from waltap.pipeline import Engine
 from waltap.plugins.host import Host
 from waltap.services.debezium_offsets import (
     DebeziumOffsetMissing,
-    DebeziumOffsetsUnreadable,
     DebeziumOffsetUnusable,
     DebeziumStillReads,
     java_map,
@@ -114,17 +113,6 @@ def test_a_transaction_goes_on_behind_the_change_that_was_delivered_last(shop: T
     assert shop.ids() == [4, 5, 6]
 
 
-def test_a_transaction_that_was_delivered_whole_does_not_come_again(shop: Takeover) -> None:
-    """Debezium without heartbeats stores the last change, not the commit."""
-    before = shop.now()
-    shop.database.execute("BEGIN; INSERT INTO t SELECT n, 'a' FROM generate_series(1, 3) n; COMMIT")
-    inserts = [lsn for lsn, kind in shop.changes() if kind == ord("I")]
-    offset = {"lsn": inserts[-1], "lsn_proc": inserts[-1], "lsn_commit": before}
-    shop.imported({KEY: {**offset, "messageType": "INSERT"}})
-    shop.database.execute("INSERT INTO t VALUES (4, 'b')")
-    assert shop.ids() == [4]
-
-
 @pytest.mark.parametrize(("events", "expected"), [(None, [1, 2, 3, 4]), (3, [4])], ids=str)
 def test_rows_of_one_copy_share_an_lsn(
     shop: Takeover, events: int | None, expected: list[int]
@@ -209,19 +197,6 @@ def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Takeov
     assert not list(shop.folder.rglob("offset.json"))
     shop.imported({KEY: here, second: here}, "second")
     assert list(shop.folder.rglob("offset.json"))
-
-
-def test_a_place_that_holds_no_offsets_is_reported(shop: Takeover) -> None:
-    bad = shop.folder / "bad.dat"
-    bad.write_bytes(b"\xac\xed\x00\x05sr\x00\x13java.util.ArrayList")
-    for place, words in (
-        (bad, "another class than java.util.HashMap"),
-        (shop.folder / "nowhere.dat", "is not there"),
-        ("redis://h:1/x", "no plugin that is installed reads redis://"),
-    ):
-        with pytest.raises(DebeziumOffsetsUnreadable, match=words):
-            import_from(str(shop.file), str(place), yes=True)
-        assert words
 
 
 def test_a_slot_that_is_being_read_is_refused(shop: Takeover) -> None:

@@ -29,38 +29,6 @@ def committed(database: Database, statement: str) -> int:
     return parse_lsn(lsn)
 
 
-class Unwell(SinkError):
-    code = "WT-5901"
-
-
-def once(error: Exception, calls: list[str]) -> Callable[[], object]:
-    """Return what counts flushes and fails the first one that has something to flush."""
-
-    def fail() -> None:
-        calls.append("flush")
-        if len(calls) == 1:
-            raise error
-
-    return fail
-
-
-def test_after_a_failed_flush_nothing_is_flushed_or_confirmed(pipeline: PipelineRig) -> None:
-    """The next flush would succeed, and promise what the first has lost."""
-    database, calls = pipeline.database, list[str]()
-    pipeline.catch_up()
-    pipeline.destination.before_flush = once(Unwell("no"), calls)
-    with pytest.raises(Unwell), pipeline.running() as run:
-        behind = committed(database, "INSERT INTO t VALUES (1)")
-        run.join()
-    assert calls == ["flush"]
-    assert pipeline.slot_lsns()[0] < behind
-    offset = pipeline.offset()
-    assert offset is not None
-    assert offset.sole.position.end_lsn < behind
-    pipeline.catch_up()
-    assert pipeline.destination.ids("t", "c") == [1, 1]
-
-
 # --- files of lines ---------------------------------------------------------------------------------
 
 
@@ -100,21 +68,6 @@ def test_a_file_of_lines_that_is_rotated_by_rename_is_opened_anew(
         run.until(lambda: ids(lines) == [99], "the new file")
         assert run.notices.failures == []
     assert sorted(ids(*moved, lines)) == [0, 1, 2, 3, 10, 11, 12, 13, 99]
-
-
-def test_a_file_of_lines_that_is_deleted_loses_nothing_unconfirmed(
-    pipeline: PipelineRig, lines: Path, tmp_path: Path
-) -> None:
-    """The rows come between two flushes that are far apart: they are in the deleted file only."""
-    database = pipeline.database
-    with pipeline.running(**{"offset.flush.interval.ms": 3_600_000}) as run:
-        database.execute("INSERT INTO t SELECT generate_series(1, 3000)")
-        run.until(lambda: ids(lines) == list(range(1, 3001)), "the rows")
-        lines.unlink()
-        database.execute("INSERT INTO t VALUES (3001)")
-        run.until(lambda: run.engine.status().events == 3001, "the next row")
-    assert ids(lines) == list(range(1, 3002))
-    assert pipeline.slot_lsns()[0] == pipeline.offset().sole.position.end_lsn  # type: ignore[union-attr]
 
 
 def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_row(
@@ -201,6 +154,3 @@ def test_a_change_log_that_is_taken_away_stops_the_pipeline_until_it_is_back(
         row for t in ChangeLog(FileStore(str(log))).rows("public", "t") for row in t.to_pylist()
     ]
     assert [row["id"] for row in rows] == [1, 2]
-
-
-# --- the state folder -------------------------------------------------------------------------------

@@ -110,14 +110,3 @@ def test_an_exact_number_of_changes_and_the_rest_with_the_next_run(
     if transactions == 10:
         # at most the transaction that was cut comes again, as far as its positions are not known
         assert len(seen) <= 21
-
-
-def test_until_idle_waits_for_a_server_that_still_reads_old_wal(
-    quiet: PipelineRig, database: Database
-) -> None:
-    with quiet.running():
-        pass
-    database.execute("INSERT INTO busy SELECT generate_series(1, 100000)")
-    database.execute("INSERT INTO quiet VALUES (1)")
-    quiet.run(limits=Limits(until_idle=0.01))
-    assert quiet.destination.ids("quiet") == [1]

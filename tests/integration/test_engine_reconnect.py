@@ -11,7 +11,6 @@ import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster
-from tests.harness.shop import Shop
 
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import ConnectionLost
@@ -294,21 +293,3 @@ def test_a_server_that_shuts_down_is_not_kept_waiting(cluster: Cluster, tmp_path
         cluster.stop()
         cluster.start()
         run.until(lambda: reconnected(run), "the new stream")
-
-
-def test_a_server_gone_for_longer_than_the_retries_ends_the_run_with_status_3(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    database = cluster.create_database("spent")
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    shop = Shop(tmp_path, database)
-    shop.source |= {"errors.max.retries": 2, "retriable.restart.connector.wait.ms": 50}
-    with shop.process("run FILE", ready=True) as process:
-        try:
-            cluster.stop()
-            process.communicate(timeout=90)
-        finally:
-            cluster.start()
-    assert process.returncode == 3, shop.stderr
-    assert "WT-2002" in shop.stderr
-    assert shop.stderr.count("reconnecting") == 2

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import psutil
 import psycopg
-import pytest
 from tests.harness.pipeline import until
-from tests.harness.servers.postgres import Database, Server
+from tests.harness.servers.postgres import Server
 
 CHILD = """
 import pathlib, sys, time
@@ -31,12 +30,6 @@ def test_a_slot_still_streamed_from_is_reported_as_leaked(server: Server) -> Non
     stream.exec_(b"START_REPLICATION SLOT waltap_servers_leak LOGICAL 0/0")
     assert made.drop(patience=0.2) == ["waltap_servers_leak"]
     stream.finish()
-
-
-def test_psql_stops_at_an_error(database: Database) -> None:
-    assert database.psql("SELECT 1 \\g\n\\echo two\n") == "1\ntwo\n"
-    with pytest.raises(AssertionError, match="division by zero"):
-        database.psql("SELECT 1/0;\n")
 
 
 def test_a_server_dies_with_a_test_run_that_is_killed(tmp_path: Path) -> None:

@@ -603,10 +603,3 @@ def test_what_a_query_applied_leaves_the_log(rig: Followed, tmp_path: Path) -> N
         assert first is not None
         assert first == last, "the newest stays"
         rig.check_rows()
-
-
-# --- runs that end --------------------------------------------------------------------------------
-
-
-def files(folder: Path, pattern: str) -> int:
-    return sum(1 for path in folder.glob(pattern) if path.is_file())

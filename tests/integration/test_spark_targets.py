@@ -8,7 +8,6 @@ import pytest
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 
-from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
 
@@ -27,47 +26,11 @@ def named(name: str) -> Any:
 
 
 ORDERS, CHANGES, AUDIT = named("orders"), named("orders_changes"), named("order_audit")
-UPPER = relation("targets.ORDERS", COLUMNS, numbers=(1, 2, 3), oid=71_000)
 
 
 def catalogue(**values: str) -> FormatChoice:
     own = {f"format.{name.replace('_', '.')}": value for name, value in values.items()}
     return FormatChoice("delta", {"format.catalog": "spark_catalog", **own})
-
-
-def test_two_tables_never_share_a_target_and_a_rule_distinguishes_them(
-    delta: Any, tmp_path: Path
-) -> None:
-    """A table that is called as another's history, and one whose name differs by case alone, in one commit
-    with it; whichever comes first has the name. Nothing of the others is written until they have one."""
-    rig = Rig(tmp_path, delta, catalogue(), parallel=2)
-    tables = (ORDERS, CHANGES, UPPER)
-    rig.db.insert(ORDERS, ["1", "eu", ORDERS.name])
-    rig.follow()
-    for table in tables:
-        rig.db.insert(table, ["2", "eu", table.name])
-    rig.follow()
-    rig.check(ORDERS)
-    for table in (CHANGES, UPPER):
-        failed = rig.output.table(table.name).failed
-        assert "WT-5246" in failed
-        assert "targets.orders's already" in failed
-        assert f"format.names = {table.name.replace('.', chr(92) + '.')}:NAME" in failed
-    shown = {row["tableName"] for row in rig.spark.sql("SHOW TABLES IN targets").collect()}
-    assert {"orders", "orders_changes"} == {name for name in shown if name.startswith("orders")}
-    rig.choice = catalogue(
-        names=r"targets\.(orders_changes):other.as_$1,targets\.ORDERS:other.upper"
-    )
-    rig.reopen()
-    for table in tables:
-        rig.db.update(table, ["2"], unsent=["note"], region="us")
-    rig.follow()
-    rig.check(*tables)
-    stored_table = rig.output.table(CHANGES.name).stored_table
-    assert stored_table is not None
-    assert (
-        stored_table.targets["changes"].at == "`spark_catalog`.`other`.`as_orders_changes_changes`"
-    )
 
 
 def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) -> None:
@@ -271,23 +234,3 @@ def test_a_name_that_the_catalogue_does_not_take_is_reported_and_a_rule_gives_an
     rig.reopen()
     rig.apply()
     rig.check(odd)
-
-
-# --- targets of several sources -------------------------------------------------------------------
-
-
-def test_a_table_that_a_rule_gave_no_name_has_the_place_that_a_mended_one_gives(
-    spark: Any, tmp_path: Path
-) -> None:
-    rig = Rig(tmp_path, spark, places=TargetMappings((r"t(\d)?\.(.*):all.$2@$1",)))
-    table = relation("t.orders", [("id", "int4")])
-    rig.db.insert(table, ["1"])
-    rig.follow()
-    failed = rig.output.table("t.orders").failed
-    assert "WT-5261" in failed
-    assert "t.orders no name" in failed
-    rig.reopen(places=TargetMappings((r"t\.(.*):all.$1@only",)))
-    rig.db.insert(table, ["2"])
-    rig.follow()
-    rows = LiveTables(rig.spark, rig.output).current("all.orders").collect()
-    assert sorted((row["id"], row["_source"]) for row in rows) == [(1, "only"), (2, "only")]

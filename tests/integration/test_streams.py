@@ -291,17 +291,6 @@ def kinesis(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     client.close()
 
 
-def taken(client: Any, stream: str) -> list[tuple[str, bytes]]:
-    found = []
-    for shard in client.list_shards(StreamName=stream)["Shards"]:
-        iterator = client.get_shard_iterator(
-            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-        )["ShardIterator"]
-        answer = client.get_records(ShardIterator=iterator)
-        found += [(each["PartitionKey"], each["Data"]) for each in answer["Records"]]
-    return found
-
-
 def test_kinesis_without_the_stream_or_with_a_record_too_large_is_reported(
     moto: Moto, kinesis: Any, tmp_path: Path
 ) -> None:

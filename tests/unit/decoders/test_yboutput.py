@@ -16,7 +16,6 @@ from tests.harness.yboutput_recording import WAYS, recorded
 from waltap.changes.decode import Message, Relation, RelationSeen
 from waltap_decoders.yboutput import YbOutput
 
-INT4 = 23
 EXPECTED: dict[str, list[tuple[Any, ...]]] = {
     name: stated_changes(text) if text else []
     for name, text in {

@@ -16,7 +16,6 @@ from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap_testing.installed import installed_types
 
 UTC = timezone.utc
-UUID = "0b5f1a2c-3d4e-4f60-8a7b-9c0d1e2f3a4b"
 TYPES: list[tuple[Any, Any, str, Any]] = [
     (("int2",), pa.int16(), "-1", -1),
     (("int8",), pa.int64(), "9223372036854775807", 2**63 - 1),
